@@ -1,0 +1,71 @@
+"""The words of Attribute World: every picture is one value of each of five attributes."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+COLORS = (
+    "red", "orange", "yellow", "green", "teal", "blue",
+    "purple", "pink", "brown", "black", "gray", "white",
+)  # fmt: skip
+SHAPES = (
+    "circle", "oval", "square", "triangle", "diamond", "hexagon",
+    "star", "heart", "cross", "shield", "flower", "drop",
+)  # fmt: skip
+TEXTURES = (
+    "smooth", "striped", "dotted", "checkered", "zigzag", "wavy",
+    "bricked", "scaly", "woven", "speckled", "wooden", "marbled",
+)  # fmt: skip
+OBJECTS = (
+    "house", "car", "boat", "tree", "fish", "cat", "bird", "cup",
+    "key", "umbrella", "rocket", "mushroom", "crown", "apple", "anchor", "butterfly",
+)  # fmt: skip
+LOCATIONS = (
+    "beach", "forest", "desert", "city", "mountains", "meadow",
+    "arctic", "reef", "space", "volcano", "library", "kitchen",
+)  # fmt: skip
+
+VALUES: dict[str, tuple[str, ...]] = {
+    "color": COLORS,
+    "shape": SHAPES,
+    "texture": TEXTURES,
+    "object": OBJECTS,
+    "location": LOCATIONS,
+}
+ATTRIBUTES = tuple(VALUES)
+
+WHERE = {
+    "beach": "at the beach", "forest": "in the forest", "desert": "in the desert",
+    "city": "in the city", "mountains": "in the mountains", "meadow": "in the meadow",
+    "arctic": "in the arctic", "reef": "at the reef", "space": "in space",
+    "volcano": "at the volcano", "library": "in the library", "kitchen": "in the kitchen",
+}  # fmt: skip
+
+STYLES = ("plain", "sketch", "night", "mosaic")
+"""`plain` is the style of the pretraining pictures; the others are there to test domain shift."""
+
+
+class Traits(NamedTuple):
+    """What a picture shows: an object on a colored, textured sign of some shape, at some place."""
+
+    color: str
+    shape: str
+    texture: str
+    object: str
+    location: str
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One picture. `seed` decides everything that is not named: position, size, tint, background details."""
+
+    traits: Traits
+    seed: int
+    style: str = "plain"
+
+
+def is_held_out(traits: Traits) -> bool:
+    """Every eighth combination is kept away from pretraining, so that it can be used to test."""
+    code = 0
+    for values, value in zip(VALUES.values(), traits, strict=True):
+        code = code * len(values) + values.index(value)
+    return (code * 2654435761 % 2**32) >> 29 == 0  # Knuth's hash: no attribute value is favoured
