@@ -1,0 +1,78 @@
+"""Attention and blocks on OpenCLIP's frozen weights, with a mask for each head and only the queries one needs.
+
+The blocks themselves stay OpenCLIP's (`ResidualAttentionBlock`): their parameters are read, never copied.
+Sequences are [batch, tokens, width]; heads are [batch, heads, tokens, head_dim].
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class QueryGroup(NamedTuple):
+    """The next `count` queries, and the additive mask they share, broadcast to [batch, heads, count, keys]."""
+
+    count: int
+    mask: Tensor | None = None
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """[batch, tokens, width] -> [batch, heads, tokens, head_dim]."""
+    return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """[batch, heads, tokens, head_dim] -> [batch, tokens, width]."""
+    return x.transpose(-3, -2).flatten(-2)
+
+
+def project_queries(attn: nn.MultiheadAttention, x: Tensor) -> Tensor:
+    """[..., tokens, width] -> [..., heads, tokens, head_dim]."""
+    width = attn.embed_dim
+    bias = None if attn.in_proj_bias is None else attn.in_proj_bias[:width]
+    return split_heads(F.linear(x, attn.in_proj_weight[:width], bias), attn.num_heads)
+
+
+def project_keys_values(attn: nn.MultiheadAttention, x: Tensor) -> tuple[Tensor, Tensor]:
+    """[..., tokens, width] -> two of [..., heads, tokens, head_dim]."""
+    width = attn.embed_dim
+    bias = None if attn.in_proj_bias is None else attn.in_proj_bias[width:]
+    keys, values = F.linear(x, attn.in_proj_weight[width:], bias).chunk(2, dim=-1)
+    return split_heads(keys, attn.num_heads), split_heads(values, attn.num_heads)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, groups: Sequence[QueryGroup]) -> Tensor:
+    """Scaled dot-product attention, one call for each group of queries. All [batch, heads, tokens, head_dim].
+
+    A mask that is the same for all queries of a group stays [1, heads, 1, keys]: never [batch * heads, q, k].
+    """
+    if len(groups) == 1:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=groups[0].mask)
+    parts = q.split([group.count for group in groups], dim=-2)
+    pairs = zip(parts, groups, strict=True)
+    return torch.cat([F.scaled_dot_product_attention(p, k, v, attn_mask=g.mask) for p, g in pairs], dim=-2)
+
+
+def finish_block(block: nn.Module, residual: Tensor, heads_out: Tensor) -> Tensor:
+    """What a block does after attention: output projection, residual, MLP. `heads_out` has its heads merged."""
+    x = residual + block.ls_1(block.attn.out_proj(heads_out))
+    return x + block.ls_2(block.mlp(block.ln_2(x)))
+
+
+def run_block(
+    block: nn.Module, x: Tensor, groups: Sequence[QueryGroup] | None = None, read: Tensor | None = None
+) -> Tensor:
+    """One transformer block, [batch, tokens, width] -> [batch, read or tokens, width].
+
+    `read`: positions whose output is wanted; queries and MLP are computed for them alone.
+    `groups`: partition of the queries, in order, with their masks; no mask at all by default.
+    """
+    normed = block.ln_1(x)
+    asked = normed if read is None else normed[:, read]
+    q = project_queries(block.attn, asked)
+    k, v = project_keys_values(block.attn, normed)
+    out = attend(q, k, v, groups or [QueryGroup(q.shape[-2])])
+    return finish_block(block, x if read is None else x[:, read], merge_heads(out))

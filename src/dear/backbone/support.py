@@ -1,0 +1,51 @@
+"""Which OpenCLIP models the engine can drive, judged by their configuration before anything is downloaded."""
+
+from typing import Any
+
+from torch import nn
+
+SUPPORTED = (
+    "dear drives OpenCLIP's own ViT image towers with a CLS token and its causal text transformers "
+    "(ViT-B-32, ViT-B-16, ViT-L-14, ViT-H-14, ... and their -quickgelu forms; `dear backbones` lists them)"
+)
+
+_CUSTOM_BLOCKS = (
+    "qk_norm",
+    "scaled_cosine_attn",
+    "scale_heads",
+    "scale_attn_inner",
+    "scale_attn",
+    "scale_fc",
+)
+
+
+def why_unsupported(model_cfg: dict[str, Any]) -> str | None:
+    """What is it in an OpenCLIP model config that the engine can't drive? None if it can."""
+    vision, text = model_cfg["vision_cfg"], model_cfg["text_cfg"]
+    if "multimodal_cfg" in model_cfg:
+        return "it is a CoCa model with a multimodal decoder"
+    if vision.get("timm_model_name"):
+        return f"its image tower is timm's {vision['timm_model_name']}"
+    if not isinstance(vision.get("layers", 12), int):
+        return "its image tower is a ResNet"
+    if text.get("hf_model_name"):
+        return f"its text tower is Hugging Face's {text['hf_model_name']}"
+    if vision.get("attentional_pool"):
+        return "its image tower pools by attention"
+    if vision.get("pool_type", "tok") != "tok":
+        return "its image tower does not read the CLS token"
+    if text.get("embed_cls") or text.get("no_causal_mask"):
+        return "its text tower is not causal"
+    if text.get("pool_type", "argmax") not in ("argmax", "eos"):
+        return "its text tower does not read the end-of-text token"
+    for tower in (vision, text):
+        if tower.get("block_type") not in (None, "default") or any(tower.get(key) for key in _CUSTOM_BLOCKS):
+            return "it has custom attention blocks"
+    return None
+
+
+def has_known_blocks(module: nn.Module) -> bool:
+    """Are these blocks OpenCLIP's ResidualAttentionBlock, with the parameters that the engine reads?"""
+    from open_clip.transformer import ResidualAttentionBlock
+
+    return all(type(b) is ResidualAttentionBlock and type(b.attn) is nn.MultiheadAttention for b in module)  # type: ignore[attr-defined]

@@ -1,0 +1,162 @@
+"""The text tower, computing nothing twice and nothing that cannot reach EOT.
+
+Under a causal mask a token sees only what stands before it. So nothing behind EOT matters, and the part that
+all prompts share at their beginning (BOT, learned tokens, the template's first words) is the same for every
+prompt: it is run once, and each prompt's own few tokens attend to it. All tokens that are left are packed
+into one matrix, [shared + own, width], so that every linear layer is one product; only attention unfolds
+the own tokens to [prompts, longest, ...].
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dear.backbone.attention import finish_block, merge_heads, project_keys_values, project_queries
+from dear.backbone.tokens import LearnedTokens
+from dear.errors import DearError
+
+
+class Prompts:
+    """Tokenised texts, packed: first the tokens that all share, then each prompt's own, EOT last."""
+
+    def __init__(self, tokens: Tensor, eot: Tensor) -> None:
+        """tokens [prompts, context]; eot [prompts], the position of each EOT."""
+        shortest = int(eot.min())  # every prompt keeps at least its EOT as its own
+        same = (tokens[:, :shortest] == tokens[:1, :shortest]).all(0)
+        self.shared = int(same.int().cumprod(0).sum())
+        lengths = eot + 1 - self.shared
+        self.longest = int(lengths.max())
+        self.filled = (
+            torch.arange(self.longest, device=tokens.device) < lengths[:, None]
+        )  # [prompts, longest]
+        own = tokens[:, self.shared : self.shared + self.longest][self.filled]
+        self.ids = torch.cat([tokens[0, : self.shared], own])  # [packed]
+        place = (self.shared + torch.arange(self.longest, device=tokens.device)).expand_as(self.filled)
+        self.positions = torch.cat([torch.arange(self.shared, device=tokens.device), place[self.filled]])
+        self.eot = lengths.cumsum(0) - 1  # where each EOT stands among the own tokens
+
+    def __len__(self) -> int:
+        return len(self.eot)
+
+
+class TextTower:
+    """OpenCLIP's causal text transformer as a list of blocks. Layers are counted from 1."""
+
+    def __init__(self, module: nn.Module, tokenizer: Callable[..., Tensor], end: int | None) -> None:
+        """`module` holds token_embedding, transformer, ...; `end` is the id of EOT, None: the largest id."""
+        self.module, self.tokenizer, self.end = module, tokenizer, end
+        self.blocks: Sequence[nn.Module] = module.transformer.resblocks
+        self.layers = len(self.blocks)
+        self.heads: int = self.blocks[0].attn.num_heads
+        self.width: int = self.blocks[0].attn.embed_dim
+        self.context: int = module.positional_embedding.shape[0]
+
+    def tokenize(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Texts -> tokens [prompts, context] and the positions of EOT [prompts]; refuses what does not fit."""
+        tokens = self.tokenizer(list(texts))
+        eot = self._find_eot(tokens)
+        for i in (eot == self.context - 1).nonzero().flatten().tolist():
+            # The tokenizer truncates without a word: with one place more, EOT moves if something was cut.
+            if int(self._find_eot(self.tokenizer([texts[i]], self.context + 1))) >= self.context:
+                raise DearError(
+                    f"The text {texts[i]!r} is longer than the {self.context} tokens this backbone reads: shorten it."
+                )
+        device = self.module.positional_embedding.device
+        return tokens.to(device), eot.to(device)
+
+    def _find_eot(self, tokens: Tensor) -> Tensor:
+        return tokens.argmax(-1) if self.end is None else (tokens == self.end).int().argmax(-1)
+
+    def prompts(self, texts: Sequence[str]) -> Prompts:
+        if not texts:
+            raise DearError("There is no text to encode: give at least one class name or phrase.")
+        return Prompts(*self.tokenize(texts))
+
+    def embed(self, prompts: Prompts) -> Tensor:
+        """Packed token embeddings with their positions, [packed, width]."""
+        return self.module.token_embedding(prompts.ids) + self.module.positional_embedding[prompts.positions]
+
+    def run(self, x: Tensor, prompts: Prompts, first: int, last: int) -> Tensor:
+        """Layers first..last on packed states [packed, width], untouched."""
+        for block in self.blocks[first - 1 : last]:
+            x = self._run_block(block, x, prompts, x.shape[0] - len(prompts.ids) + prompts.shared)
+        return x
+
+    @torch.no_grad()
+    def trunk(self, prompts: Prompts, last: int) -> Tensor:
+        """Packed states after layer `last`, without a graph; constant for a class list. [packed, width]."""
+        return self.run(self.embed(prompts), prompts, 1, last)
+
+    def read_eot(
+        self, x: Tensor, prompts: Prompts, first: int, tokens: LearnedTokens | None = None
+    ) -> Tensor:
+        """Layers first..L on packed states -> EOT states [prompts, width]; the last layer reads EOT alone.
+
+        Learned tokens (Eq. 6), if any, enter at `first` right behind BOT, inside the shared part.
+        """
+        shared, count = prompts.shared, 0 if tokens is None else len(tokens)
+        if tokens is not None:
+            x = torch.cat([x[:1], tokens.raw, x[1:]])
+        for layer in range(first, self.layers + 1):
+            if tokens is not None and layer > first:
+                x = torch.cat([x[:1], tokens.mixed(x[1 : 1 + count]), x[1 + count :]])
+            read = prompts.eot if layer == self.layers else None
+            x = self._run_block(self.blocks[layer - 1], x, prompts, shared + count, read)
+        return x
+
+    def project(self, eot: Tensor) -> Tensor:
+        """EOT states [prompts, width] -> text features [prompts, dim], not normalised."""
+        eot, projection = self.module.ln_final(eot), self.module.text_projection
+        if projection is None:
+            return eot
+        return projection(eot) if isinstance(projection, nn.Linear) else eot @ projection
+
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        """Texts -> text features [texts, dim], as OpenCLIP's `encode_text`, not normalised."""
+        prompts = self.prompts(texts)
+        return self.project(self.read_eot(self.embed(prompts), prompts, 1))
+
+    def _run_block(
+        self, block: nn.Module, x: Tensor, prompts: Prompts, shared: int, read: Tensor | None = None
+    ) -> Tensor:
+        """One block on packed states [shared + own, width].
+
+        With `read` (places of EOT among the own tokens) it returns only those states, [prompts, width].
+        """
+        normed = block.ln_1(x)
+        keys, values = project_keys_values(block.attn, normed)  # [heads, packed, head_dim]
+        own_keys, own_values = (self._unfold(t[:, shared:], prompts, t[:, :shared]) for t in (keys, values))
+        if read is not None:  # each EOT is the last own token: it sees all that is filled
+            q = project_queries(block.attn, normed[shared:][read][:, None])  # [prompts, heads, 1, head_dim]
+            seen = F.pad(prompts.filled, (shared, 0), value=True)[:, None, None]
+            out = F.scaled_dot_product_attention(q, own_keys, own_values, attn_mask=seen)
+            return finish_block(block, x[shared:][read], merge_heads(out)[:, 0])
+        q = project_queries(block.attn, normed)
+        of_shared = F.scaled_dot_product_attention(
+            q[None, :, :shared], keys[None, :, :shared], values[None, :, :shared], is_causal=True
+        )
+        own = self._unfold(q[:, shared:], prompts)  # [prompts, heads, longest, head_dim]
+        of_own = F.scaled_dot_product_attention(
+            own, own_keys, own_values, attn_mask=self._causal(prompts, shared, x)
+        )
+        packed = torch.cat([merge_heads(of_shared)[0], merge_heads(of_own)[prompts.filled]])
+        return finish_block(block, x, packed)
+
+    def _unfold(self, own: Tensor, prompts: Prompts, before: Tensor | None = None) -> Tensor:
+        """Packed own tokens [heads, own, d] -> [prompts, heads, (shared +) longest, d], zeros where not filled."""
+        heads, _, dim = own.shape
+        unfolded = own.new_zeros(len(prompts), prompts.longest, heads, dim)
+        unfolded = unfolded.masked_scatter(prompts.filled[..., None, None], own.transpose(0, 1)).transpose(
+            1, 2
+        )
+        if before is None:
+            return unfolded
+        return torch.cat([before.expand(len(prompts), -1, -1, -1), unfolded], dim=2)
+
+    @staticmethod
+    def _causal(prompts: Prompts, shared: int, like: Tensor) -> Tensor:
+        """Own token i sees all shared tokens and the own tokens up to i: [longest, shared + longest], boolean."""
+        size = prompts.longest
+        return torch.ones(size, shared + size, dtype=torch.bool, device=like.device).tril(shared)

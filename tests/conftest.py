@@ -1,0 +1,41 @@
+"""Small random CLIPs for the tests: OpenCLIP's own code, no downloads."""
+
+from collections.abc import Callable
+from typing import Any
+
+import open_clip
+import pytest
+import torch
+from open_clip.model import CLIP
+
+from dear.backbone import Backbone, wrap
+
+
+def tiny_backbone(
+    layers: int = 4, text_layers: int = 4, quick_gelu: bool = False, seed: int = 0, **vision: Any
+) -> Backbone:
+    """A CLIP that is small enough for fp64 and gradients, with weights far enough from zero to matter."""
+    torch.manual_seed(seed)
+    vision_cfg = {
+        "image_size": 32,
+        "patch_size": 8,
+        "layers": layers,
+        "width": 48,
+        "head_width": 12,
+        **vision,
+    }
+    text_cfg = {"context_length": 77, "vocab_size": 49408, "layers": text_layers, "width": 32, "heads": 4}
+    model = CLIP(embed_dim=24, vision_cfg=vision_cfg, text_cfg=text_cfg, quick_gelu=quick_gelu)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "token_embedding" in name or "positional" in name:
+                parameter.normal_(std=0.5)
+            elif "ln_" in name or name.endswith("bias"):
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    open_clip.set_model_preprocess_cfg(model, {"size": 32, "mean": (0.5,) * 3, "std": (0.25,) * 3})
+    return wrap(model, open_clip.SimpleTokenizer(), "tiny")
+
+
+@pytest.fixture
+def tiny() -> Callable[..., Backbone]:
+    return tiny_backbone
