@@ -1,0 +1,243 @@
+"""Train dear-mini, the CLIP that the package carries, on Attribute World. About two hours on two cores.
+
+    torchrun --nproc_per_node 2 scripts/train_mini.py OUT     # resumes from OUT/checkpoint.pt if it is there
+
+One process a core, one thread each: they meet once a step, so that another program on the machine costs
+little. Each process contrasts its own pictures; gradients are averaged.
+
+Contrastive training in OpenCLIP's own architecture. Two things differ from CLIP's recipe, because here the
+truth of every caption is known and computing is scarce:
+- a caption counts as a positive for every picture of the batch that it is true of (UniCL's loss), so that
+  "something red" does not push away the other red pictures;
+- most steps drop half of the image patches (FLIP); the last steps see whole pictures.
+"""
+
+import argparse
+import gzip
+import json
+import math
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import torch
+from open_clip.model import CLIP
+from open_clip.tokenizer import SimpleTokenizer
+from open_clip.transformer import PatchDropout
+from PIL import Image
+from safetensors.torch import save_file
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+
+from dear.data.world.captions import ALONE, caption, name_alone, random_caption
+from dear.data.world.render import render
+from dear.data.world.vocabulary import ATTRIBUTES, VALUES, WHERE, Scene, Traits, is_held_out
+
+SEED = 2026
+CONTEXT = 20
+BATCH = 64  # pictures a process and step
+MODEL = {
+    "embed_dim": 128,
+    "quick_gelu": False,
+    "vision_cfg": {"image_size": 64, "patch_size": 8, "layers": 9, "width": 160, "head_width": 20},
+    "text_cfg": {"context_length": CONTEXT, "layers": 4, "width": 128, "heads": 4},
+}
+PREPROCESS = {"mean": [0.5] * 3, "std": [0.25] * 3, "interpolation": "bicubic", "resize_mode": "shortest"}
+
+
+def make_vocabulary(path: Path) -> None:
+    """Byte-pair merges that make one token of every word the world uses; other words fall into letters."""
+    words = {w for templates in ALONE.values() for t in templates for w in t.split() if w != "{}"}
+    words |= {w for values in VALUES.values() for w in values} | {
+        w for where in WHERE.values() for w in where.split()
+    }
+    words |= {"a", "an", "on", "and", "photo", "image", "of", "with", "the"}
+    split = {w: (*w[:-1], w[-1] + "</w>") for w in sorted(words)}
+    merges: list[tuple[str, str]] = []
+    while pairs := Counter(p for parts in split.values() for p in zip(parts, parts[1:], strict=False)):
+        best = min(pairs, key=lambda p: (-pairs[p], p))
+        merges.append(best)
+        split = {w: _merge(parts, best) for w, parts in split.items()}
+    with gzip.GzipFile(
+        path, "wb", mtime=0
+    ) as file:  # no trailing newline: OpenCLIP would read an empty merge
+        file.write("\n".join(["#version: dear-mini", *(" ".join(m) for m in merges)]).encode())
+
+
+def _merge(parts: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
+    merged: list[str] = []
+    for part in parts:
+        if merged and (merged[-1], part) == pair:
+            merged[-1] += part
+        else:
+            merged.append(part)
+    return tuple(merged)
+
+
+class Pictures(Dataset):
+    """Endless pretraining data: item i is always the same picture with the same two captions."""
+
+    def __init__(self, tokenizer: SimpleTokenizer) -> None:
+        self.tokenizer = tokenizer
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, ...]:
+        rng = Random(f"{SEED}/{i}")
+        while is_held_out(traits := Traits(*(rng.choice(v) for v in VALUES.values()))):
+            pass
+        picture = render(Scene(traits, rng.getrandbits(40)))
+        if rng.random() < 0.5:  # few-shot training crops pictures: let the model know such views
+            side = 64 * math.sqrt(rng.uniform(0.6, 1))
+            x, y = rng.uniform(0, 64 - side), rng.uniform(0, 64 - side)
+            picture = picture.resize((64, 64), Image.Resampling.BICUBIC, (x, y, x + side, y + side))
+        captions = [random_caption(traits, rng) for _ in range(2)]
+        return (
+            torch.from_numpy(np.array(picture)),
+            self.tokenizer([text for text, _ in captions]),
+            torch.tensor([VALUES[a].index(t) for a, t in zip(ATTRIBUTES, traits, strict=True)]),
+            torch.tensor([[a in mentioned for a in ATTRIBUTES] for _, mentioned in captions]),
+        )
+
+
+def to_input(pictures: torch.Tensor) -> torch.Tensor:
+    """[n, 64, 64, 3] bytes -> [n, 3, 64, 64] normalised."""
+    return (pictures.permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.25
+
+
+@torch.no_grad()
+def zero_shot(model: CLIP, tokenizer: SimpleTokenizer, count: int = 600) -> dict[str, float]:
+    """Accuracy (%) on held-out combinations: each attribute alone, and all five told apart from 63 others."""
+    model.eval()
+    rng = Random(f"{SEED}/evaluation")
+    traits: list[Traits] = []
+    while len(traits) < count:
+        if is_held_out(drawn := Traits(*(rng.choice(v) for v in VALUES.values()))):
+            traits.append(drawn)
+    pictures = torch.from_numpy(np.stack([render(Scene(t, rng.getrandbits(40))) for t in traits]))
+    image = model.encode_image(to_input(pictures), normalize=True)
+    accuracy = {}
+    for a in ATTRIBUTES:
+        text = model.encode_text(
+            tokenizer([name_alone(a, v, ALONE[a][0]) for v in VALUES[a]]), normalize=True
+        )
+        right = (image @ text.T).argmax(1) == torch.tensor([VALUES[a].index(getattr(t, a)) for t in traits])
+        accuracy[a] = 100 * right.float().mean().item()
+    text = model.encode_text(tokenizer([caption(t, set(ATTRIBUTES)) for t in traits]), normalize=True)
+    own = (image * text).sum(1, keepdim=True)
+    accuracy["caption"] = 100 * ((image @ text.T)[:, :64] <= own + 1e-6).all(1).float().mean().item()
+    model.train()
+    return accuracy
+
+
+class Loss(torch.nn.Module):
+    """UniCL: cross entropy both ways, the target spread over all true (picture, caption) pairs."""
+
+    def __init__(self, model: CLIP) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, pictures: torch.Tensor, tokens: torch.Tensor, traits: torch.Tensor, mentioned: torch.Tensor
+    ):
+        """pictures [n, 64, 64, 3], tokens [n, 2, context], traits [n, 5], mentioned [n, 2, 5] -> loss."""
+        image = self.model.encode_image(to_input(pictures), normalize=True)  # [n, d]
+        text = F.normalize(self._encode_text(tokens.flatten(0, 1)), dim=-1)  # [2n, d]
+        logits = self.model.logit_scale.exp() * image @ text.T  # [n, 2n]
+        said = traits.repeat_interleave(2, 0)
+        true = ((traits[:, None] == said[None]) | ~mentioned.flatten(0, 1)[None]).all(-1).float()  # [n, 2n]
+        by_image = F.cross_entropy(logits, true / true.sum(1, keepdim=True))
+        by_text = F.cross_entropy(logits.T, (true / true.sum(0)).T)
+        return (by_image + by_text) / 2
+
+    def _encode_text(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[n, context] -> [n, d], as the model does it, but without the padding behind the longest caption."""
+        model, eot = self.model, tokens.argmax(-1)
+        used = int(eot.max()) + 1
+        x = model.token_embedding(tokens[:, :used]) + model.positional_embedding[:used]
+        x = model.transformer(x, attn_mask=model.attn_mask[:used, :used])
+        return model.ln_final(x)[torch.arange(len(x)), eot] @ model.text_projection
+
+
+def save(out: Path, model: CLIP, optimizer: torch.optim.Optimizer, step: int, seconds: float) -> None:
+    state = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "step": step,
+        "seconds": seconds,
+    }
+    torch.save(state, out / "checkpoint.part")
+    (out / "checkpoint.part").replace(out / "checkpoint.pt")
+    save_file(
+        {k: v.half().contiguous() for k, v in model.state_dict().items()}, out / "open_clip_model.safetensors"
+    )
+    config = {"model_cfg": MODEL, "preprocess_cfg": PREPROCESS}
+    (out / "open_clip_config.json").write_text(json.dumps(config, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--whole", type=int, default=400, help="last steps, without dropped patches")
+    parser.add_argument("--lr", type=float, default=1.2e-3)
+    args = parser.parse_args()
+
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo")
+    rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    torch.manual_seed(SEED)  # the same start everywhere
+    args.out.mkdir(parents=True, exist_ok=True)
+    vocabulary = args.out / f"bpe_vocab.{rank}.gz"
+    make_vocabulary(vocabulary)
+    tokenizer = SimpleTokenizer(str(vocabulary), context_length=CONTEXT)
+    vocabulary.replace(args.out / "bpe_vocab.txt.gz")
+    MODEL["text_cfg"]["vocab_size"] = tokenizer.vocab_size
+    model = CLIP(**MODEL)
+    groups = [{"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": 0.1},
+              {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}]  # fmt: skip
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
+    start, seconds = 0, 0.0
+    if (args.out / "checkpoint.pt").exists():
+        state = torch.load(args.out / "checkpoint.pt", weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        start, seconds = state["step"], state["seconds"]
+    torch.manual_seed(SEED + 1 + rank + world * start)  # other patches are dropped in each process
+    items = [
+        i for i in range(start * BATCH * world, args.steps * BATCH * world) if i // BATCH % world == rank
+    ]
+    loader = DataLoader(Pictures(tokenizer), BATCH, sampler=items, num_workers=1, prefetch_factor=4)
+    loss_of = torch.nn.parallel.DistributedDataParallel(Loss(model))
+    began = time.time() - seconds
+    for step, batch in enumerate(loader, start):
+        lr = args.lr * min(1.0, (step + 1) / 100) * (0.5 + 0.5 * math.cos(math.pi * step / args.steps))
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        model.visual.patch_dropout = (
+            PatchDropout(0.5) if step < args.steps - args.whole else torch.nn.Identity()
+        )
+        loss = loss_of(*batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            model.logit_scale.clamp_(0, math.log(100))
+        done = step + 1
+        if rank == 0 and done % 20 == 0:
+            scale = model.logit_scale.exp().item()
+            print(
+                f"step {done} loss {loss.item():.3f} scale {scale:.1f} {time.time() - began:.0f} s",
+                flush=True,
+            )
+        if rank == 0 and (done % 200 == 0 or done == args.steps):
+            print(json.dumps({"step": done, **zero_shot(model, tokenizer)}), flush=True)
+            save(args.out, model, optimizer, done, time.time() - began)
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
