@@ -5,10 +5,11 @@
 One process a core, one thread each: they meet once a step, so that another program on the machine costs
 little. Each process contrasts its own pictures; gradients are averaged.
 
-Contrastive training in OpenCLIP's own architecture. Two things differ from CLIP's recipe, because here the
+Contrastive training in OpenCLIP's own architecture. Three things differ from CLIP's recipe, because here the
 truth of every caption is known and computing is scarce:
 - a caption counts as a positive for every picture of the batch that it is true of (UniCL's loss), so that
   "something red" does not push away the other red pictures;
+- the pictures of a batch agree in some of their attributes, so that the others must be learned;
 - most steps drop half of the image patches (FLIP); the last steps see whole pictures.
 """
 
@@ -50,9 +51,7 @@ PREPROCESS = {"mean": [0.5] * 3, "std": [0.25] * 3, "interpolation": "bicubic", 
 def make_vocabulary(path: Path) -> None:
     """Byte-pair merges that make one token of every word the world uses; other words fall into letters."""
     words = {w for templates in ALONE.values() for t in templates for w in t.split() if w != "{}"}
-    words |= {w for values in VALUES.values() for w in values} | {
-        w for where in WHERE.values() for w in where.split()
-    }
+    words |= {w for values in VALUES.values() for w in values} | {w for where in WHERE.values() for w in where.split()}
     words |= {"a", "an", "on", "and", "photo", "image", "of", "with", "the"}
     split = {w: (*w[:-1], w[-1] + "</w>") for w in sorted(words)}
     merges: list[tuple[str, str]] = []
@@ -60,9 +59,7 @@ def make_vocabulary(path: Path) -> None:
         best = min(pairs, key=lambda p: (-pairs[p], p))
         merges.append(best)
         split = {w: _merge(parts, best) for w, parts in split.items()}
-    with gzip.GzipFile(
-        path, "wb", mtime=0
-    ) as file:  # no trailing newline: OpenCLIP would read an empty merge
+    with gzip.GzipFile(path, "wb", mtime=0) as file:  # no trailing newline: OpenCLIP would read an empty merge
         file.write("\n".join(["#version: dear-mini", *(" ".join(m) for m in merges)]).encode())
 
 
@@ -83,8 +80,12 @@ class Pictures(Dataset):
         self.tokenizer = tokenizer
 
     def __getitem__(self, i: int) -> tuple[torch.Tensor, ...]:
+        # All pictures of a batch agree in some attributes, drawn anew for each batch. Otherwise color and place
+        # would be enough to tell the pictures of a batch apart, and nothing else would be learned.
+        batch = Random(f"{SEED}/batch/{i // BATCH}")
+        fixed = {a: batch.choice(VALUES[a]) for a in batch.sample(ATTRIBUTES, batch.randint(0, 4))}
         rng = Random(f"{SEED}/{i}")
-        while is_held_out(traits := Traits(*(rng.choice(v) for v in VALUES.values()))):
+        while is_held_out(traits := Traits(**{a: fixed.get(a) or rng.choice(v) for a, v in VALUES.items()})):
             pass
         picture = render(Scene(traits, rng.getrandbits(40)))
         if rng.random() < 0.5:  # few-shot training crops pictures: let the model know such views
@@ -118,9 +119,7 @@ def zero_shot(model: CLIP, tokenizer: SimpleTokenizer, count: int = 600) -> dict
     image = model.encode_image(to_input(pictures), normalize=True)
     accuracy = {}
     for a in ATTRIBUTES:
-        text = model.encode_text(
-            tokenizer([name_alone(a, v, ALONE[a][0]) for v in VALUES[a]]), normalize=True
-        )
+        text = model.encode_text(tokenizer([name_alone(a, v, ALONE[a][0]) for v in VALUES[a]]), normalize=True)
         right = (image @ text.T).argmax(1) == torch.tensor([VALUES[a].index(getattr(t, a)) for t in traits])
         accuracy[a] = 100 * right.float().mean().item()
     text = model.encode_text(tokenizer([caption(t, set(ATTRIBUTES)) for t in traits]), normalize=True)
@@ -137,9 +136,7 @@ class Loss(torch.nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(
-        self, pictures: torch.Tensor, tokens: torch.Tensor, traits: torch.Tensor, mentioned: torch.Tensor
-    ):
+    def forward(self, pictures: torch.Tensor, tokens: torch.Tensor, traits: torch.Tensor, mentioned: torch.Tensor):
         """pictures [n, 64, 64, 3], tokens [n, 2, context], traits [n, 5], mentioned [n, 2, 5] -> loss."""
         image = self.model.encode_image(to_input(pictures), normalize=True)  # [n, d]
         text = F.normalize(self._encode_text(tokens.flatten(0, 1)), dim=-1)  # [2n, d]
@@ -168,17 +165,13 @@ def save(out: Path, model: CLIP, optimizer: torch.optim.Optimizer, step: int, se
     }
     torch.save(state, out / "checkpoint.part")
     (out / "checkpoint.part").replace(out / "checkpoint.pt")
-    save_file(
-        {k: v.half().contiguous() for k, v in model.state_dict().items()}, out / "open_clip_model.safetensors"
-    )
+    save_file({k: v.half().contiguous() for k, v in model.state_dict().items()}, out / "open_clip_model.safetensors")
     config = {"model_cfg": MODEL, "preprocess_cfg": PREPROCESS}
     (out / "open_clip_config.json").write_text(json.dumps(config, indent=1) + "\n")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--whole", type=int, default=400, help="last steps, without dropped patches")
@@ -206,9 +199,7 @@ def main() -> None:
         optimizer.load_state_dict(state["optimizer"])
         start, seconds = state["step"], state["seconds"]
     torch.manual_seed(SEED + 1 + rank + world * start)  # other patches are dropped in each process
-    items = [
-        i for i in range(start * BATCH * world, args.steps * BATCH * world) if i // BATCH % world == rank
-    ]
+    items = [i for i in range(start * BATCH * world, args.steps * BATCH * world) if i // BATCH % world == rank]
     loader = DataLoader(Pictures(tokenizer), BATCH, sampler=items, num_workers=1, prefetch_factor=4)
     loss_of = torch.nn.parallel.DistributedDataParallel(Loss(model))
     began = time.time() - seconds
@@ -216,9 +207,7 @@ def main() -> None:
         lr = args.lr * min(1.0, (step + 1) / 100) * (0.5 + 0.5 * math.cos(math.pi * step / args.steps))
         for group in optimizer.param_groups:
             group["lr"] = lr
-        model.visual.patch_dropout = (
-            PatchDropout(0.5) if step < args.steps - args.whole else torch.nn.Identity()
-        )
+        model.visual.patch_dropout = PatchDropout(0.5) if step < args.steps - args.whole else torch.nn.Identity()
         loss = loss_of(*batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -1,4 +1,4 @@
-"""One small table that prints as text, Markdown, CSV or LaTeX."""
+"""One small table that prints as text, Markdown or CSV."""
 
 import csv
 import io

@@ -23,9 +23,7 @@ TEXTS = [
     "a photo of a cat and a bird",
     "x",
 ]
-CLASSES = [
-    f"a photo of a {name}, a type of thing." for name in ("cat", "polar bear", "red-haired ape", "dog")
-]
+CLASSES = [f"a photo of a {name}, a type of thing." for name in ("cat", "polar bear", "red-haired ape", "dog")]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -39,9 +37,7 @@ def test_features_equal_open_clip(name: str) -> None:
         torch.testing.assert_close(
             F.normalize(backbone.image.encode(pixels), dim=-1), expected_image, atol=1e-5, rtol=0
         )
-        torch.testing.assert_close(
-            F.normalize(backbone.text.encode(TEXTS), dim=-1), expected_text, atol=1e-5, rtol=0
-        )
+        torch.testing.assert_close(F.normalize(backbone.text.encode(TEXTS), dim=-1), expected_text, atol=1e-5, rtol=0)
 
 
 def test_trunk_and_rest_equal_the_whole(tiny) -> None:
@@ -55,9 +51,7 @@ def test_trunk_and_rest_equal_the_whole(tiny) -> None:
         prompts = backbone.text.prompts(TEXTS)
         packed = backbone.text.trunk(prompts, split)
         plain = backbone.model.encode_text(backbone.text.tokenizer(TEXTS))
-        torch.testing.assert_close(
-            backbone.text.project(backbone.text.read_eot(packed, prompts, split + 1)), plain
-        )
+        torch.testing.assert_close(backbone.text.project(backbone.text.read_eot(packed, prompts, split + 1)), plain)
 
 
 def plain_text_features(backbone, texts, tokens: LearnedTokens | None, first: int) -> torch.Tensor:
@@ -82,9 +76,7 @@ def plain_text_features(backbone, texts, tokens: LearnedTokens | None, first: in
 
 def textbook_attention(attn, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """x [tokens, width], mask [heads, tokens, tokens]: a loop over heads, straight from the formula."""
-    q, k, v = (
-        x @ w.T + b for w, b in zip(attn.in_proj_weight.chunk(3), attn.in_proj_bias.chunk(3), strict=True)
-    )
+    q, k, v = (x @ w.T + b for w, b in zip(attn.in_proj_weight.chunk(3), attn.in_proj_bias.chunk(3), strict=True))
     size = attn.embed_dim // attn.num_heads
     heads = []
     for h in range(attn.num_heads):

@@ -85,17 +85,13 @@ def load_backbone(
     return wrap(model.to(device), tokenizer, name, pretrained)
 
 
-def wrap(
-    model: nn.Module, tokenizer: Callable[..., Tensor], name: str, pretrained: str | None = None
-) -> Backbone:
+def wrap(model: nn.Module, tokenizer: Callable[..., Tensor], name: str, pretrained: str | None = None) -> Backbone:
     """A backbone around an OpenCLIP model that is already in memory; the model is frozen, not copied."""
     from open_clip.transform import PreprocessCfg, image_transform_v2
     from open_clip.transformer import QuickGELU
 
     text = getattr(model, "text", model)
-    if not (
-        has_known_blocks(model.visual.transformer.resblocks) and has_known_blocks(text.transformer.resblocks)
-    ):
+    if not (has_known_blocks(model.visual.transformer.resblocks) and has_known_blocks(text.transformer.resblocks)):
         raise DearError(f"{name} can't be used, because it has custom attention blocks. {SUPPORTED}.")
     model.eval().requires_grad_(False)
     preprocess = PreprocessCfg(**model.visual.preprocess_cfg)
@@ -127,11 +123,7 @@ def _read_config(source: str) -> dict[str, Any]:
     if source.startswith("local-dir:"):
         folder = Path(source.removeprefix("local-dir:"))
         config = read_json(folder / "open_clip_config.json")
-        if (
-            not any(folder.glob("*.safetensors"))
-            and not any(folder.glob("*.bin"))
-            and not any(folder.glob("*.pt"))
-        ):
+        if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")) and not any(folder.glob("*.pt")):
             raise DearError(f"{folder} has a config but no weights: put open_clip_model.safetensors there.")
     elif source.startswith("hf-hub:"):
         from open_clip.factory import _get_hf_config
@@ -139,9 +131,7 @@ def _read_config(source: str) -> dict[str, Any]:
         try:
             config = _get_hf_config(source.removeprefix("hf-hub:"))
         except Exception as error:  # the hub client raises many kinds
-            raise DearError(
-                f"{source} could not be fetched: check the name and the network ({error})."
-            ) from error
+            raise DearError(f"{source} could not be fetched: check the name and the network ({error}).") from error
     else:
         found = open_clip.get_model_config(source.replace("/", "-"))
         if found is None:
@@ -150,9 +140,7 @@ def _read_config(source: str) -> dict[str, Any]:
             raise DearError(f"There is no model named {source}: {hint}")
         return found
     if not isinstance(config, dict) or not {"vision_cfg", "text_cfg"} <= set(config.get("model_cfg", {})):
-        raise DearError(
-            f"The config of {source} is not an OpenCLIP one: it needs model_cfg with both towers."
-        )
+        raise DearError(f"The config of {source} is not an OpenCLIP one: it needs model_cfg with both towers.")
     return config["model_cfg"]
 
 
@@ -166,9 +154,7 @@ def _check_tag(source: str, pretrained: str | None, config: dict[str, Any]) -> s
         return None
     tags = open_clip.list_pretrained_tags_by_model(source.replace("/", "-"))
     if not pretrained:
-        raise DearError(
-            f"{source} needs weights: choose --pretrained from {', '.join(tags) or 'a checkpoint file'}."
-        )
+        raise DearError(f"{source} needs weights: choose --pretrained from {', '.join(tags) or 'a checkpoint file'}.")
     if Path(pretrained).is_file():
         return pretrained
     tag = open_clip.get_pretrained_cfg(source.replace("/", "-"), pretrained)

@@ -28,9 +28,7 @@ class Prompts:
         self.shared = int(same.int().cumprod(0).sum())
         lengths = eot + 1 - self.shared
         self.longest = int(lengths.max())
-        self.filled = (
-            torch.arange(self.longest, device=tokens.device) < lengths[:, None]
-        )  # [prompts, longest]
+        self.filled = torch.arange(self.longest, device=tokens.device) < lengths[:, None]  # [prompts, longest]
         own = tokens[:, self.shared : self.shared + self.longest][self.filled]
         self.ids = torch.cat([tokens[0, : self.shared], own])  # [packed]
         place = (self.shared + torch.arange(self.longest, device=tokens.device)).expand_as(self.filled)
@@ -89,9 +87,7 @@ class TextTower:
         """Packed states after layer `last`, without a graph; constant for a class list. [packed, width]."""
         return self.run(self.embed(prompts), prompts, 1, last)
 
-    def read_eot(
-        self, x: Tensor, prompts: Prompts, first: int, tokens: LearnedTokens | None = None
-    ) -> Tensor:
+    def read_eot(self, x: Tensor, prompts: Prompts, first: int, tokens: LearnedTokens | None = None) -> Tensor:
         """Layers first..L on packed states -> EOT states [prompts, width]; the last layer reads EOT alone.
 
         Learned tokens (Eq. 6), if any, enter at `first` right behind BOT, inside the shared part.
@@ -138,9 +134,7 @@ class TextTower:
             q[None, :, :shared], keys[None, :, :shared], values[None, :, :shared], is_causal=True
         )
         own = self._unfold(q[:, shared:], prompts)  # [prompts, heads, longest, head_dim]
-        of_own = F.scaled_dot_product_attention(
-            own, own_keys, own_values, attn_mask=self._causal(prompts, shared, x)
-        )
+        of_own = F.scaled_dot_product_attention(own, own_keys, own_values, attn_mask=self._causal(prompts, shared, x))
         packed = torch.cat([merge_heads(of_shared)[0], merge_heads(of_own)[prompts.filled]])
         return finish_block(block, x, packed)
 
@@ -148,9 +142,7 @@ class TextTower:
         """Packed own tokens [heads, own, d] -> [prompts, heads, (shared +) longest, d], zeros where not filled."""
         heads, _, dim = own.shape
         unfolded = own.new_zeros(len(prompts), prompts.longest, heads, dim)
-        unfolded = unfolded.masked_scatter(prompts.filled[..., None, None], own.transpose(0, 1)).transpose(
-            1, 2
-        )
+        unfolded = unfolded.masked_scatter(prompts.filled[..., None, None], own.transpose(0, 1)).transpose(1, 2)
         if before is None:
             return unfolded
         return torch.cat([before.expand(len(prompts), -1, -1, -1), unfolded], dim=2)

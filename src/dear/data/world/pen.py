@@ -11,9 +11,7 @@ Point = tuple[float, float]
 class Pen:
     """Draws on the box (left, top, width, height) of a picture, whose corners are (0, 0) and (1, 1)."""
 
-    def __init__(
-        self, draw: ImageDraw.ImageDraw, box: tuple[float, float, float, float], mirrored: bool = False
-    ):
+    def __init__(self, draw: ImageDraw.ImageDraw, box: tuple[float, float, float, float], mirrored: bool = False):
         self.draw, self.box, self.mirrored = draw, box, mirrored
 
     def at(self, point: Point) -> Point:

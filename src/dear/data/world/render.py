@@ -29,9 +29,7 @@ def render(scene: Scene) -> Image.Image:
     """The picture of a scene, RGB, 64 x 64. The same scene always gives the same pixels."""
     rng = Random(scene.seed)
     picture = Image.new("RGB", (CANVAS, CANVAS))
-    BACKDROPS[scene.traits.location](
-        Pen(ImageDraw.Draw(picture), (0, 0, CANVAS, CANVAS), rng.random() < 0.5), rng
-    )
+    BACKDROPS[scene.traits.location](Pen(ImageDraw.Draw(picture), (0, 0, CANVAS, CANVAS), rng.random() < 0.5), rng)
     center = (CANVAS * rng.uniform(0.43, 0.57), CANVAS * rng.uniform(0.43, 0.57))
     radius = CANVAS * rng.uniform(0.3, 0.38)
     _draw_sign(picture, scene, center, radius, rng)
@@ -53,9 +51,7 @@ def _shades(color: str, rng: Random) -> tuple[RGB, RGB]:
     return rgb(value), rgb(second)
 
 
-def _draw_sign(
-    picture: Image.Image, scene: Scene, center: tuple[float, float], radius: float, rng: Random
-) -> None:
+def _draw_sign(picture: Image.Image, scene: Scene, center: tuple[float, float], radius: float, rng: Random) -> None:
     angle = rng.uniform(-0.2, 0.2)
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
     outline = (OUTLINES[scene.traits.shape] @ turn * radius).tolist()
@@ -76,9 +72,7 @@ def _draw_sign(
     paste(Image.composite(second, first, Image.fromarray((255 * amount).astype(np.uint8))), 0.96)
 
 
-def _draw_object(
-    picture: Image.Image, name: str, center: tuple[float, float], radius: float, rng: Random
-) -> None:
+def _draw_object(picture: Image.Image, name: str, center: tuple[float, float], radius: float, rng: Random) -> None:
     size = radius * rng.uniform(0.98, 1.12)
     x, y = (c + rng.uniform(-2, 2) for c in center)
     box = (x - size / 2, y - size / 2 + 0.04 * radius, size, size)

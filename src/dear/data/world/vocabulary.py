@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from PIL import Image
+
 COLORS = (
     "red", "orange", "yellow", "green", "teal", "blue",
     "purple", "pink", "brown", "black", "gray", "white",
@@ -61,6 +63,12 @@ class Scene:
     traits: Traits
     seed: int
     style: str = "plain"
+
+    def open(self) -> Image.Image:
+        """The picture, RGB, 64 x 64."""
+        from dear.data.world.render import render
+
+        return render(self)
 
 
 def is_held_out(traits: Traits) -> bool:

@@ -1,0 +1,48 @@
+"""The command line: finds the command, runs it, and turns bad input into one sentence and exit code 2.
+
+Only the chosen command is imported, so that `dear --help` answers at once.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from dear.errors import DearError
+from dear.version import __version__
+
+COMMANDS = {
+    "demo": "the main job on the embedded model and world: a first look in minutes",
+    "backbones": "which CLIP backbones are supported, and what is embedded",
+    "zero-shot": "accuracy of a backbone without any training",
+    "world": "a contact sheet of Attribute World, the embedded picture world",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    argv = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        prog="dear", description="Adapt a frozen CLIP to your own classes, and see why it answers as it does."
+    )
+    parser.add_argument("--version", action="version", version=f"dear {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, help_text in COMMANDS.items():
+        command = commands.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
+        if argv[:1] == [name]:
+            module = importlib.import_module(f"dear.commands.{name.replace('-', '_')}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    args = parser.parse_args(argv)
+    try:
+        args.run(args)
+    except DearError as error:
+        print(f"dear: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("dear: interrupted; what was finished is kept.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `dear ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return 0

@@ -1,0 +1,33 @@
+"""dear backbones: what can be adapted."""
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--all", action="store_true", help="also list what is not supported, and why")
+
+
+def run(args: argparse.Namespace) -> None:
+    import open_clip
+
+    from dear.backbone.load import MINI
+    from dear.backbone.support import why_unsupported
+    from dear.tables import Table
+
+    print(f"embedded: {MINI} (a small CLIP of Attribute World, 9 layers x 8 heads, 64 px; no download)")
+    print("also: hf-hub:ORG/NAME, local-dir:FOLDER, or an OpenCLIP name with --pretrained FILE\n")
+    table = Table(["OpenCLIP name", "px", "layers", "heads", "pretrained tags"])
+    refused = Table(["not supported", "because"])
+    for name in open_clip.list_models():
+        config = open_clip.get_model_config(name)
+        if reason := why_unsupported(config):
+            refused.add(name, reason)
+            continue
+        vision, tags = config["vision_cfg"], open_clip.list_pretrained_tags_by_model(name)
+        heads = vision["width"] // vision.get("head_width", 64)
+        table.add(name, vision["image_size"], vision["layers"], heads, ", ".join(tags) or "-")
+    print(table.text())
+    if args.all:
+        print("\n" + refused.text())
+    else:
+        print(f"\n{len(table.rows)} supported; {len(refused.rows)} others are not: `dear backbones --all` says why.")

@@ -1,0 +1,20 @@
+"""dear world: look at Attribute World."""
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--out", type=Path, default=Path("world.png"), help="where the picture goes (default: world.png)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="another seed gives other pictures (default: 0)")
+
+
+def run(args: argparse.Namespace) -> None:
+    from dear.data.world.sheet import contact_sheet
+    from dear.files import atomic_path
+
+    with atomic_path(args.out) as temporary:
+        contact_sheet(args.seed).save(temporary)
+    print(f"wrote {args.out}")

@@ -1,0 +1,38 @@
+"""dear zero-shot: a table of what a backbone can do before any training."""
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dear.data.resolve import HELP
+
+    add_backbone_arguments(parser)
+    parser.add_argument("--data", nargs="+", metavar="DATA", help=f"{HELP} (default: all tasks of Attribute World)")
+
+
+def add_backbone_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model", default="dear-mini", help="OpenCLIP name, hf-hub:NAME, local-dir:FOLDER, or dear-mini (default)"
+    )
+    parser.add_argument("--pretrained", help="OpenCLIP tag or checkpoint file, for a model given by its OpenCLIP name")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
+
+
+def run(args: argparse.Namespace) -> None:
+    from dear.backbone import load_backbone
+    from dear.data.resolve import resolve_dataset
+    from dear.data.world.tasks import TASKS
+    from dear.evaluation.zero_shot import zero_shot
+    from dear.runtime import pick_device
+    from dear.tables import Table
+
+    datasets = [resolve_dataset(name) for name in args.data or [f"world:{task}" for task in TASKS]]
+    backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
+    table = Table(["data", "classes", "images", "chance", "all", "base", "novel"])
+    for dataset in datasets:
+        result = zero_shot(backbone, dataset)
+        table.add(
+            dataset.name, result.classes, result.images, 100 / result.classes, result.all, result.base, result.novel
+        )
+    print(f"zero-shot accuracy of {args.model} (%); base and novel: each half of the classes alone")
+    print(table.text())

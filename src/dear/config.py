@@ -1,0 +1,98 @@
+"""Settings as frozen dataclasses: help, choices and limits stand beside each field and are checked in one place.
+
+Every field can be set from a JSON file and from the command line; the command line wins.
+"""
+
+import argparse
+import dataclasses
+import types
+import typing
+from typing import Any, TypeVar
+
+from dear.errors import DearError
+from dear.files import read_json
+
+T = TypeVar("T")
+
+
+def setting(
+    default: Any, help: str, *, choices: tuple[str, ...] = (), low: float | None = None, high: float | None = None
+) -> Any:
+    """A dataclass field with what a user should know about it."""
+    return dataclasses.field(default=default, metadata={"help": help, "choices": choices, "low": low, "high": high})
+
+
+class Config:
+    """Base of all settings: checks every field when it is made."""
+
+    def __post_init__(self) -> None:
+        for name, kind, optional, meta in _fields(type(self)):
+            value = getattr(self, name)
+            if value is None and optional:
+                continue
+            if kind is float and type(value) is int:
+                object.__setattr__(self, name, float(value))
+            elif kind is not type(value):
+                raise DearError(f"{_flag(name)} must be {_KINDS[kind]}, not {value!r}.")
+            if meta["choices"] and value not in meta["choices"]:
+                raise DearError(f"{_flag(name)} must be one of {', '.join(meta['choices'])}, not {value!r}.")
+            low, high = meta["low"], meta["high"]
+            if (low is not None and not value >= low) or (high is not None and not value <= high):
+                limits = (
+                    f"at least {low}" if high is None else f"at most {high}" if low is None else f"from {low} to {high}"
+                )
+                raise DearError(f"{_flag(name)} must be {limits}, not {value}.")
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)  # type: ignore[call-overload]
+
+
+_KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _fields(cls: type) -> list[tuple[str, type, bool, dict[str, Any]]]:
+    """(name, kind, may it be None, metadata) of every setting."""
+    hints = typing.get_type_hints(cls)
+    found = []
+    for field in dataclasses.fields(cls):
+        hint, optional = hints[field.name], False
+        if isinstance(hint, types.UnionType):  # X | None
+            hint, optional = next(a for a in typing.get_args(hint) if a is not type(None)), True
+        found.append((field.name, hint, optional, dict(field.metadata)))
+    return found
+
+
+def add_arguments(parser: argparse.ArgumentParser, *configs: type[Config]) -> None:
+    """One flag for each field, and --config FILE for all of them."""
+    parser.add_argument("--config", metavar="FILE", help="JSON file with any of the settings; flags win over it")
+    for cls in configs:
+        group = parser.add_argument_group((cls.__doc__ or cls.__name__).splitlines()[0].rstrip("."))
+        for field, (name, kind, _, meta) in zip(dataclasses.fields(cls), _fields(cls), strict=True):  # type: ignore[arg-type]
+            default = "" if field.default is None else f" (default: {field.default})"
+            options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": meta["help"] + default}
+            if kind is bool:
+                options["action"] = argparse.BooleanOptionalAction
+            else:
+                options |= {"type": kind, "choices": meta["choices"] or None}
+                options["metavar"] = None if meta["choices"] else kind.__name__.upper()
+            group.add_argument(_flag(name), **options)
+
+
+def from_arguments(args: argparse.Namespace, *configs: type[T]) -> list[T]:
+    """The settings of each class: defaults, then the file, then the flags. Unknown names in the file are refused."""
+    known = {name for cls in configs for name, *_ in _fields(cls)}
+    given: dict[str, Any] = {}
+    if args.config:
+        given = read_json(args.config)
+        if not isinstance(given, dict):
+            raise DearError(f"{args.config} must hold one JSON object of settings.")
+        if unknown := sorted(set(given) - known):
+            raise DearError(
+                f"{args.config} has unknown settings: {', '.join(unknown)}. Known: {', '.join(sorted(known))}."
+            )
+    given = given | {name: value for name, value in vars(args).items() if name in known}
+    return [cls(**{name: given[name] for name, *_ in _fields(cls) if name in given}) for cls in configs]

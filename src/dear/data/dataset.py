@@ -1,0 +1,81 @@
+"""A classification task: class names, a template, and labelled pictures in three splits."""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from PIL import Image
+
+
+class Picture(Protocol):
+    """Anything that opens as an RGB image: a file, or a scene of Attribute World."""
+
+    def open(self) -> Image.Image: ...
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    path: Path
+
+    def open(self) -> Image.Image:
+        with Image.open(self.path) as image:
+            return image.convert("RGB")
+
+
+@dataclass(frozen=True)
+class Example:
+    picture: Picture
+    label: int
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """`template` has one {} for the class name."""
+
+    name: str
+    classes: tuple[str, ...]
+    template: str
+    train: tuple[Example, ...]
+    val: tuple[Example, ...]
+    test: tuple[Example, ...]
+
+    @property
+    def prompts(self) -> list[str]:
+        return [self.template.format(name) for name in self.classes]
+
+    def base(self) -> "Dataset":
+        """The first half of the classes (the larger one if their number is odd), as in CoOp."""
+        return self._only(range(math.ceil(len(self.classes) / 2)))
+
+    def novel(self) -> "Dataset":
+        return self._only(range(math.ceil(len(self.classes) / 2), len(self.classes)))
+
+    def _only(self, labels: range) -> "Dataset":
+        def keep(examples: tuple[Example, ...]) -> tuple[Example, ...]:
+            return tuple(Example(e.picture, e.label - labels.start) for e in examples if e.label in labels)
+
+        classes = self.classes[labels.start : labels.stop]
+        return replace(self, classes=classes, train=keep(self.train), val=keep(self.val), test=keep(self.test))
+
+    def few_shot(self, shots: int, seed: int) -> "Dataset":
+        """CoOp's draw: over all classes, train first, then val with min(shots, 4) a class, from one generator.
+
+        Take class halves after this, not before, to agree with CoOp's fixed lists.
+        """
+        rng = random.Random(seed)
+        train = _draw(self.train, shots, rng)
+        return replace(self, train=train, val=_draw(self.val, min(shots, 4), rng))
+
+
+def _draw(examples: Sequence[Example], shots: int, rng: random.Random) -> tuple[Example, ...]:
+    """`shots` of each class in the order in which the classes appear; all of a class that has no more."""
+    by_label: dict[int, list[Example]] = {}
+    for example in examples:
+        by_label.setdefault(example.label, []).append(example)
+    drawn: list[Example] = []
+    for items in by_label.values():
+        drawn += rng.sample(items, shots) if len(items) >= shots else items
+    return tuple(drawn)

@@ -1,0 +1,37 @@
+"""From examples to batches of pixels, decoded in worker processes."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+from tqdm import tqdm
+
+from dear.data.dataset import Example
+
+
+class _Decoded(TorchDataset):
+    def __init__(self, examples: Sequence[Example], transform: Callable[[Any], Tensor]) -> None:
+        self.examples, self.transform = examples, transform
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        example = self.examples[index]
+        return self.transform(example.picture.open()), example.label
+
+
+def evaluation_batches(
+    examples: Sequence[Example], transform: Callable[[Any], Tensor], title: str, batch: int = 64
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pixels [batch, 3, height, width] and labels [batch], in order, with a progress bar."""
+    workers = min(4, os.cpu_count() or 1)
+    loader = DataLoader(_Decoded(examples, transform), batch, num_workers=workers)
+    with tqdm(total=len(examples), desc=title, unit="image", leave=False, disable=None) as bar:
+        for pixels, labels in loader:
+            yield pixels, torch.as_tensor(labels)
+            bar.update(len(pixels))
