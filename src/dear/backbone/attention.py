@@ -13,7 +13,10 @@ from torch.nn import functional as F
 
 
 class QueryGroup(NamedTuple):
-    """The next `count` queries, and the additive mask they share, broadcast to [batch, heads, count, keys]."""
+    """The next `count` queries, and the mask they share, broadcast to [batch, heads, count, keys].
+
+    Boolean (True: may see) or additive, as `scaled_dot_product_attention` takes it; None: they see all keys.
+    """
 
     count: int
     mask: Tensor | None = None
@@ -76,3 +79,14 @@ def run_block(
     k, v = project_keys_values(block.attn, normed)
     out = attend(q, k, v, groups or [QueryGroup(q.shape[-2])])
     return finish_block(block, x if read is None else x[:, read], merge_heads(out))
+
+
+def attention_weights(block: nn.Module, x: Tensor, read: Tensor, mask: Tensor | None) -> Tensor:
+    """Where the positions `read` look, [batch, heads, read, keys], rows summing to one; `mask` boolean."""
+    normed = block.ln_1(x)
+    q = project_queries(block.attn, normed[:, read])
+    k, _ = project_keys_values(block.attn, normed)
+    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    return scores.softmax(-1)

@@ -9,7 +9,11 @@ from dear.backbone.attention import QueryGroup, run_block
 from dear.backbone.tokens import LearnedTokens
 
 LayerMask = Callable[[int], tuple[Tensor | None, Tensor | None]]
-"""Layer (from 1) -> additive masks [1, heads, 1, keys] of original and of learned queries; None: sees all."""
+"""Layer (from 1) -> masks of original and of learned queries, broadcast to [1, heads, queries, keys], as
+`scaled_dot_product_attention` takes them (boolean, True: may see; or additive); None: sees all."""
+
+Observer = Callable[[int, Tensor], None]
+"""Told the layer and its input, [batch, 1 + patches + tokens, width]."""
 
 
 class ImageTower:
@@ -45,7 +49,9 @@ class ImageTower:
         x = self.run(x, first, self.layers - 1)
         return run_block(self.blocks[-1], x, read=torch.tensor([0], device=x.device))[:, 0]
 
-    def read_with_tokens(self, x: Tensor, tokens: LearnedTokens, masks: LayerMask) -> tuple[Tensor, Tensor]:
+    def read_with_tokens(
+        self, x: Tensor, tokens: LearnedTokens, masks: LayerMask, observe: Observer | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Layers J..L with learned tokens, from states after layer J - 1, [batch, 1 + patches, width].
 
         Returns the CLS state [batch, width] and the states of the tokens [batch, tokens, width]. The last
@@ -60,7 +66,10 @@ class ImageTower:
             last = layer == self.layers
             groups = [QueryGroup(1 if last else original, of_original), QueryGroup(count, of_added)]
             read = torch.tensor([0, *range(original, original + count)], device=x.device) if last else None
-            out = run_block(self.blocks[layer - 1], torch.cat([x, added], dim=1), groups, read)
+            sequence = torch.cat([x, added], dim=1)
+            if observe is not None:
+                observe(layer, sequence)
+            out = run_block(self.blocks[layer - 1], sequence, groups, read)
             x, added = out[:, :-count], out[:, -count:]
         return x[:, 0], added
 

@@ -1,0 +1,166 @@
+"""DeAR: attribute tokens that each head sees by its role, learned fusion, three losses. Eq. 5-19 of the paper.
+
+Where the paper leaves a choice open, the choice is a setting of `DearConfig`; docs/method.md gives the reasons.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dear.backbone import Backbone, LearnedTokens
+from dear.backbone.image import Observer
+from dear.config import Config, setting
+from dear.errors import DearError
+from dear.methods.role_mask import role_masks
+from dear.roles.rolemap import RoleMap
+
+CLS = "cls"
+
+
+@dataclass(frozen=True)
+class DearConfig(Config):
+    """The method (Eq. 5-19)."""
+
+    first_layer: int | None = setting(None, "first adapted image layer J, from 1; default: the last third, 9 of 12", low=1)
+    tokens_per_attribute: int = setting(1, "learnable tokens for each core attribute", low=1)
+    text_tokens: int = setting(5, "learnable tokens on the text side, between BOT and the words", low=1)
+    token_std: float = setting(0.02, "standard deviation of the tokens at the start", low=0.0)
+    beta: float = setting(0.9, "weight of the raw token between layers: 1 re-injects it, 0 carries on", low=0.0, high=1.0)
+    isolation: str = setting(
+        "one_way",
+        "generalization heads: one_way hides attribute tokens from the image; two_way also the image from them",
+        choices=("one_way", "two_way"),
+    )
+    routing: str = setting(
+        "open", "strict: a token reads the image only in heads of its attribute and in mixed heads", choices=("open", "strict")
+    )
+    projection_start: str = setting(
+        "copy", "P_attr starts as a copy of CLIP's image projection, or at random", choices=("copy", "random")
+    )
+    fusion_init: float = setting(0.6, "fusion weight of the class feature at the start", low=0.01, high=0.99)
+    fusion_loss: str = setting(
+        "linear", "L_fusion: linear is 1 - alpha_cls, log is -log alpha_cls", choices=("linear", "log")
+    )
+    lambda_reg: float = setting(1.0, "weight of the self-regularisation", low=0.0)
+    lambda_fusion: float = setting(0.7, "weight of L_fusion", low=0.0)
+
+
+def last_third(layers: int) -> int:
+    """First layer of the last third: 9 of 12, 17 of 24."""
+    return layers - layers // 3 + 1
+
+
+class Dear(nn.Module):
+    """The trainable part. It holds no copy of the backbone: its state is the adapter, and nothing else."""
+
+    def __init__(self, backbone: Backbone, roles: RoleMap, config: DearConfig) -> None:
+        super().__init__()
+        image, text = backbone.image, backbone.text
+        first = config.first_layer or last_third(image.layers)
+        if first > image.layers:
+            raise DearError(f"--first-layer {first} is beyond the {image.layers} layers of the image tower.")
+        roles.check_backbone(backbone.identity.to_json(), image.layers, image.heads)
+        self.backbone, self.config, self.roles = backbone, config, roles.for_layers(first)
+        self.first_layer = first
+        # The text tower may have another depth: the same share of its layers is adapted.
+        adapted = round((image.layers - first + 1) * text.layers / image.layers)
+        self.first_text_layer = text.layers - max(1, adapted) + 1
+        self.attributes = roles.tokens
+        self.components = (CLS, *self.attributes)
+        self._token_of = [name for name in self.attributes for _ in range(config.tokens_per_attribute)]
+
+        like = backbone.image.visual.proj
+        options = {"device": like.device, "dtype": like.dtype}
+        self.tokens = nn.Parameter(config.token_std * torch.randn(len(self._token_of), image.width, **options))
+        self.text_tokens = nn.Parameter(config.token_std * torch.randn(config.text_tokens, text.width, **options))
+        start = like.clone() if config.projection_start == "copy" else torch.randn_like(like) * image.width**-0.5
+        self.projection = nn.Parameter(start)
+        shares = torch.full((len(self.components),), (1 - config.fusion_init) / len(self.attributes), **options)
+        shares[0] = config.fusion_init
+        self.fusion = nn.Parameter(shares.log())
+        self._masks = {
+            layer: tuple(m.to(like.device) for m in self._make_masks(layer)) for layer in range(first, image.layers + 1)
+        }
+
+    def _make_masks(self, layer: int) -> tuple[Tensor, Tensor]:
+        height, width = self.backbone.image.grid
+        originals = 1 + height * width
+        return role_masks(self.roles, layer, self._token_of, originals, self.config.isolation, self.config.routing)
+
+    # --- text --------------------------------------------------------------------------------------------
+
+    def set_prompts(self, prompts: Sequence[str]) -> None:
+        """Chooses the classes. What is constant for them is computed here, once."""
+        text = self.backbone.text
+        self._prompts = text.prompts(prompts)
+        self._text_states = text.trunk(self._prompts, self.first_text_layer - 1)
+        with torch.no_grad():
+            frozen = text.read_eot(self._text_states, self._prompts, self.first_text_layer)
+            self.frozen_text = F.normalize(text.project(frozen), dim=-1)  # [classes, dim]
+
+    def text_features(self) -> Tensor:
+        """w: adapted class features, normalised, [classes, dim]."""
+        text = self.backbone.text
+        tokens = LearnedTokens(self.text_tokens, self.first_text_layer, self.config.beta)
+        eot = text.read_eot(self._text_states, self._prompts, self.first_text_layer, tokens)
+        return F.normalize(text.project(eot), dim=-1)
+
+    # --- image -------------------------------------------------------------------------------------------
+
+    def trunk(self, pixels: Tensor) -> Tensor:
+        """The part of the image tower that nothing learned can reach: [batch, 1 + patches, width]."""
+        return self.backbone.image.trunk(pixels, self.first_layer - 1)
+
+    def image_features(self, states: Tensor, observe: Observer | None = None) -> Tensor:
+        """Trunk states -> f_cls and each f_a (Eq. 10, 11), normalised, [batch, components, dim]."""
+        tower = self.backbone.image
+        tokens = LearnedTokens(self.tokens, self.first_layer, self.config.beta)
+        cls, added = tower.read_with_tokens(states, tokens, self._masks.__getitem__, observe)
+        of_attributes = tower.visual.ln_post(added) @ self.projection
+        if self.config.tokens_per_attribute > 1:
+            of_attributes = of_attributes.unflatten(1, (len(self.attributes), -1)).mean(2)
+        return F.normalize(torch.cat([tower.project(cls)[:, None], of_attributes], dim=1), dim=-1)
+
+    def frozen_image(self, states: Tensor) -> Tensor:
+        """f_cls of the unadapted CLIP from the same states, normalised, [batch, dim]."""
+        tower = self.backbone.image
+        with torch.no_grad():
+            return F.normalize(tower.project(tower.read_cls(states, self.first_layer)), dim=-1)
+
+    # --- answers and loss --------------------------------------------------------------------------------
+
+    def fusion_weights(self) -> Tensor:
+        """alpha: softmax of the learned scalars, [components], the class feature first."""
+        return self.fusion.softmax(0)
+
+    def votes(self, features: Tensor, text: Tensor) -> Tensor:
+        """Eq. 17, 18: tau cos(f, w) of each component, [batch, components, classes]."""
+        return self.backbone.temperature * features @ text.T
+
+    def logits(self, features: Tensor, text: Tensor, inference: str = "fusion") -> Tensor:
+        """Eq. 19 (`fusion`), or the class feature alone (`decoupled`), [batch, classes].
+
+        The votes are linear in the features, so the features are fused first: one product instead of six.
+        """
+        fused = features[:, 0] if inference == "decoupled" else self.fusion_weights() @ features
+        return self.backbone.temperature * fused @ text.T
+
+    def loss(self, states: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """Eq. 12-16 on trunk states [batch, 1 + patches, width]: the loss, its parts, and the logits."""
+        features, text = self.image_features(states), self.text_features()
+        logits = self.logits(features, text)
+        parts = {"cross_entropy": F.cross_entropy(logits, labels)}
+        total = parts["cross_entropy"]
+        if self.config.lambda_reg:
+            moved_image = 1 - (features[:, 0] * self.frozen_image(states)).sum(-1).mean()  # Eq. 13
+            moved_text = 1 - (text * self.frozen_text).sum(-1).mean()  # Eq. 14
+            parts["regulariser"] = moved_image + moved_text  # Eq. 15
+            total = total + self.config.lambda_reg * parts["regulariser"]
+        if self.config.lambda_fusion:
+            share = self.fusion_weights()[0]
+            parts["fusion"] = 1 - share if self.config.fusion_loss == "linear" else -share.log()  # Eq. 16
+            total = total + self.config.lambda_fusion * parts["fusion"]
+        return total, parts, logits

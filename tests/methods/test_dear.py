@@ -1,0 +1,182 @@
+"""DeAR equals its naive form; each identity in the maths holds."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from dear.errors import DearError
+from dear.methods.dear import Dear, DearConfig, last_third
+from dear.methods.role_mask import head_mask, role_masks
+from dear.roles.rolemap import HeadRole, RoleMap
+
+sys.path.append(str(Path(__file__).parents[1]))
+import naive
+
+CORE = ("color", "shape", "texture")
+CONCEPTS = (*CORE, "animal", "style")
+PROMPTS = [f"a photo of a {name}." for name in ("cat", "polar bear", "dog", "fire truck", "tabby")]
+ROLES = [
+    HeadRole("core_attribute", "color"), HeadRole("mixed"), HeadRole("generalization", "style"),
+    HeadRole("other_specialized", "animal"), HeadRole("core_attribute", "texture"), HeadRole("core_attribute", "shape"),
+    HeadRole("generalization"), HeadRole("mixed"),
+]  # fmt: skip
+
+
+def role_map(first: int = 3, layers: int = 4, heads: int = 4, roles=None) -> RoleMap:
+    numbers = range(first, layers + 1)
+    positions = [(layer, h) for layer in numbers for h in range(heads)]
+    given = roles or ROLES
+    chosen = {at: given[i % len(given)] for i, at in enumerate(positions)}
+    return RoleMap({}, tuple(numbers), heads, CONCEPTS, CORE, chosen)
+
+
+def make(tiny, dtype=torch.float64, roles=None, spread: float = 0.5, **settings) -> Dear:
+    backbone = tiny(quick_gelu=True)
+    backbone.model.to(dtype)
+    config = DearConfig(**{"first_layer": 3, "token_std": 0.5, **settings})
+    torch.manual_seed(5)
+    dear = Dear(backbone, roles or role_map(first=config.first_layer or 3), config)
+    with torch.no_grad():  # away from the start, where gradients could vanish by symmetry
+        dear.projection += spread * torch.randn_like(dear.projection) * 0.1
+        dear.fusion += spread * torch.randn_like(dear.fusion)
+    dear.set_prompts(PROMPTS)
+    return dear
+
+
+CONFIGS = {
+    "default": {},
+    "two_way": {"isolation": "two_way"},
+    "strict": {"routing": "strict"},
+    "strict two_way": {"routing": "strict", "isolation": "two_way"},
+    "two tokens": {"tokens_per_attribute": 2, "text_tokens": 2},
+    "re-inject": {"beta": 1.0},
+    "carry on": {"beta": 0.0},
+    "last layer only": {"first_layer": 4},
+    "first layer": {"first_layer": 1},
+    "log fusion": {"fusion_loss": "log", "lambda_reg": 0.3, "projection_start": "random"},
+}
+
+
+@pytest.mark.parametrize(("dtype", "loss_tolerance", "grad_tolerance"), [
+    (torch.float32, 1e-6, 1e-5), (torch.float64, 1e-10, 1e-10),
+])  # fmt: skip
+@pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
+def test_equals_the_naive_form(tiny, settings, dtype, loss_tolerance, grad_tolerance) -> None:
+    dear = make(tiny, dtype, **settings)
+    model, tokenizer = dear.backbone.model, dear.backbone.text.tokenizer
+    torch.manual_seed(0)
+    pixels, labels = torch.randn(6, 3, 32, 32, dtype=dtype), torch.tensor([0, 1, 2, 3, 4, 0])
+    slow, slow_logits = naive.loss(model, tokenizer, pixels, labels, PROMPTS, dear)
+    expected = dict(zip(dict(dear.named_parameters()), torch.autograd.grad(slow, list(dear.parameters())), strict=True))
+    fast, _, logits = dear.loss(dear.trunk(pixels), labels)
+    got = torch.autograd.grad(fast, list(dear.parameters()))
+    torch.testing.assert_close(fast, slow, rtol=loss_tolerance, atol=loss_tolerance)
+    torch.testing.assert_close(logits, slow_logits, rtol=grad_tolerance, atol=10 * grad_tolerance)
+    for (name, gradient), value in zip(expected.items(), got, strict=True):
+        assert gradient.abs().max() > 0, f"{name} gets no gradient: the comparison would say nothing"
+        difference = (value - gradient).norm() / gradient.norm()
+        assert difference < grad_tolerance, f"gradient of {name} differs by {difference:.1e}"
+
+
+@pytest.mark.parametrize("role", ROLES[:4], ids=lambda r: r.role)
+@pytest.mark.parametrize("isolation", ["one_way", "two_way"])
+@pytest.mark.parametrize("routing", ["open", "strict"])
+def test_mask_of_each_role_is_its_truth_table(role, isolation, routing) -> None:
+    tokens = [name for name in CORE for _ in range(2)]
+    original, attribute = head_mask(role, tokens, isolation, routing)
+    table = naive.allowed_by_role(role.role, role.concept, tokens, 1, isolation, routing)
+    assert torch.equal(torch.cat([original[None], attribute]), table)
+    assert table.any(1).all(), "every query must see something"
+
+
+def test_masks_stay_small_where_queries_agree() -> None:
+    original, attribute = role_masks(role_map(), 3, list(CORE), 17, "one_way", "open")
+    assert original.shape == attribute.shape == (1, 4, 1, 20)
+    assert role_masks(role_map(), 3, list(CORE), 17, "one_way", "strict")[1].shape == (1, 4, 3, 20)
+
+
+@pytest.mark.parametrize("isolation", ["one_way", "two_way"])
+def test_with_every_head_isolated_the_class_feature_is_frozen_clips(tiny, isolation) -> None:
+    dear = make(tiny, roles=role_map().all_generalization(), isolation=isolation)
+    pixels = torch.randn(3, 3, 32, 32, dtype=torch.float64)
+    features = dear.image_features(dear.trunk(pixels))
+    torch.testing.assert_close(features[:, 0], dear.frozen_image(dear.trunk(pixels)), rtol=0, atol=1e-12)
+    clip = dear.backbone.model.encode_image(pixels, normalize=True)
+    torch.testing.assert_close(features[:, 0], clip, rtol=0, atol=1e-12)
+    varies = (features[0, 1:] - features[1, 1:]).abs().max()
+    assert varies < 1e-12 if isolation == "two_way" else varies > 1e-3  # do attribute features depend on the image?
+
+
+def test_isolation_is_exact_at_the_first_layer_only(tiny) -> None:
+    """Heads that attribute heads wrote for are read by isolated heads of later layers: the docs say so."""
+    roles = [HeadRole("core_attribute", "color")] + [HeadRole("generalization")] * 3
+    dear = make(tiny, roles=role_map(roles=roles))
+    states = dear.trunk(torch.randn(2, 3, 32, 32, dtype=torch.float64))
+    assert (dear.image_features(states)[:, 0] - dear.frozen_image(states)).abs().max() > 1e-6
+
+
+def test_all_mixed_is_plain_token_insertion(tiny) -> None:
+    dear = make(tiny, roles=role_map().all_mixed(), beta=0.0)
+    pixels = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    x = torch.cat([dear.trunk(pixels), dear.tokens.expand(2, -1, -1)], 1)
+    for layer in (3, 4):
+        x = dear.backbone.image.blocks[layer - 1](x)  # OpenCLIP's own block
+    features = dear.image_features(dear.trunk(pixels))
+    cls = dear.backbone.image.project(x[:, 0])
+    torch.testing.assert_close(features[:, 0], cls / cls.norm(dim=-1, keepdim=True), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["linear", "log"])
+def test_fusion_loss_pushes_the_class_weight_up(tiny, loss) -> None:
+    dear = make(tiny, spread=0.0, fusion_loss=loss)
+    _, parts, _ = dear.loss(dear.trunk(torch.randn(2, 3, 32, 32, dtype=torch.float64)), torch.tensor([0, 1]))
+    (gradient,) = torch.autograd.grad(parts["fusion"], dear.fusion)
+    before = dear.fusion_weights()[0]
+    with torch.no_grad():
+        dear.fusion -= 0.1 * gradient
+    assert dear.fusion_weights()[0] > before
+
+
+def test_fusion_starts_where_it_is_told(tiny) -> None:
+    weights = make(tiny, spread=0.0, fusion_init=0.7).fusion_weights()
+    torch.testing.assert_close(weights, torch.tensor([0.7, 0.1, 0.1, 0.1], dtype=torch.float64))
+
+
+def test_only_declared_parameters_learn_and_the_backbone_keeps_its_bytes(tiny) -> None:
+    dear = make(tiny, dtype=torch.float32)
+    before = dear.backbone.identity.weights
+    assert set(dict(dear.named_parameters())) == {"tokens", "text_tokens", "projection", "fusion"} == set(dear.state_dict())
+    optimizer = torch.optim.AdamW(dear.parameters(), lr=0.1)
+    loss, _, _ = dear.loss(dear.trunk(torch.randn(2, 3, 32, 32)), torch.tensor([0, 1]))
+    loss.backward()
+    optimizer.step()
+    assert all(p.grad is None for p in dear.backbone.model.parameters())
+    assert replace(dear.backbone).identity.weights == before  # hashed anew
+
+
+def test_decoupled_inference_is_the_class_feature_alone(tiny) -> None:
+    dear = make(tiny)
+    features = dear.image_features(dear.trunk(torch.randn(2, 3, 32, 32, dtype=torch.float64)))
+    text = dear.text_features()
+    votes = dear.votes(features, text)
+    torch.testing.assert_close(dear.logits(features, text, "decoupled"), votes[:, 0])
+    fused = (dear.fusion_weights()[None, :, None] * votes).sum(1)
+    torch.testing.assert_close(dear.logits(features, text), fused)
+
+
+def test_depths_are_derived(tiny) -> None:
+    assert [last_third(n) for n in (12, 24, 9, 4)] == [9, 17, 7, 4]
+    dear = make(tiny, first_layer=None, roles=role_map(first=4))
+    assert (dear.first_layer, dear.first_text_layer) == (4, 4)
+    with pytest.raises(DearError, match="beyond the 4 layers"):
+        make(tiny, first_layer=5, roles=role_map(first=4))
+    with pytest.raises(DearError, match="no roles for layer 2"):
+        make(tiny, first_layer=2, roles=role_map(first=3))
+
+
+def test_about_four_hundred_thousand_parameters_on_vit_b_16() -> None:
+    width, text_width, dim, attributes, text_tokens = 768, 512, 512, 5, 5
+    assert attributes * width + text_tokens * text_width + width * dim + 6 == 399_622
