@@ -7,9 +7,9 @@ little. Each process contrasts its own pictures; gradients are averaged.
 
 Contrastive training in OpenCLIP's own architecture. Three things differ from CLIP's recipe, because here the
 truth of every caption is known and computing is scarce:
-- a caption counts as a positive for every picture of the batch that it is true of (UniCL's loss), so that
-  "something red" does not push away the other red pictures;
-- the pictures of a batch agree in some of their attributes, so that the others must be learned;
+- a caption counts as a positive for every picture of the batch that it is true of (UniCL's loss);
+- each picture is also contrasted with the names of all values of each attribute ("a circle", "an oval", ...),
+  because the captions of a batch can mostly be told apart by color and place alone;
 - most steps drop half of the image patches (FLIP); the last steps see whole pictures.
 """
 
@@ -38,7 +38,7 @@ from dear.data.world.vocabulary import ATTRIBUTES, VALUES, WHERE, Scene, Traits,
 
 SEED = 2026
 CONTEXT = 20
-BATCH = 64  # pictures a process and step
+BATCH = 32  # pictures a process and step: small, because steps are what is scarce
 MODEL = {
     "embed_dim": 128,
     "quick_gelu": False,
@@ -74,30 +74,26 @@ def _merge(parts: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
 
 
 class Pictures(Dataset):
-    """Endless pretraining data: item i is always the same picture with the same two captions."""
+    """Endless pretraining data: item i is always the same picture with the same caption."""
 
-    def __init__(self, tokenizer: SimpleTokenizer) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: SimpleTokenizer, first_cropped: int) -> None:
+        self.tokenizer, self.first_cropped = tokenizer, first_cropped
 
     def __getitem__(self, i: int) -> tuple[torch.Tensor, ...]:
-        # All pictures of a batch agree in some attributes, drawn anew for each batch. Otherwise color and place
-        # would be enough to tell the pictures of a batch apart, and nothing else would be learned.
-        batch = Random(f"{SEED}/batch/{i // BATCH}")
-        fixed = {a: batch.choice(VALUES[a]) for a in batch.sample(ATTRIBUTES, batch.randint(0, 4))}
         rng = Random(f"{SEED}/{i}")
-        while is_held_out(traits := Traits(**{a: fixed.get(a) or rng.choice(v) for a, v in VALUES.items()})):
+        while is_held_out(traits := Traits(*(rng.choice(values) for values in VALUES.values()))):
             pass
         picture = render(Scene(traits, rng.getrandbits(40)))
-        if rng.random() < 0.5:  # few-shot training crops pictures: let the model know such views
+        if i >= self.first_cropped and rng.random() < 0.5:  # few-shot training crops: let the model know such views
             side = 64 * math.sqrt(rng.uniform(0.6, 1))
             x, y = rng.uniform(0, 64 - side), rng.uniform(0, 64 - side)
             picture = picture.resize((64, 64), Image.Resampling.BICUBIC, (x, y, x + side, y + side))
-        captions = [random_caption(traits, rng) for _ in range(2)]
+        text, mentioned = random_caption(traits, rng)
         return (
             torch.from_numpy(np.array(picture)),
-            self.tokenizer([text for text, _ in captions]),
+            self.tokenizer([text])[0],
             torch.tensor([VALUES[a].index(t) for a, t in zip(ATTRIBUTES, traits, strict=True)]),
-            torch.tensor([[a in mentioned for a in ATTRIBUTES] for _, mentioned in captions]),
+            torch.tensor([a in mentioned for a in ATTRIBUTES]),
         )
 
 
@@ -130,22 +126,24 @@ def zero_shot(model: CLIP, tokenizer: SimpleTokenizer, count: int = 600) -> dict
 
 
 class Loss(torch.nn.Module):
-    """UniCL: cross entropy both ways, the target spread over all true (picture, caption) pairs."""
+    """Pictures against captions (UniCL), and against the names of the values of each attribute."""
 
-    def __init__(self, model: CLIP) -> None:
+    def __init__(self, model: CLIP, tokenizer: SimpleTokenizer) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.tokenizer, self.rng = model, tokenizer, Random(SEED)
 
     def forward(self, pictures: torch.Tensor, tokens: torch.Tensor, traits: torch.Tensor, mentioned: torch.Tensor):
-        """pictures [n, 64, 64, 3], tokens [n, 2, context], traits [n, 5], mentioned [n, 2, 5] -> loss."""
+        """pictures [n, 64, 64, 3], tokens [n, context], traits [n, 5], mentioned [n, 5] -> loss."""
+        names = [name_alone(a, v, self.rng.choice(ALONE[a])) for a in ATTRIBUTES for v in VALUES[a]]
         image = self.model.encode_image(to_input(pictures), normalize=True)  # [n, d]
-        text = F.normalize(self._encode_text(tokens.flatten(0, 1)), dim=-1)  # [2n, d]
-        logits = self.model.logit_scale.exp() * image @ text.T  # [n, 2n]
-        said = traits.repeat_interleave(2, 0)
-        true = ((traits[:, None] == said[None]) | ~mentioned.flatten(0, 1)[None]).all(-1).float()  # [n, 2n]
-        by_image = F.cross_entropy(logits, true / true.sum(1, keepdim=True))
-        by_text = F.cross_entropy(logits.T, (true / true.sum(0)).T)
-        return (by_image + by_text) / 2
+        text = F.normalize(self._encode_text(torch.cat([tokens, self.tokenizer(names)])), dim=-1)  # [n + names, d]
+        logits = self.model.logit_scale.exp() * image @ text.T  # [n, n + names]
+        of_captions, *of_names = logits.split([len(tokens), *(len(values) for values in VALUES.values())], dim=1)
+        true = ((traits[:, None] == traits[None]) | ~mentioned[None]).all(-1).float()  # [n, n]
+        by_image = F.cross_entropy(of_captions, true / true.sum(1, keepdim=True))
+        by_text = F.cross_entropy(of_captions.T, (true / true.sum(0)).T)
+        by_name = sum(F.cross_entropy(part, traits[:, a]) for a, part in enumerate(of_names)) / len(of_names)
+        return (by_image + by_text) / 2 + 2 * by_name
 
     def _encode_text(self, tokens: torch.Tensor) -> torch.Tensor:
         """[n, context] -> [n, d], as the model does it, but without the padding behind the longest caption."""
@@ -173,9 +171,9 @@ def save(out: Path, model: CLIP, optimizer: torch.optim.Optimizer, step: int, se
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--whole", type=int, default=400, help="last steps, without dropped patches")
-    parser.add_argument("--lr", type=float, default=1.2e-3)
+    parser.add_argument("--steps", type=int, default=3700)
+    parser.add_argument("--whole", type=int, default=700, help="last steps, without dropped patches")
+    parser.add_argument("--lr", type=float, default=3e-4)
     args = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -200,8 +198,8 @@ def main() -> None:
         start, seconds = state["step"], state["seconds"]
     torch.manual_seed(SEED + 1 + rank + world * start)  # other patches are dropped in each process
     items = [i for i in range(start * BATCH * world, args.steps * BATCH * world) if i // BATCH % world == rank]
-    loader = DataLoader(Pictures(tokenizer), BATCH, sampler=items, num_workers=1, prefetch_factor=4)
-    loss_of = torch.nn.parallel.DistributedDataParallel(Loss(model))
+    loader = DataLoader(Pictures(tokenizer, args.steps * BATCH * world * 6 // 10), BATCH, sampler=items, num_workers=1, prefetch_factor=4)
+    loss_of = torch.nn.parallel.DistributedDataParallel(Loss(model, tokenizer))
     began = time.time() - seconds
     for step, batch in enumerate(loader, start):
         lr = args.lr * min(1.0, (step + 1) / 100) * (0.5 + 0.5 * math.cos(math.pi * step / args.steps))
@@ -222,7 +220,7 @@ def main() -> None:
                 f"step {done} loss {loss.item():.3f} scale {scale:.1f} {time.time() - began:.0f} s",
                 flush=True,
             )
-        if rank == 0 and (done % 200 == 0 or done == args.steps):
+        if rank == 0 and (done % 250 == 0 or done == args.steps):
             print(json.dumps({"step": done, **zero_shot(model, tokenizer)}), flush=True)
             save(args.out, model, optimizer, done, time.time() - began)
     torch.distributed.destroy_process_group()

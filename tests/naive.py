@@ -24,7 +24,9 @@ def block(layer, x: Tensor, allowed: Tensor) -> Tensor:
     return x + layer.ls_2(layer.mlp(layer.ln_2(x)))
 
 
-def allowed_by_role(role: str, concept: str | None, token_names: list[str], originals: int, isolation: str, routing: str):
+def allowed_by_role(
+    role: str, concept: str | None, token_names: list[str], originals: int, isolation: str, routing: str
+):
     """The truth table of Eq. 8 and 9 for one head, entry by entry: [tokens, tokens]."""
     names = [None] * originals + list(token_names)  # None: an original token
     table = torch.zeros(len(names), len(names), dtype=torch.bool)

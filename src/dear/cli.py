@@ -15,7 +15,11 @@ from dear.version import __version__
 COMMANDS = {
     "demo": "the main job on the embedded model and world: a first look in minutes",
     "backbones": "which CLIP backbones are supported, and what is embedded",
+    "train": "adapt a backbone to your classes from a few images each",
+    "predict": "classify images with an adapted model, with what each component said",
+    "explain": "draw why an image got its answer",
     "zero-shot": "accuracy of a backbone without any training",
+    "roles": "find out what each attention head does, show it, and test whether it is causal",
     "world": "a contact sheet of Attribute World, the embedded picture world",
 }
 
@@ -36,8 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         args.run(args)
+        sys.stdout.flush()  # here, where a closed pipe is still ours to handle
     except DearError as error:
-        print(f"dear: {error}", file=sys.stderr)
+        print("dear:", " ".join(str(error).split()), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("dear: interrupted; what was finished is kept.", file=sys.stderr)
@@ -46,3 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,12 +7,10 @@ import argparse
 import dataclasses
 import types
 import typing
-from typing import Any, TypeVar
+from typing import Any
 
 from dear.errors import DearError
 from dear.files import read_json
-
-T = TypeVar("T")
 
 
 def setting(
@@ -73,7 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser, *configs: type[Config]) -> No
         group = parser.add_argument_group((cls.__doc__ or cls.__name__).splitlines()[0].rstrip("."))
         for field, (name, kind, _, meta) in zip(dataclasses.fields(cls), _fields(cls), strict=True):  # type: ignore[arg-type]
             default = "" if field.default is None else f" (default: {field.default})"
-            options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": meta["help"] + default}
+            help_text = (meta["help"] + default).replace("%", "%%")  # argparse formats it
+            options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": help_text}
             if kind is bool:
                 options["action"] = argparse.BooleanOptionalAction
             else:
@@ -82,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser, *configs: type[Config]) -> No
             group.add_argument(_flag(name), **options)
 
 
-def from_arguments(args: argparse.Namespace, *configs: type[T]) -> list[T]:
+def from_arguments(args: argparse.Namespace, *configs: type[Config]) -> list[Any]:
     """The settings of each class: defaults, then the file, then the flags. Unknown names in the file are refused."""
     known = {name for cls in configs for name, *_ in _fields(cls)}
     given: dict[str, Any] = {}

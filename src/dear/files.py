@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from dear.errors import DearError
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """Yields a temporary path beside `path`; it takes the place of `path` only if the block succeeds."""
     path = Path(path)
+    if not path.name:
+        raise DearError(f"Cannot write {path}: it is a folder.")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -24,7 +26,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     except OSError as error:
         raise DearError(f"Cannot write {path}: {error.strerror or error}.") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # it is gone after a success, and may never have been possible
+            temporary.unlink()
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -42,5 +45,5 @@ def read_json(path: str | Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DearError(f"{path} does not exist.") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise DearError(f"{path} cannot be read as JSON: {error}.") from None

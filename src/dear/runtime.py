@@ -16,9 +16,13 @@ def pick_device(name: str = "auto") -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise DearError(f"There is no device {name!r}: use cpu, cuda or cuda:N.") from None
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise DearError(f"There is no device {name!r}: use cpu, cuda or cuda:N.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise DearError("CUDA is not available here: use --device cpu.")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise DearError(f"There is no device {name!r}: the last one is cuda:{torch.cuda.device_count() - 1}.")
     return device
 
 
@@ -28,7 +32,10 @@ def pick_precision(name: str, device: torch.device) -> torch.dtype:
         if device.type != "cuda":
             return torch.float32
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
+    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    if name not in dtypes:
+        raise DearError(f"There is no precision {name!r}: use auto, {', '.join(dtypes)}.")
+    dtype = dtypes[name]
     if dtype is not torch.float32 and device.type != "cuda":
         raise DearError(f"--precision {name} needs CUDA: use fp32 on the CPU.")
     return dtype

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from dear.errors import DearError
-from dear.methods.dear import Dear, DearConfig, last_third
+from dear.methods.config import DearConfig
+from dear.methods.dear import Dear, last_third
 from dear.methods.role_mask import head_mask, role_masks
 from dear.roles.rolemap import HeadRole, RoleMap
 
@@ -148,7 +149,11 @@ def test_fusion_starts_where_it_is_told(tiny) -> None:
 def test_only_declared_parameters_learn_and_the_backbone_keeps_its_bytes(tiny) -> None:
     dear = make(tiny, dtype=torch.float32)
     before = dear.backbone.identity.weights
-    assert set(dict(dear.named_parameters())) == {"tokens", "text_tokens", "projection", "fusion"} == set(dear.state_dict())
+    assert (
+        set(dict(dear.named_parameters()))
+        == {"tokens", "text_tokens", "projection", "fusion"}
+        == set(dear.state_dict())
+    )
     optimizer = torch.optim.AdamW(dear.parameters(), lr=0.1)
     loss, _, _ = dear.loss(dear.trunk(torch.randn(2, 3, 32, 32)), torch.tensor([0, 1]))
     loss.backward()

@@ -5,14 +5,16 @@ Sequences are [batch, tokens, width]; heads are [batch, heads, tokens, head_dim]
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-class QueryGroup(NamedTuple):
+@dataclass(frozen=True)
+class QueryGroup:
     """The next `count` queries, and the mask they share, broadcast to [batch, heads, count, keys].
 
     Boolean (True: may see) or additive, as `scaled_dot_product_attention` takes it; None: they see all keys.
@@ -59,14 +61,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, groups: Sequence[QueryGroup]) -> Ten
     return torch.cat([F.scaled_dot_product_attention(p, k, v, attn_mask=g.mask) for p, g in pairs], dim=-2)
 
 
-def finish_block(block: nn.Module, residual: Tensor, heads_out: Tensor) -> Tensor:
+def finish_block(block: Any, residual: Tensor, heads_out: Tensor) -> Tensor:
     """What a block does after attention: output projection, residual, MLP. `heads_out` has its heads merged."""
     x = residual + block.ls_1(block.attn.out_proj(heads_out))
     return x + block.ls_2(block.mlp(block.ln_2(x)))
 
 
 def run_block(
-    block: nn.Module, x: Tensor, groups: Sequence[QueryGroup] | None = None, read: Tensor | None = None
+    block: Any, x: Tensor, groups: Sequence[QueryGroup] | None = None, read: Tensor | None = None
 ) -> Tensor:
     """One transformer block, [batch, tokens, width] -> [batch, read or tokens, width].
 
@@ -81,7 +83,7 @@ def run_block(
     return finish_block(block, x if read is None else x[:, read], merge_heads(out))
 
 
-def attention_weights(block: nn.Module, x: Tensor, read: Tensor, mask: Tensor | None) -> Tensor:
+def attention_weights(block: Any, x: Tensor, read: Tensor, mask: Tensor | None) -> Tensor:
     """Where the positions `read` look, [batch, heads, read, keys], rows summing to one; `mask` boolean."""
     normed = block.ln_1(x)
     q = project_queries(block.attn, normed[:, read])

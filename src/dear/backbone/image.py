@@ -1,9 +1,10 @@
 """The image tower: CLS and patches, with learned tokens appended behind them from some layer on."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dear.backbone.attention import QueryGroup, run_block
 from dear.backbone.tokens import LearnedTokens
@@ -19,9 +20,9 @@ Observer = Callable[[int, Tensor], None]
 class ImageTower:
     """OpenCLIP's VisionTransformer as a list of blocks. Layers are counted from 1."""
 
-    def __init__(self, visual: nn.Module) -> None:
+    def __init__(self, visual: Any) -> None:
         self.visual = visual
-        self.blocks: Sequence[nn.Module] = visual.transformer.resblocks
+        self.blocks: Sequence[Any] = visual.transformer.resblocks
         self.layers = len(self.blocks)
         self.heads: int = self.blocks[0].attn.num_heads
         self.width: int = self.blocks[0].attn.embed_dim

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import Tensor
 
 from dear.backbone.identity import BackboneIdentity, hash_weights
 from dear.backbone.image import ImageTower
@@ -28,7 +28,7 @@ _VOCABULARY = "bpe_vocab.txt.gz"  # a folder may bring its own byte-pair merges,
 class Backbone:
     """A frozen CLIP: two towers of blocks on one set of weights."""
 
-    model: nn.Module
+    model: Any  # the OpenCLIP model, an nn.Module
     image: ImageTower
     text: TextTower
     preprocess: Callable[[Any], Tensor]  # PIL image -> normalised pixels [3, height, width]
@@ -85,7 +85,7 @@ def load_backbone(
     return wrap(model.to(device), tokenizer, name, pretrained)
 
 
-def wrap(model: nn.Module, tokenizer: Callable[..., Tensor], name: str, pretrained: str | None = None) -> Backbone:
+def wrap(model: Any, tokenizer: Callable[..., Tensor], name: str, pretrained: str | None = None) -> Backbone:
     """A backbone around an OpenCLIP model that is already in memory; the model is frozen, not copied."""
     from open_clip.transform import PreprocessCfg, image_transform_v2
     from open_clip.transformer import QuickGELU
@@ -108,11 +108,11 @@ def wrap(model: nn.Module, tokenizer: Callable[..., Tensor], name: str, pretrain
     )
 
 
-def _pool_type(text: nn.Module) -> str:
+def _pool_type(text: Any) -> str:
     return getattr(text, "text_pool_type", None) or text.pool_type
 
 
-def _eos_id(text: nn.Module) -> int:
+def _eos_id(text: Any) -> int:
     return text.text_eos_id if hasattr(text, "text_eos_id") else text.eos_id
 
 

@@ -44,8 +44,8 @@ def why_unsupported(model_cfg: dict[str, Any]) -> str | None:
     return None
 
 
-def has_known_blocks(module: nn.Module) -> bool:
+def has_known_blocks(blocks: Any) -> bool:
     """Are these blocks OpenCLIP's ResidualAttentionBlock, with the parameters that the engine reads?"""
     from open_clip.transformer import ResidualAttentionBlock
 
-    return all(type(b) is ResidualAttentionBlock and type(b.attn) is nn.MultiheadAttention for b in module)  # type: ignore[attr-defined]
+    return all(type(b) is ResidualAttentionBlock and type(b.attn) is nn.MultiheadAttention for b in blocks)

@@ -8,6 +8,7 @@ the own tokens to [prompts, longest, ...].
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,10 +43,10 @@ class Prompts:
 class TextTower:
     """OpenCLIP's causal text transformer as a list of blocks. Layers are counted from 1."""
 
-    def __init__(self, module: nn.Module, tokenizer: Callable[..., Tensor], end: int | None) -> None:
+    def __init__(self, module: Any, tokenizer: Callable[..., Tensor], end: int | None) -> None:
         """`module` holds token_embedding, transformer, ...; `end` is the id of EOT, None: the largest id."""
         self.module, self.tokenizer, self.end = module, tokenizer, end
-        self.blocks: Sequence[nn.Module] = module.transformer.resblocks
+        self.blocks: Sequence[Any] = module.transformer.resblocks
         self.layers = len(self.blocks)
         self.heads: int = self.blocks[0].attn.num_heads
         self.width: int = self.blocks[0].attn.embed_dim
@@ -115,7 +116,7 @@ class TextTower:
         return self.project(self.read_eot(self.embed(prompts), prompts, 1))
 
     def _run_block(
-        self, block: nn.Module, x: Tensor, prompts: Prompts, shared: int, read: Tensor | None = None
+        self, block: Any, x: Tensor, prompts: Prompts, shared: int, read: Tensor | None = None
     ) -> Tensor:
         """One block on packed states [shared + own, width].
 

@@ -9,6 +9,8 @@ from typing import Protocol
 
 from PIL import Image
 
+from dear.errors import DearError
+
 
 class Picture(Protocol):
     """Anything that opens as an RGB image: a file, or a scene of Attribute World."""
@@ -21,8 +23,11 @@ class ImageFile:
     path: Path
 
     def open(self) -> Image.Image:
-        with Image.open(self.path) as image:
-            return image.convert("RGB")
+        try:
+            with Image.open(self.path) as image:
+                return image.convert("RGB")
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            raise DearError(f"The image {self.path} cannot be read ({error}): repair or remove it.") from error
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,9 @@ class Dataset:
     @property
     def prompts(self) -> list[str]:
         return [self.template.format(name) for name in self.classes]
+
+    def with_template(self, template: str) -> "Dataset":
+        return replace(self, template=template)
 
     def base(self) -> "Dataset":
         """The first half of the classes (the larger one if their number is odd), as in CoOp."""

@@ -1,8 +1,8 @@
 """From examples to batches of pixels, decoded in worker processes."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +11,9 @@ from torch.utils.data import Dataset as TorchDataset
 from tqdm import tqdm
 
 from dear.data.dataset import Example
+from dear.errors import DearError
+
+T = TypeVar("T")
 
 
 class _Decoded(TorchDataset):
@@ -25,6 +28,14 @@ class _Decoded(TorchDataset):
         return self.transform(example.picture.open()), example.label
 
 
+def from_workers(batches: Iterable[T]) -> Iterator[T]:
+    """The batches; what went wrong in a worker is said in its own sentence, without the worker's traceback."""
+    try:
+        yield from batches
+    except DearError as error:
+        raise DearError(str(error).rpartition("DearError: ")[2].strip()) from None
+
+
 def evaluation_batches(
     examples: Sequence[Example], transform: Callable[[Any], Tensor], title: str, batch: int = 64
 ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -32,6 +43,6 @@ def evaluation_batches(
     workers = min(4, os.cpu_count() or 1)
     loader = DataLoader(_Decoded(examples, transform), batch, num_workers=workers)
     with tqdm(total=len(examples), desc=title, unit="image", leave=False, disable=None) as bar:
-        for pixels, labels in loader:
+        for pixels, labels in from_workers(loader):
             yield pixels, torch.as_tensor(labels)
             bar.update(len(pixels))

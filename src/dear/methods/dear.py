@@ -4,7 +4,6 @@ Where the paper leaves a choice open, the choice is a setting of `DearConfig`; d
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -12,40 +11,12 @@ from torch.nn import functional as F
 
 from dear.backbone import Backbone, LearnedTokens
 from dear.backbone.image import Observer
-from dear.config import Config, setting
 from dear.errors import DearError
+from dear.methods.config import DearConfig
 from dear.methods.role_mask import role_masks
 from dear.roles.rolemap import RoleMap
 
 CLS = "cls"
-
-
-@dataclass(frozen=True)
-class DearConfig(Config):
-    """The method (Eq. 5-19)."""
-
-    first_layer: int | None = setting(None, "first adapted image layer J, from 1; default: the last third, 9 of 12", low=1)
-    tokens_per_attribute: int = setting(1, "learnable tokens for each core attribute", low=1)
-    text_tokens: int = setting(5, "learnable tokens on the text side, between BOT and the words", low=1)
-    token_std: float = setting(0.02, "standard deviation of the tokens at the start", low=0.0)
-    beta: float = setting(0.9, "weight of the raw token between layers: 1 re-injects it, 0 carries on", low=0.0, high=1.0)
-    isolation: str = setting(
-        "one_way",
-        "generalization heads: one_way hides attribute tokens from the image; two_way also the image from them",
-        choices=("one_way", "two_way"),
-    )
-    routing: str = setting(
-        "open", "strict: a token reads the image only in heads of its attribute and in mixed heads", choices=("open", "strict")
-    )
-    projection_start: str = setting(
-        "copy", "P_attr starts as a copy of CLIP's image projection, or at random", choices=("copy", "random")
-    )
-    fusion_init: float = setting(0.6, "fusion weight of the class feature at the start", low=0.01, high=0.99)
-    fusion_loss: str = setting(
-        "linear", "L_fusion: linear is 1 - alpha_cls, log is -log alpha_cls", choices=("linear", "log")
-    )
-    lambda_reg: float = setting(1.0, "weight of the self-regularisation", low=0.0)
-    lambda_fusion: float = setting(0.7, "weight of L_fusion", low=0.0)
 
 
 def last_third(layers: int) -> int:
@@ -81,14 +52,15 @@ class Dear(nn.Module):
         shares = torch.full((len(self.components),), (1 - config.fusion_init) / len(self.attributes), **options)
         shares[0] = config.fusion_init
         self.fusion = nn.Parameter(shares.log())
-        self._masks = {
-            layer: tuple(m.to(like.device) for m in self._make_masks(layer)) for layer in range(first, image.layers + 1)
-        }
+        originals = 1 + image.grid[0] * image.grid[1]
+        self._masks: dict[int, tuple[Tensor, Tensor]] = {}
+        for layer in range(first, image.layers + 1):
+            masks = role_masks(self.roles, layer, self._token_of, originals, config.isolation, config.routing)
+            self._masks[layer] = (masks[0].to(like.device), masks[1].to(like.device))
 
-    def _make_masks(self, layer: int) -> tuple[Tensor, Tensor]:
-        height, width = self.backbone.image.grid
-        originals = 1 + height * width
-        return role_masks(self.roles, layer, self._token_of, originals, self.config.isolation, self.config.routing)
+    def mask(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Eq. 7: masks of original and of attribute queries, [1, heads, 1 or tokens, keys], True: may see."""
+        return self._masks[layer]
 
     # --- text --------------------------------------------------------------------------------------------
 
@@ -118,7 +90,7 @@ class Dear(nn.Module):
         """Trunk states -> f_cls and each f_a (Eq. 10, 11), normalised, [batch, components, dim]."""
         tower = self.backbone.image
         tokens = LearnedTokens(self.tokens, self.first_layer, self.config.beta)
-        cls, added = tower.read_with_tokens(states, tokens, self._masks.__getitem__, observe)
+        cls, added = tower.read_with_tokens(states, tokens, self.mask, observe)
         of_attributes = tower.visual.ln_post(added) @ self.projection
         if self.config.tokens_per_attribute > 1:
             of_attributes = of_attributes.unflatten(1, (len(self.attributes), -1)).mean(2)

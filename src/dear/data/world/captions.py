@@ -35,7 +35,7 @@ def caption(traits: Traits, mentioned: frozenset[str] | set[str]) -> str:
 
 def random_caption(traits: Traits, rng: Random) -> tuple[str, frozenset[str]]:
     """A caption as a person might give it, and the attributes it mentions: all, several, or one alone."""
-    count = rng.choices((1, 2, 3, 4, 5), weights=(40, 20, 15, 10, 15))[0]
+    count = rng.choices((1, 2, 3, 4, 5), weights=(10, 20, 25, 20, 25))[0]
     mentioned = frozenset(rng.sample(ATTRIBUTES, count))
     if count == 1:
         (attribute,) = mentioned

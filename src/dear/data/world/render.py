@@ -30,8 +30,8 @@ def render(scene: Scene) -> Image.Image:
     rng = Random(scene.seed)
     picture = Image.new("RGB", (CANVAS, CANVAS))
     BACKDROPS[scene.traits.location](Pen(ImageDraw.Draw(picture), (0, 0, CANVAS, CANVAS), rng.random() < 0.5), rng)
-    center = (CANVAS * rng.uniform(0.43, 0.57), CANVAS * rng.uniform(0.43, 0.57))
-    radius = CANVAS * rng.uniform(0.3, 0.38)
+    center = (CANVAS * rng.uniform(0.465, 0.535), CANVAS * rng.uniform(0.465, 0.535))
+    radius = CANVAS * rng.uniform(0.33, 0.38)
     _draw_sign(picture, scene, center, radius, rng)
     _draw_object(picture, scene.traits.object, center, radius, rng)
     return _STYLES[scene.style](picture.reduce(2), rng)
@@ -52,7 +52,7 @@ def _shades(color: str, rng: Random) -> tuple[RGB, RGB]:
 
 
 def _draw_sign(picture: Image.Image, scene: Scene, center: tuple[float, float], radius: float, rng: Random) -> None:
-    angle = rng.uniform(-0.2, 0.2)
+    angle = rng.uniform(-0.12, 0.12)
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
     outline = (OUTLINES[scene.traits.shape] @ turn * radius).tolist()
 
@@ -73,7 +73,7 @@ def _draw_sign(picture: Image.Image, scene: Scene, center: tuple[float, float], 
 
 
 def _draw_object(picture: Image.Image, name: str, center: tuple[float, float], radius: float, rng: Random) -> None:
-    size = radius * rng.uniform(0.98, 1.12)
+    size = radius * rng.uniform(1.05, 1.15)
     x, y = (c + rng.uniform(-2, 2) for c in center)
     box = (x - size / 2, y - size / 2 + 0.04 * radius, size, size)
     light = (255, 250 - rng.randint(0, 10), 235 - rng.randint(0, 15))
@@ -95,7 +95,8 @@ def _sketch(picture: Image.Image, rng: Random) -> Image.Image:
 def _night(picture: Image.Image, rng: Random) -> Image.Image:
     """Dark and bluish, with the noise of a small sensor."""
     pixels = np.asarray(picture, dtype=np.float32) * (0.42, 0.45, 0.62)
-    pixels += np.random.default_rng(rng.getrandbits(32)).normal(0, 9, pixels.shape) + (4, 6, 18)
+    noise = np.random.default_rng(rng.getrandbits(32)).normal(0, 9, pixels.shape)
+    pixels += np.add(noise, (4, 6, 18))
     return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
 
 

@@ -92,8 +92,8 @@ PATTERNS: dict[str, Pattern] = {
     "woven": _woven, "speckled": _speckled, "wooden": _wooden, "marbled": _marbled,
 }  # fmt: skip
 
-# Patterns with a natural "up" are only tilted; the others may lie at any angle.
-_UPRIGHT = {"bricked", "scaly", "wooden", "woven"}
+# Each pattern has an angle of its own, which is part of its look; a picture only tilts it a little.
+_ANGLES = {"striped": 0.8, "wavy": 0.0, "zigzag": 0.0, "dotted": 0.4}
 
 
 @cache
@@ -105,8 +105,8 @@ def _grid(size: int) -> tuple[np.ndarray, np.ndarray]:
 def pattern(name: str, size: int, rng: np.random.Generator) -> np.ndarray:
     """The named pattern at a random angle, scale and phase, [size, size] in 0..1."""
     x, y = _grid(size)
-    angle = rng.uniform(-0.2, 0.2) if name in _UPRIGHT else rng.uniform(0, 2 * np.pi)
-    repeats = rng.uniform(8.0, 10.5)
+    angle = _ANGLES.get(name, 0.0) + rng.uniform(-0.12, 0.12)
+    repeats = rng.uniform(8.0, 9.5)
     cos, sin = (
         float(repeats * np.cos(angle)),
         float(repeats * np.sin(angle)),

@@ -1,0 +1,108 @@
+"""An adapter on disk: a folder with adapter_model.safetensors and adapter_config.json. It loads, or says why not."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from dear.backbone import Backbone, load_backbone
+from dear.errors import DearError
+from dear.files import atomic_path, read_json, write_json
+from dear.methods.config import DearConfig
+from dear.methods.dear import Dear
+from dear.roles.rolemap import RoleMap
+from dear.version import __version__
+
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A model ready to answer, and the classes it answers with."""
+
+    model: Dear
+    classes: tuple[str, ...]
+    template: str
+
+
+def save_adapter(folder: Path, model: Dear, classes: Sequence[str], template: str) -> None:
+    """Weights first, config last: a folder with a config is complete."""
+    with atomic_path(folder / WEIGHTS) as temporary:
+        save_file({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}, temporary)
+    backbone = model.backbone
+    config = {
+        "format": _FORMAT,
+        "method": "dear",
+        "backbone": backbone.identity.to_json(),
+        "classes": list(classes),
+        "template": template,
+        "normalisation": {"mean": backbone.mean, "std": backbone.std, "size": backbone.image.image_size},
+        "settings": model.config.to_json(),
+        "roles": model.roles.to_json(),
+        "weights_sha256": _sha256((folder / WEIGHTS).read_bytes()),
+        "versions": {"dear": __version__, "torch": torch.__version__, "open_clip": version("open_clip_torch")},
+    }
+    write_json(folder / CONFIG, {**config, "config_sha256": _config_hash(config)})
+
+
+def load_adapter(
+    folder: str | Path,
+    classes: Sequence[str] | None = None,
+    template: str | None = None,
+    backbone: Backbone | None = None,
+    device: str | torch.device = "cpu",
+) -> Adapter:
+    """Loads an adapter, by default on the backbone and with the classes it was trained on.
+
+    Other class names are what novel classes are; another backbone is refused.
+    """
+    folder = Path(folder)
+    if not (folder / CONFIG).is_file():
+        raise DearError(f"{folder} is not an adapter: it has no {CONFIG}. `dear train` makes one.")
+    config = read_json(folder / CONFIG)
+    _check(folder, config)
+    identity = config["backbone"]
+    backbone = backbone or load_backbone(identity["model"], identity["pretrained"], device=device)
+    backbone.identity.require_same(identity, f"The adapter in {folder}")
+    model = Dear(backbone, RoleMap.from_json(config["roles"]), DearConfig(**config["settings"]))
+    model.load_state_dict(load_file(folder / WEIGHTS))
+    classes = tuple(config["classes"] if classes is None else classes)
+    if len(set(classes)) != len(classes):
+        raise DearError("A class name is given twice: make the names differ.")
+    template = template or config["template"]
+    model.set_prompts([template.format(name) for name in classes])
+    return Adapter(model.eval().requires_grad_(False), classes, template)
+
+
+def _check(folder: Path, config: Any) -> None:
+    """Refuses what is not whole or not as it was written."""
+    if not isinstance(config, dict) or config.get("format") != _FORMAT or config.get("method") != "dear":
+        raise DearError(f"{folder / CONFIG} is not an adapter config that dear {__version__} can read.")
+    rest = {key: value for key, value in config.items() if key != "config_sha256"}
+    if config.get("config_sha256") != _config_hash(rest):
+        raise DearError(f"{folder / CONFIG} was changed after training: give new classes at load time instead.")
+    weights = folder / WEIGHTS
+    if not weights.is_file():
+        raise DearError(f"{folder} has no {WEIGHTS}: the adapter is incomplete; copy or train it again.")
+    if _sha256(weights.read_bytes()) != config["weights_sha256"]:
+        raise DearError(f"{weights} is damaged or was changed: its checksum differs; copy or train it again.")
+    try:
+        load_file(weights)
+    except SafetensorError as error:
+        raise DearError(f"{weights} cannot be read: {error}.") from error
+
+
+def _config_hash(config: dict[str, Any]) -> str:
+    return _sha256(json.dumps(config, sort_keys=True).encode())
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

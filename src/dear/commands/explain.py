@@ -1,0 +1,22 @@
+"""dear explain: a picture of why."""
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_folder", metavar="RUN", help="folder made by `dear train`")
+    parser.add_argument("image", metavar="IMAGE", help="image file")
+    parser.add_argument("--out", type=Path, default=Path("explain.png"), help="PNG, SVG or PDF (default: explain.png)")
+    parser.add_argument("--classes", type=Path, metavar="FILE", help="other class names, one a line: novel classes")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
+
+
+def run(args: argparse.Namespace) -> None:
+    from dear import load
+    from dear.commands.predict import read_classes
+    from dear.explain import explain
+
+    model = load(args.run_folder, classes=read_classes(args.classes), device=args.device)
+    print(explain(model, args.image, args.out))
+    print(f"wrote {args.out}")

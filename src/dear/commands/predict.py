@@ -1,0 +1,105 @@
+"""dear predict: answers for images, one or thousands."""
+
+import argparse
+import glob
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_folder", metavar="RUN", help="folder made by `dear train`")
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files, folders, or quoted globs")
+    parser.add_argument("--topk", type=int, default=3, help="how many classes to show (default: 3)")
+    parser.add_argument("--classes", type=Path, metavar="FILE", help="other class names, one a line: novel classes")
+    parser.add_argument(
+        "--inference", choices=("fusion", "decoupled"), default="fusion", help="decoupled: class feature alone"
+    )
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON object a line")
+    form.add_argument("--csv", action="store_true", help="path, class, probability")
+
+
+def run(args: argparse.Namespace) -> None:
+    import csv
+
+    from dear import load
+    from dear.errors import DearError
+
+    files = find_images(args.images)
+    model = load(args.run_folder, classes=read_classes(args.classes), device=args.device)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    if args.csv:
+        writer.writerow(["path", "class", "probability"])
+    unreadable = 0
+    for file, answer in _answers(model, files, args.topk, args.inference):
+        if isinstance(answer, DearError):
+            print(f"dear: skipped: {answer}", file=sys.stderr)
+            unreadable += 1
+        elif args.json:
+            print(json.dumps({"path": str(file), **answer.to_json()}))
+        elif args.csv:
+            writer.writerow([file, answer.choice, f"{answer.probability:.6f}"])
+        else:
+            print(f"{file}\n{answer}\n")
+    if unreadable:
+        print(f"dear: {unreadable} of {len(files)} images could not be read and were skipped.", file=sys.stderr)
+    if unreadable == len(files):
+        raise DearError("No image could be read: check the files.")
+
+
+def read_classes(file: Path | None) -> list[str] | None:
+    from dear.errors import DearError
+
+    if file is None:
+        return None
+    try:
+        names = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DearError(f"The class file {file} cannot be read: {error}.") from None
+    if not names:
+        raise DearError(f"The class file {file} is empty: write one class name a line.")
+    return names
+
+
+def find_images(patterns: list[str]) -> list[Path]:
+    """Files as given, all images of folders, matches of globs."""
+    from dear.data.folder import image_files
+    from dear.errors import DearError
+
+    found: list[Path] = []
+    for pattern in patterns:
+        path = Path(pattern)
+        matches = (
+            [path] if path.is_file() else image_files(path) if path.is_dir() else sorted(map(Path, glob.glob(pattern)))
+        )
+        if not matches:
+            raise DearError(f"{pattern} has no images: give an image file, a folder of images, or a glob in quotes.")
+        found += matches
+    return found
+
+
+def _answers(model: Any, files: list[Path], topk: int, inference: str, batch: int = 32) -> Iterator[tuple[Path, Any]]:
+    """Streams: a batch is decoded, answered and forgotten. An unreadable image comes with its error."""
+    import torch
+    from tqdm import tqdm
+
+    from dear.data.dataset import ImageFile
+    from dear.errors import DearError
+
+    starts = range(0, len(files), batch)
+    for start in tqdm(starts, desc="predict", unit="batch", leave=False, disable=None if len(files) > batch else True):
+        part, results, pixels = files[start : start + batch], {}, {}
+        for file in part:
+            try:
+                pixels[file] = model.model.backbone.preprocess(ImageFile(file).open())
+            except DearError as error:
+                results[file] = error
+        if pixels:
+            results |= zip(
+                pixels, model.predict_batch(torch.stack(list(pixels.values())), topk, inference), strict=True
+            )
+        yield from ((file, results[file]) for file in part)

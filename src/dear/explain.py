@@ -1,0 +1,110 @@
+"""Why this answer: what each component said, and where each attribute token looked."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from dear.backbone.attention import attention_weights
+from dear.data.dataset import ImageFile
+from dear.files import atomic_path
+from dear.methods.dear import Dear
+from dear.predictor import Answer, Predictor
+from dear.roles.rolemap import CORE_ATTRIBUTE
+
+COLORS = {
+    "cls": "#4c566a",
+    "color": "#d1495b",
+    "shape": "#2e86ab",
+    "texture": "#8f6bb3",
+    "object": "#e09f3e",
+    "location": "#4f9d69",
+}
+
+
+@torch.no_grad()
+def attention_maps(model: Dear, pixels: Tensor) -> dict[str, Tensor]:
+    """Attention of each attribute's tokens over the patches, [batch, rows, columns], summing to at most one.
+
+    Averaged over the attribute's expert heads in all adapted layers; over all heads if it has no expert.
+    """
+    tower = model.backbone.image
+    rows, columns = tower.grid
+    experts = {
+        name: [at for at, head in model.roles.roles.items() if head.role == CORE_ATTRIBUTE and head.concept == name]
+        or list(model.roles.roles)
+        for name in model.attributes
+    }
+    per = model.config.tokens_per_attribute
+    sums = {name: torch.zeros(len(pixels), rows, columns, device=pixels.device) for name in model.attributes}
+
+    def observe(layer: int, sequence: Tensor) -> None:
+        first = 1 + rows * columns
+        read = torch.arange(first, sequence.shape[1], device=sequence.device)
+        weights = attention_weights(tower.blocks[layer - 1], sequence, read, model.mask(layer)[1])
+        for i, name in enumerate(model.attributes):
+            for at_layer, head in experts[name]:
+                if at_layer == layer:
+                    seen = weights[:, head, i * per : (i + 1) * per, 1:first].mean(1)
+                    sums[name] += seen.unflatten(-1, (rows, columns)) / len(experts[name])
+
+    model.image_features(model.trunk(pixels), observe)
+    return sums
+
+
+def explain(predictor: Predictor, image: "str | Path | Image.Image", out: Path, topk: int = 3) -> Answer:
+    """Draws the image, the votes and the attention of each attribute token; returns the answer."""
+    picture = image.convert("RGB") if isinstance(image, Image.Image) else ImageFile(Path(image)).open()
+    pixels = predictor.pixels([picture]).to(predictor.model.backbone.device)
+    answer = predictor.predict_batch(pixels, topk)[0]
+    maps = {name: m[0].float().cpu().numpy() for name, m in attention_maps(predictor.model, pixels).items()}
+    figure = draw_explanation(answer, _as_seen(predictor, pixels[0]), maps)
+    with atomic_path(out) as temporary:
+        figure.savefig(temporary, dpi=150)
+    return answer
+
+
+def _as_seen(predictor: Predictor, pixels: Tensor) -> np.ndarray:
+    """The picture as the model saw it, [height, width, 3] in 0..1: the maps lie exactly on it."""
+    backbone = predictor.model.backbone
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (backbone.mean, backbone.std))
+    return (pixels.cpu() * std + mean).clamp(0, 1).permute(1, 2, 0).numpy()
+
+
+def draw_explanation(answer: Answer, picture: np.ndarray, maps: dict[str, np.ndarray]) -> Any:
+    """A matplotlib figure: picture and answer on the left, votes on the right, one attention map an attribute below."""
+    from matplotlib.figure import Figure
+
+    count = len(maps)
+    figure = Figure(figsize=(max(8.0, 2.0 * count), 6.2), layout="constrained")
+    parts: Any = figure.subfigures(2, 1, height_ratios=(1.45, 1))
+    upper, lower = parts
+    left, right = upper.subplots(1, 2, width_ratios=(1, 1.7))
+    left.imshow(picture, interpolation="lanczos")
+    left.set_title(f"{answer.choice}\n{100 * answer.probability:.0f}%", fontsize=13, fontweight="bold")
+    left.axis("off")
+    votes = list(reversed(answer.votes))
+    right.barh(
+        [f"{v.component}  ×{v.weight:.2f}" for v in votes],
+        [100 * v.for_answer for v in votes],
+        color=[COLORS.get(v.component, "#888888") for v in votes],
+    )
+    for row, vote in enumerate(votes):
+        note = "agrees" if vote.choice == answer.choice else f"says {vote.choice} ({100 * vote.probability:.0f}%)"
+        right.text(101, row, note, va="center", fontsize=9, color="#444444")
+    right.set_xlim(0, 100)
+    right.set_xlabel(f"probability each component gives to “{answer.choice}” (%),  × its fusion weight", fontsize=9)
+    right.set_title("what each component voted", fontsize=11)
+    right.spines[["top", "right"]].set_visible(False)
+    axes = np.atleast_1d(lower.subplots(1, count))
+    lower.suptitle("where each attribute token looked (attention in its own heads)", fontsize=11)
+    height, width = picture.shape[:2]
+    for axis, (name, values) in zip(axes, maps.items(), strict=True):
+        axis.imshow(picture.mean(-1), cmap="gray", vmin=-0.4, vmax=1.4)
+        axis.imshow(values, cmap="inferno", alpha=0.62, extent=(0, width, height, 0), interpolation="bilinear")
+        axis.set_title(name, fontsize=10, color=COLORS.get(name, "#333333"), fontweight="bold")
+        axis.axis("off")
+    return figure

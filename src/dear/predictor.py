@@ -1,0 +1,96 @@
+"""One image in, an explained answer out."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from dear.adapter import Adapter
+from dear.data.dataset import ImageFile
+from dear.methods.dear import Dear
+
+
+@dataclass(frozen=True)
+class Vote:
+    """What one component said by itself, and how much it counts."""
+
+    component: str  # "cls", "color", ...
+    weight: float
+    choice: str
+    probability: float  # of its own choice
+    for_answer: float  # the probability it gave to the final answer
+
+
+@dataclass(frozen=True)
+class Answer:
+    choice: str
+    probability: float
+    top: tuple[tuple[str, float], ...]
+    votes: tuple[Vote, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [f"{name}  {100 * p:.1f}%" for name, p in self.top]
+        said = [
+            f"  {v.component:<10} weight {v.weight:.2f}  says {v.choice} ({100 * v.probability:.0f}%)"
+            for v in self.votes
+        ]
+        return "\n".join(lines + said)
+
+
+class Predictor:
+    """An adapted model. Images are paths, PIL images, or normalised pixels [batch, 3, height, width]."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self.model: Dear = adapter.model
+        self.classes, self.template = adapter.classes, adapter.template
+        with torch.no_grad():
+            self._text = self.model.text_features()
+
+    @torch.no_grad()
+    def predict(self, image: "str | Path | Image.Image", topk: int = 3, inference: str = "fusion") -> Answer:
+        """The answer for one image. `inference="decoupled"` uses the class feature alone."""
+        return self.answers(self._features(self.pixels([image])), topk, inference)[0]
+
+    def predict_batch(self, pixels: Tensor, topk: int = 3, inference: str = "fusion") -> list[Answer]:
+        """Answers for normalised pixels [batch, 3, height, width]."""
+        return self.answers(self._features(pixels), topk, inference)
+
+    def encode_image(self, images: "Tensor | Sequence[str | Path | Image.Image]") -> dict[str, Tensor]:
+        """Normalised features [images, dim] of each component: {"cls": ..., "color": ..., ...}."""
+        features = self._features(images if isinstance(images, Tensor) else self.pixels(images))
+        return dict(zip(self.model.components, features.unbind(1), strict=True))
+
+    def pixels(self, images: "Sequence[str | Path | Image.Image]") -> Tensor:
+        opened = (i if isinstance(i, Image.Image) else ImageFile(Path(i)).open() for i in images)
+        return torch.stack([self.model.backbone.preprocess(image.convert("RGB")) for image in opened])
+
+    @torch.no_grad()
+    def _features(self, pixels: Tensor) -> Tensor:
+        return self.model.image_features(self.model.trunk(pixels.to(self.model.backbone.device)))
+
+    @torch.no_grad()
+    def answers(self, features: Tensor, topk: int, inference: str) -> list[Answer]:
+        """features [batch, components, dim] -> one answer an image."""
+        fused = self.model.logits(features, self._text, inference).softmax(-1)  # [batch, classes]
+        votes = self.model.votes(features, self._text).softmax(-1)  # [batch, components, classes]
+        weights = self.model.fusion_weights().tolist()
+        if inference == "decoupled":
+            weights = [1.0] + [0.0] * (len(weights) - 1)
+        return [self._answer(f, v, weights, topk) for f, v in zip(fused.cpu(), votes.cpu(), strict=True)]
+
+    def _answer(self, fused: Tensor, votes: Tensor, weights: Sequence[float], topk: int) -> Answer:
+        values, order = fused.topk(min(topk, len(self.classes)))
+        best = int(order[0])
+        said = tuple(
+            Vote(name, weight, self.classes[int(row.argmax())], row.max().item(), row[best].item())
+            for name, weight, row in zip(self.model.components, weights, votes, strict=True)
+        )
+        top = tuple((self.classes[i], p) for i, p in zip(order.tolist(), values.tolist(), strict=True))
+        return Answer(top[0][0], top[0][1], top, said)

@@ -1,0 +1,149 @@
+"""Training as a user does it: runs, kills, resumes, and what is left on disk."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import dear
+from dear.cli import main
+from dear.errors import DearError
+from dear.training.config import TrainConfig, learning_rate
+
+ADAPTER = "adapter_model.safetensors"
+
+
+def test_a_run_leaves_all_that_is_needed_and_the_same_command_the_same_file(train_arguments, tmp_path, capsys) -> None:
+    assert main(train_arguments(tmp_path / "one", "--classes", "base", "--validate")) == 0
+    out = capsys.readouterr().out
+    assert "base" in out
+    assert "novel" in out
+    assert "hm" in out
+    one = tmp_path / "one"
+    lines = [json.loads(line) for line in (one / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2, 3]
+    assert all(0 <= line["validation"] <= 100 for line in lines)
+    assert len(lines[0]["fusion"]) == 6
+    drawn = json.loads((one / "few_shot.json").read_text())["train"]
+    assert sorted(label for _, label in drawn) == [label for label in range(6) for _ in range(2)]
+    config = json.loads((one / "config.json").read_text())
+    assert (config["shots"], config["classes"], config["beta"]) == (2, "base", 0.9)
+    # The stored config is itself a valid --config, and gives the same bytes.
+    again = ["train", "--config", str(one / "config.json"), "--out", str(tmp_path / "two")]
+    assert main(again) == 0
+    assert (one / ADAPTER).read_bytes() == (tmp_path / "two" / ADAPTER).read_bytes()
+
+
+def test_training_learns(train_arguments, tmp_path) -> None:
+    main(train_arguments(tmp_path / "run", "--epochs", "12", "--shots", "8"))
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["cross_entropy"] < 0.9 * lines[0]["cross_entropy"]  # random features: a little is much
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_killed_at_any_point_and_resumed_ends_in_the_same_bits(train_arguments, tmp_path, workers) -> None:
+    more = ("--workers", workers, "--shots", "16", "--epochs", "4")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def command(out, *extra):
+        return [sys.executable, "-m", "dear.cli", *train_arguments(out, *more, *extra)]
+
+    subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True, env=environment)
+    killed = tmp_path / "killed"
+    process = subprocess.Popen(
+        command(killed), env=environment, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.time() + 120
+    while not (killed / "metrics.jsonl").exists() and time.time() < deadline:  # in the middle of the second epoch
+        time.sleep(0.002)
+    time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (killed / ADAPTER).exists(), "the kill came too late to test anything"
+    subprocess.run(command(killed, "--resume"), check=True, capture_output=True, env=environment)
+    assert (killed / ADAPTER).read_bytes() == (tmp_path / "whole" / ADAPTER).read_bytes()
+    names = [path.name for path in killed.iterdir()]
+    assert len((killed / "metrics.jsonl").read_text().splitlines()) == 4
+    assert not [name for name in names if name.endswith(".part") and not name.startswith(".")]
+
+
+def test_nothing_is_overwritten_and_other_settings_are_refused(train_arguments, tmp_path, capsys) -> None:
+    out = tmp_path / "run"
+    assert main(train_arguments(out)) == 0
+    assert main(train_arguments(out)) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert main(train_arguments(out, "--resume", "--beta", "0.5")) == 2
+    assert "other settings (beta)" in capsys.readouterr().err
+    assert main(train_arguments(out, "--resume")) == 0  # a finished run is simply finished
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("mine")
+    assert main(train_arguments(tmp_path / "full")) == 2
+    assert "not empty" in capsys.readouterr().err
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_last_good_state(train_arguments, tmp_path, capsys, monkeypatch) -> None:
+    from dear.methods.dear import Dear
+
+    whole, calls = Dear.loss, []
+
+    def broken(self, states, labels):
+        calls.append(1)
+        loss, parts, logits = whole(self, states, labels)
+        return (loss * float("nan") if len(calls) > 4 else loss), parts, logits  # 3 steps an epoch
+
+    monkeypatch.setattr(Dear, "loss", broken)
+    assert main(train_arguments(tmp_path / "run")) == 2
+    error = capsys.readouterr().err
+    assert "nan in epoch 2" in error
+    assert "state after epoch 1 is kept" in error
+    assert "Traceback" not in error
+    kept = load_file(tmp_path / "run" / "checkpoint.safetensors")
+    assert all(torch.isfinite(value).all() for value in kept.values())
+
+
+def test_bad_input_is_said_in_a_sentence(train_arguments, tmp_path, capsys) -> None:
+    cases = {
+        "no folder": ["--data", str(tmp_path / "nowhere")],
+        "no role map named": ["--roles", "pape"],
+        "must be one of": ["--config", str(tmp_path / "bad.json")],
+    }
+    (tmp_path / "bad.json").write_text('{"isolation": "sideways"}')
+    for sentence, more in cases.items():
+        assert main(train_arguments(tmp_path / "run", *more)) == 2
+        error = capsys.readouterr().err
+        assert sentence in error
+        assert error.count("\n") == 1
+    broken = tmp_path / "data" / "cats"
+    broken.mkdir(parents=True)
+    (broken / "a.jpg").write_bytes(b"not an image")
+    (tmp_path / "data" / "dogs").mkdir()
+    assert main(train_arguments(tmp_path / "run2", "--data", str(tmp_path / "data"))) == 2
+    assert "dogs has no images" in capsys.readouterr().err
+    (tmp_path / "data" / "dogs" / "b.jpg").write_bytes(b"not an image either")
+    for workers in ("0", "2"):
+        out = tmp_path / f"run{workers}"
+        assert main(train_arguments(out, "--data", str(tmp_path / "data"), "--workers", workers)) == 2
+        error = capsys.readouterr().err.strip().splitlines()[-1]
+        assert error.startswith("dear: The image")
+        assert "cannot be read" in error
+
+
+def test_learning_rate_is_constant_then_cosine_once_an_epoch() -> None:
+    rates = [1e-3 * learning_rate(TrainConfig(), epoch) for epoch in range(10)]
+    assert rates[:2] == pytest.approx([1e-5, 1e-3])
+    assert rates[2] == pytest.approx(0.5e-3 * (1 + torch.cos(torch.tensor(torch.pi / 10)).item()))
+    assert rates[1:] == sorted(rates[1:], reverse=True)
+
+
+def test_novel_classes_at_load_time(train_arguments, tmp_path) -> None:
+    main(train_arguments(tmp_path / "run"))
+    model = dear.load(tmp_path / "run", classes=["mauve", "beige"], device="cpu")
+    assert model.classes == ("mauve", "beige")
+    with pytest.raises(DearError, match="given twice"):
+        dear.load(tmp_path / "run", classes=["mauve", "mauve"])
