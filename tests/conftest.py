@@ -1,14 +1,21 @@
-"""Small random CLIPs for the tests: OpenCLIP's own code, no downloads."""
+"""What tests share: small random CLIPs (OpenCLIP's own code, no downloads), settings of hypothesis, shared data."""
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import open_clip
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from open_clip.model import CLIP
 
 from dear.backbone import Backbone, wrap
+
+# The same examples everywhere, and no verdict that depends on how busy the machine is.
+settings.register_profile("dear", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("dear")
 
 
 def tiny_backbone(
@@ -39,3 +46,12 @@ def tiny_backbone(
 @pytest.fixture
 def tiny() -> Callable[..., Backbone]:
     return tiny_backbone
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Weights and photos that are too large for the project, where somebody has them."""
+    folder = os.environ.get("DEAR_SHARED")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("set DEAR_SHARED to the folder that holds the shared weights and photos")
+    return Path(folder)

@@ -1,0 +1,90 @@
+"""Few-shot draws and class halves, against CoOp's rule."""
+
+import random
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from dear.data.dataset import Dataset, Example, ImageFile
+from dear.data.resolve import resolve_dataset
+
+
+def examples(labels: list[int], split: str) -> tuple[Example, ...]:
+    return tuple(Example(ImageFile(Path(f"{split}/{i}.jpg")), label) for i, label in enumerate(labels))
+
+
+def toy(classes: int, train: list[int], val: list[int]) -> Dataset:
+    names = tuple(f"thing {i}" for i in range(classes))
+    return Dataset(
+        "toy", names, "a photo of a {}.", examples(train, "train"), examples(val, "val"), examples(val, "test")
+    )
+
+
+def coop_draw(dataset: Dataset, shots: int, seed: int) -> tuple[list[Example], list[Example]]:
+    """The published rule: the global generator is seeded once, train is drawn before val."""
+
+    def draw(data: tuple[Example, ...], count: int) -> list[Example]:
+        items_of = defaultdict(list)
+        for item in data:
+            items_of[item.label].append(item)
+        chosen = []
+        for items in items_of.values():
+            chosen.extend(random.sample(items, count) if len(items) >= count else items)
+        return chosen
+
+    state = random.getstate()
+    try:
+        random.seed(seed)
+        return draw(dataset.train, shots), draw(dataset.val, min(shots, 4))
+    finally:
+        random.setstate(state)
+
+
+labels = st.lists(st.integers(0, 4), max_size=60)
+
+
+@given(labels, labels, st.sampled_from([1, 2, 4, 8, 16]), st.integers(0, 2**32))
+def test_few_shot_is_coops_draw(train: list[int], val: list[int], shots: int, seed: int) -> None:
+    dataset = toy(5, train, val)
+    drawn = dataset.few_shot(shots, seed)
+    assert (list(drawn.train), list(drawn.val)) == coop_draw(dataset, shots, seed)
+    assert replace(drawn, train=dataset.train, val=dataset.val) == dataset  # nothing else changes
+
+
+def test_few_shot_depends_on_the_seed_alone() -> None:
+    dataset = toy(3, [2, 0, 1] * 20, [1] * 9)
+    assert dataset.few_shot(4, 1) == dataset.few_shot(4, 1)
+    assert dataset.few_shot(4, 1).train != dataset.few_shot(4, 2).train
+    before = random.getstate()
+    dataset.few_shot(4, 3)
+    assert random.getstate() == before  # the global generator is left alone
+
+
+@pytest.mark.parametrize(("classes", "of_base"), [(2, 1), (3, 2), (10, 5), (47, 24)])
+def test_the_first_half_is_base_and_the_larger_one(classes: int, of_base: int) -> None:
+    every = list(range(classes))
+    dataset = toy(classes, every * 2, every[::-1])
+    base, novel = dataset.base(), dataset.novel()
+    assert base.classes == dataset.classes[:of_base]
+    assert novel.classes == dataset.classes[of_base:]
+    for split in ("train", "val", "test"):
+        whole, low, high = (getattr(d, split) for d in (dataset, base, novel))
+        assert low == tuple(e for e in whole if e.label < of_base)
+        assert high == tuple(Example(e.picture, e.label - of_base) for e in whole if e.label >= of_base)
+    assert novel.prompts == [f"a photo of a thing {i}." for i in range(of_base, classes)]
+
+
+def test_files_open_as_rgb(tmp_path: Path) -> None:
+    Image.new("LA", (5, 4), (200, 10)).save(tmp_path / "x.png")
+    picture = ImageFile(tmp_path / "x.png").open()
+    assert (picture.mode, picture.size, picture.getpixel((0, 0))) == ("RGB", (5, 4), (200, 200, 200))
+
+
+@pytest.mark.parametrize("name", ["world:signs", "world:textures:sketch"])
+def test_names_resolve_to_what_they_say(name: str) -> None:
+    assert resolve_dataset(name).name == name

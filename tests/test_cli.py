@@ -1,0 +1,113 @@
+"""The command line: help is quick, bad input is one sentence and exit code 2, and nothing half-written stays."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from dear import __version__
+from dear.cli import COMMANDS, main
+
+DEAR = "import sys; from dear.cli import main; sys.exit(main())"
+
+
+def dear(*argv: str, **options) -> subprocess.CompletedProcess:
+    """The program as a user runs it, in a process of its own."""
+    return subprocess.run([sys.executable, "-c", DEAR, *argv], text=True, timeout=120, **options)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_a_help_page(command: str, capsys) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "--help"])
+    assert stopped.value.code == 0
+    page = capsys.readouterr().out
+    assert f"usage: dear {command}" in page
+    assert COMMANDS[command][1:12] in page  # its description
+
+
+@pytest.mark.parametrize("flag", ["--help", "--version"])
+def test_help_imports_nothing_heavy(flag: str) -> None:
+    report = "import atexit, sys; atexit.register(lambda: print('modules:', *sys.modules)); " + DEAR
+    done = subprocess.run([sys.executable, "-c", report, flag], text=True, capture_output=True, timeout=60)
+    page, _, modules = done.stdout.partition("modules:")
+    assert done.returncode == 0
+    assert all(name in page for name in COMMANDS) if flag == "--help" else page == f"dear {__version__}\n"
+    assert "dear.cli" in modules.split()
+    assert not {"torch", "open_clip", "numpy", "PIL", "matplotlib"} & set(modules.split())
+
+
+@pytest.mark.parametrize("argv", [[], ["fly"], ["world", "--wings"]])
+def test_unknown_commands_and_flags_show_the_usage(argv: list[str], capsys) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(argv)
+    assert stopped.value.code == 2
+    assert "usage: dear" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["zero-shot", "--model", "dear-mino"], "did you mean dear-mini"),
+        (["zero-shot", "--model", "RN50", "--pretrained", "openai"], "ResNet"),
+        (["zero-shot", "--model", "local-dir:nowhere"], "does not exist"),
+        (["zero-shot", "--data", "world:fruits"], "has no task 'fruits': choose from colors"),
+        (["zero-shot", "--data", "world:signs:oil"], "has no style 'oil': choose from plain"),
+        (["zero-shot", "--data", "world:"], "has no task ''"),
+        (["zero-shot", "--data", "no/such/folder"], "no/such/folder"),
+        (["zero-shot", "--device", "toaster"], "use cpu, cuda"),
+        (["world", "--out", "world.xyz"], "must end in .png"),
+        (["world", "--out", "."], "must end in .png"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(argv: list[str], sentence: str, capsys) -> None:
+    assert main(argv) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("dear: ")
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+def test_a_user_sees_no_traceback() -> None:
+    done = dear("world", "--out", "world.xyz", capture_output=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "dear: --out world.xyz must end in .png.\n"
+
+
+@pytest.mark.parametrize("out", ["file/world.png", "folder.png"])
+def test_an_unwritable_out_leaves_everything_as_it_was(tmp_path: Path, out: str, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("dear.data.world.sheet.contact_sheet", lambda seed: Image.new("RGB", (9, 9)))
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "folder.png").mkdir()
+    assert main(["world", "--out", str(tmp_path / out)]) == 2
+    assert "Cannot write" in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["file", "folder.png"]
+    assert (tmp_path / "file").read_text() == "old"
+
+
+def test_backbones_lists_what_is_embedded_and_why_others_are_not_supported(capsys) -> None:
+    assert main(["backbones", "--all"]) == 0
+    page = capsys.readouterr().out
+    assert "embedded: dear-mini" in page
+    supported, _, refused = page.partition("not supported")
+    assert "ViT-B-16 " in supported
+    assert "RN50 " in refused
+    assert "ResNet" in refused
+
+
+def test_world_is_the_same_picture_in_any_process_and_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    here, there = tmp_path / "here.png", tmp_path / "new" / "there.png"
+    assert main(["world", "--out", str(here), "--seed", "5"]) == 0
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # the harder case
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = dear("world", "--out", str(there), "--seed", "5", stdout=writer, stderr=subprocess.PIPE, env=buffered)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert here.read_bytes() == there.read_bytes()
