@@ -9,6 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from dear.backbone.attention import attention_weights
+from dear.backbone.image import Entry
 from dear.data.dataset import ImageFile
 from dear.files import atomic_path
 from dear.methods.dear import Dear
@@ -41,14 +42,12 @@ def attention_maps(model: Dear, pixels: Tensor) -> dict[str, Tensor]:
     per = model.config.tokens_per_attribute
     sums = {name: torch.zeros(len(pixels), rows, columns, device=pixels.device) for name in model.attributes}
 
-    def observe(layer: int, sequence: Tensor) -> None:
-        first = 1 + rows * columns
-        read = torch.arange(first, sequence.shape[1], device=sequence.device)
-        weights = attention_weights(tower.blocks[layer - 1], sequence, read, model.mask(layer)[1])
+    def observe(original: Entry, learned: Entry) -> None:
+        weights = attention_weights(learned.q, torch.cat([original.k, learned.k], 2), model.mask(learned.layer)[1])
         for i, name in enumerate(model.attributes):
-            for at_layer, head in experts[name]:
-                if at_layer == layer:
-                    seen = weights[:, head, i * per : (i + 1) * per, 1:first].mean(1)
+            for layer, head in experts[name]:
+                if layer == learned.layer:
+                    seen = weights[:, head, i * per : (i + 1) * per, 1 : 1 + rows * columns].mean(1)
                     sums[name] += seen.unflatten(-1, (rows, columns)) / len(experts[name])
 
     model.image_features(model.trunk(pixels), observe)

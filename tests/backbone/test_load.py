@@ -86,7 +86,7 @@ def test_local_dir_gives_its_own_weights_frozen(local_dir) -> None:
 
 
 def test_broken_local_dirs_are_refused(local_dir, tmp_path) -> None:
-    folder, config, model = local_dir
+    folder, _, _ = local_dir
     weights = folder / "open_clip_model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[: len(whole) // 2])

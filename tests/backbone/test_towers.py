@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from dear.backbone import LearnedTokens, load_backbone
-from dear.backbone.attention import QueryGroup, run_block
+from dear.backbone.attention import QueryGroup, attend, attention_weights, finish_block, merge_heads
 from dear.errors import DearError
 
 NAMES = [
@@ -47,7 +47,8 @@ def test_trunk_and_rest_equal_the_whole(tiny) -> None:
     for split in range(4):
         states = backbone.image.trunk(pixels, split)
         whole = backbone.model.encode_image(pixels)
-        torch.testing.assert_close(backbone.image.project(backbone.image.read_cls(states, split + 1)), whole)
+        cls = backbone.image.read_cls(backbone.image.enter(states, split + 1))
+        torch.testing.assert_close(backbone.image.project(cls), whole)
         prompts = backbone.text.prompts(TEXTS)
         packed = backbone.text.trunk(prompts, split)
         plain = backbone.model.encode_text(backbone.text.tokenizer(TEXTS))
@@ -95,7 +96,7 @@ def test_fast_text_equals_plain_forward_and_gradients(tiny, texts, count: int) -
     backbone.model.double()
     first = 3
     raw = torch.randn(count, backbone.text.width, dtype=torch.float64, requires_grad=True)
-    tokens = LearnedTokens(raw, first, beta=0.7) if count else None
+    tokens = LearnedTokens(raw, beta=0.7) if count else None
     prompts = backbone.text.prompts(texts)
     packed = backbone.text.trunk(prompts, first - 1)
     fast = backbone.text.project(backbone.text.read_eot(packed, prompts, first, tokens))
@@ -116,25 +117,38 @@ def test_shared_prefix_is_found_and_eot_is_each_prompts_own(tiny) -> None:
     assert len(prompts.ids) < 5 + 4 * 12  # not 77 places a prompt
 
 
-@pytest.mark.parametrize("read", [None, [0], [0, 5, 6]])
-def test_head_masks_equal_the_loop_over_heads(tiny, read) -> None:
+@pytest.mark.parametrize("additive", [True, False])
+def test_head_masks_equal_the_loop_over_heads(tiny, additive: bool) -> None:
+    """Two groups of queries, each with one mask for all its queries, [1, heads, 1, keys]."""
     backbone = tiny()
     backbone.model.double()
-    block, heads = backbone.image.blocks[1], backbone.image.heads
-    x = torch.randn(2, 7, backbone.image.width, dtype=torch.float64)
-    of_first, of_rest = (torch.zeros(1, heads, 1, 7, dtype=torch.float64) for _ in range(2))
-    of_first[0, 0, 0, 5:] = of_first[0, 2, 0, 6] = of_rest[0, 1, 0, :5] = of_rest[0, 3, 0, 6] = -torch.inf
-    rows = list(range(7)) if read is None else read
-    split = sum(row < 5 for row in rows)
-    groups = [QueryGroup(split, of_first), QueryGroup(len(rows) - split, of_rest)]
-    if split == len(rows):
-        groups = groups[:1]
-    out = run_block(block, x, groups, None if read is None else torch.tensor(read))
-    mask = torch.cat([of_first[0].expand(-1, 5, -1), of_rest[0].expand(-1, 2, -1)], dim=1)
+    tower, layer = backbone.image, 2
+    block, x = tower.blocks[layer - 1], torch.randn(2, 7, tower.width, dtype=torch.float64)
+    of_first, of_rest = (torch.ones(1, tower.heads, 1, 7, dtype=torch.bool) for _ in range(2))
+    of_first[0, 0, 0, 5:] = of_first[0, 2, 0, 6] = of_rest[0, 1, 0, :5] = of_rest[0, 3, 0, 6] = False
+    seen = torch.cat([of_first[0].expand(-1, 5, -1), of_rest[0].expand(-1, 2, -1)], dim=1)
+    mask = torch.zeros(seen.shape, dtype=x.dtype).masked_fill(~seen, -torch.inf)
+    if additive:
+        of_first, of_rest = (
+            torch.zeros(m.shape, dtype=x.dtype).masked_fill(~m, -torch.inf) for m in (of_first, of_rest)
+        )
+    entry = tower.enter(x, layer)
+    heads = attend(entry.q, entry.k, entry.v, [QueryGroup(5, of_first), QueryGroup(2, of_rest)])
+    out = finish_block(block, x, merge_heads(heads))
     for i in range(2):
         full = x[i] + textbook_attention(block.attn, block.ln_1(x[i]), mask)
         full = full + block.mlp(block.ln_2(full))
-        torch.testing.assert_close(out[i], full[rows], atol=1e-10, rtol=1e-10)
+        torch.testing.assert_close(out[i], full, atol=1e-10, rtol=1e-10)
+
+
+def test_attention_weights_are_those_that_attention_uses(tiny) -> None:
+    tower = tiny().image
+    entry = tower.enter(torch.randn(2, 7, tower.width), 1)
+    mask = torch.ones(1, tower.heads, 1, 7, dtype=torch.bool)
+    mask[0, 1, 0, 2:5] = False
+    weights = attention_weights(entry.q, entry.k, mask)
+    torch.testing.assert_close(weights @ entry.v, attend(entry.q, entry.k, entry.v, [QueryGroup(7, mask)]))
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, tower.heads, 7))
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
@@ -145,8 +159,8 @@ def test_inserted_image_tokens_equal_the_plain_way(tiny, beta: float) -> None:
     tower = backbone.image
     raw = torch.randn(2, tower.width, dtype=torch.float64, requires_grad=True)
     pixels = torch.randn(3, 3, 32, 32, dtype=torch.float64)
-    tokens = LearnedTokens(raw, 3, beta)
-    cls, added = tower.read_with_tokens(tower.trunk(pixels, 2), tokens, lambda layer: (None, None))
+    tokens = LearnedTokens(raw, beta)
+    cls, added = tower.read_with_tokens(tower.enter(tower.trunk(pixels, 2), 3), tokens, lambda layer: (None, None))
     x = tower.trunk(pixels, 2)
     carried = raw.expand(3, -1, -1)
     for layer in (3, 4):

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from dear.backbone.image import last_third
 from dear.errors import DearError
 from dear.methods.config import DearConfig
-from dear.methods.dear import Dear, last_third
+from dear.methods.dear import Dear
 from dear.methods.role_mask import head_mask, role_masks
 from dear.roles.rolemap import HeadRole, RoleMap
 
@@ -122,7 +123,7 @@ def test_isolation_is_exact_at_the_first_layer_only(tiny) -> None:
 def test_all_mixed_is_plain_token_insertion(tiny) -> None:
     dear = make(tiny, roles=role_map().all_mixed(), beta=0.0)
     pixels = torch.randn(2, 3, 32, 32, dtype=torch.float64)
-    x = torch.cat([dear.trunk(pixels), dear.tokens.expand(2, -1, -1)], 1)
+    x = torch.cat([dear.backbone.image.trunk(pixels, 2), dear.tokens.expand(2, -1, -1)], 1)
     for layer in (3, 4):
         x = dear.backbone.image.blocks[layer - 1](x)  # OpenCLIP's own block
     features = dear.image_features(dear.trunk(pixels))
@@ -173,7 +174,7 @@ def test_decoupled_inference_is_the_class_feature_alone(tiny) -> None:
 
 
 def test_depths_are_derived(tiny) -> None:
-    assert [last_third(n) for n in (12, 24, 9, 4)] == [9, 17, 7, 4]
+    assert [last_third(n) for n in (12, 24, 9, 4, 2)] == [9, 17, 7, 4, 2]
     dear = make(tiny, first_layer=None, roles=role_map(first=4))
     assert (dear.first_layer, dear.first_text_layer) == (4, 4)
     with pytest.raises(DearError, match="beyond the 4 layers"):

@@ -32,7 +32,8 @@ def model_folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def role_file(model_folder, tmp_path_factory) -> Path:
     identity = load_backbone(f"local-dir:{model_folder}").identity.to_json()
-    given = [HeadRole("core_attribute", "color"), HeadRole("core_attribute", "shape"), HeadRole("mixed"), HeadRole("generalization")]
+    core = [HeadRole("core_attribute", "color"), HeadRole("core_attribute", "shape")]
+    given = [*core, HeadRole("mixed"), HeadRole("generalization")]
     roles = {(layer, h): given[(h + layer) % 4] for layer in (2, 3) for h in range(4)}
     path = tmp_path_factory.mktemp("roles") / "roles.json"
     RoleMap(identity, (2, 3), 4, CORE, CORE, roles).save(path)

@@ -87,7 +87,7 @@ def test_nothing_is_overwritten_and_other_settings_are_refused(train_arguments, 
     assert "not empty" in capsys.readouterr().err
 
 
-def test_a_loss_that_is_not_finite_stops_with_the_last_good_state(train_arguments, tmp_path, capsys, monkeypatch) -> None:
+def test_nan_stops_with_the_last_good_state(train_arguments, tmp_path, capsys, monkeypatch) -> None:
     from dear.methods.dear import Dear
 
     whole, calls = Dear.loss, []

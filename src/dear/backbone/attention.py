@@ -67,27 +67,8 @@ def finish_block(block: Any, residual: Tensor, heads_out: Tensor) -> Tensor:
     return x + block.ls_2(block.mlp(block.ln_2(x)))
 
 
-def run_block(
-    block: Any, x: Tensor, groups: Sequence[QueryGroup] | None = None, read: Tensor | None = None
-) -> Tensor:
-    """One transformer block, [batch, tokens, width] -> [batch, read or tokens, width].
-
-    `read`: positions whose output is wanted; queries and MLP are computed for them alone.
-    `groups`: partition of the queries, in order, with their masks; no mask at all by default.
-    """
-    normed = block.ln_1(x)
-    asked = normed if read is None else normed[:, read]
-    q = project_queries(block.attn, asked)
-    k, v = project_keys_values(block.attn, normed)
-    out = attend(q, k, v, groups or [QueryGroup(q.shape[-2])])
-    return finish_block(block, x if read is None else x[:, read], merge_heads(out))
-
-
-def attention_weights(block: Any, x: Tensor, read: Tensor, mask: Tensor | None) -> Tensor:
-    """Where the positions `read` look, [batch, heads, read, keys], rows summing to one; `mask` boolean."""
-    normed = block.ln_1(x)
-    q = project_queries(block.attn, normed[:, read])
-    k, _ = project_keys_values(block.attn, normed)
+def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+    """Where queries look, [batch, heads, queries, keys], rows summing to one; `mask` boolean, True: may see."""
     scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)

@@ -115,9 +115,7 @@ class TextTower:
         prompts = self.prompts(texts)
         return self.project(self.read_eot(self.embed(prompts), prompts, 1))
 
-    def _run_block(
-        self, block: Any, x: Tensor, prompts: Prompts, shared: int, read: Tensor | None = None
-    ) -> Tensor:
+    def _run_block(self, block: Any, x: Tensor, prompts: Prompts, shared: int, read: Tensor | None = None) -> Tensor:
         """One block on packed states [shared + own, width].
 
         With `read` (places of EOT among the own tokens) it returns only those states, [prompts, width].

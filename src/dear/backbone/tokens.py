@@ -7,10 +7,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class LearnedTokens:
-    """Tokens that enter a tower at `first_layer` (counted from 1) and are mixed back with themselves after it."""
+    """Tokens that enter a tower at some layer and are mixed back with themselves before every later one."""
 
     raw: Tensor  # [tokens, width]
-    first_layer: int
     beta: float
 
     def __len__(self) -> int:

@@ -13,8 +13,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from dear.data.world.sheet import contact_sheet
+    from dear.errors import DearError
     from dear.files import atomic_path
 
+    if args.out.suffix.lower() != ".png":
+        raise DearError(f"--out {args.out} must end in .png.")
     with atomic_path(args.out) as temporary:
         contact_sheet(args.seed).save(temporary)
     print(f"wrote {args.out}")

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from dear.backbone import Backbone
 from dear.data.dataset import Dataset
 from dear.data.loading import evaluation_batches
+from dear.errors import DearError
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class ZeroShotResult:
 @torch.no_grad()
 def zero_shot(backbone: Backbone, dataset: Dataset) -> ZeroShotResult:
     """Every test image is encoded once; the three accuracies come from one matrix of similarities."""
+    if not dataset.test:
+        raise DearError(f"{dataset.name} has no test images: add a test split.")
     text = F.normalize(backbone.text.encode(dataset.prompts), dim=-1)
     similar, labels = [], []
     for pixels, label in evaluation_batches(dataset.test, backbone.preprocess, dataset.name):
@@ -45,5 +48,7 @@ def zero_shot(backbone: Backbone, dataset: Dataset) -> ZeroShotResult:
 
 
 def accuracy(scores: Tensor, labels: Tensor) -> float:
-    """Share (%) of rows of scores [images, classes] whose largest entry is the label's."""
+    """Share (%) of rows of scores [images, classes] whose largest entry is the label's; nan without images."""
+    if not len(labels):
+        return math.nan
     return 100 * (scores.argmax(-1) == labels).double().mean().item()

@@ -10,18 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dear.backbone import Backbone, LearnedTokens
-from dear.backbone.image import Observer
+from dear.backbone.image import Entry, Observer, last_third
 from dear.errors import DearError
 from dear.methods.config import DearConfig
 from dear.methods.role_mask import role_masks
 from dear.roles.rolemap import RoleMap
 
 CLS = "cls"
-
-
-def last_third(layers: int) -> int:
-    """First layer of the last third: 9 of 12, 17 of 24."""
-    return layers - layers // 3 + 1
 
 
 class Dear(nn.Module):
@@ -76,31 +71,33 @@ class Dear(nn.Module):
     def text_features(self) -> Tensor:
         """w: adapted class features, normalised, [classes, dim]."""
         text = self.backbone.text
-        tokens = LearnedTokens(self.text_tokens, self.first_text_layer, self.config.beta)
+        tokens = LearnedTokens(self.text_tokens, self.config.beta)
         eot = text.read_eot(self._text_states, self._prompts, self.first_text_layer, tokens)
         return F.normalize(text.project(eot), dim=-1)
 
     # --- image -------------------------------------------------------------------------------------------
 
-    def trunk(self, pixels: Tensor) -> Tensor:
-        """The part of the image tower that nothing learned can reach: [batch, 1 + patches, width]."""
-        return self.backbone.image.trunk(pixels, self.first_layer - 1)
+    def trunk(self, pixels: Tensor) -> Entry:
+        """The part of the image tower that nothing learned can reach: up to the entry into layer J."""
+        states = self.backbone.image.trunk(pixels, self.first_layer - 1)
+        only_cls = self.first_layer == self.backbone.image.layers
+        return self.backbone.image.enter(states, self.first_layer, only_cls)
 
-    def image_features(self, states: Tensor, observe: Observer | None = None) -> Tensor:
-        """Trunk states -> f_cls and each f_a (Eq. 10, 11), normalised, [batch, components, dim]."""
+    def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
+        """f_cls and each f_a (Eq. 10, 11), normalised, [batch, components, dim]."""
         tower = self.backbone.image
-        tokens = LearnedTokens(self.tokens, self.first_layer, self.config.beta)
-        cls, added = tower.read_with_tokens(states, tokens, self.mask, observe)
+        tokens = LearnedTokens(self.tokens, self.config.beta)
+        cls, added = tower.read_with_tokens(entry, tokens, self.mask, observe)
         of_attributes = tower.visual.ln_post(added) @ self.projection
         if self.config.tokens_per_attribute > 1:
             of_attributes = of_attributes.unflatten(1, (len(self.attributes), -1)).mean(2)
         return F.normalize(torch.cat([tower.project(cls)[:, None], of_attributes], dim=1), dim=-1)
 
-    def frozen_image(self, states: Tensor) -> Tensor:
-        """f_cls of the unadapted CLIP from the same states, normalised, [batch, dim]."""
+    def frozen_image(self, entry: Entry) -> Tensor:
+        """f_cls of the unadapted CLIP from the same entry, normalised, [batch, dim]."""
         tower = self.backbone.image
         with torch.no_grad():
-            return F.normalize(tower.project(tower.read_cls(states, self.first_layer)), dim=-1)
+            return F.normalize(tower.project(tower.read_cls(entry)), dim=-1)
 
     # --- answers and loss --------------------------------------------------------------------------------
 
@@ -120,14 +117,14 @@ class Dear(nn.Module):
         fused = features[:, 0] if inference == "decoupled" else self.fusion_weights() @ features
         return self.backbone.temperature * fused @ text.T
 
-    def loss(self, states: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-        """Eq. 12-16 on trunk states [batch, 1 + patches, width]: the loss, its parts, and the logits."""
-        features, text = self.image_features(states), self.text_features()
+    def loss(self, entry: Entry, labels: Tensor) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """Eq. 12-16 for a batch behind the trunk: the loss, its parts, and the logits."""
+        features, text = self.image_features(entry), self.text_features()
         logits = self.logits(features, text)
         parts = {"cross_entropy": F.cross_entropy(logits, labels)}
         total = parts["cross_entropy"]
         if self.config.lambda_reg:
-            moved_image = 1 - (features[:, 0] * self.frozen_image(states)).sum(-1).mean()  # Eq. 13
+            moved_image = 1 - (features[:, 0] * self.frozen_image(entry)).sum(-1).mean()  # Eq. 13
             moved_text = 1 - (text * self.frozen_text).sum(-1).mean()  # Eq. 14
             parts["regulariser"] = moved_image + moved_text  # Eq. 15
             total = total + self.config.lambda_reg * parts["regulariser"]

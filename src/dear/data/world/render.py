@@ -42,7 +42,7 @@ def _shades(color: str, rng: Random) -> tuple[RGB, RGB]:
     hue, saturation, value = _HSV[color]
     hue += rng.uniform(-0.012, 0.012)
     value = min(1.0, value * rng.uniform(0.93, 1.07))
-    second = value * 0.58 if value > 0.4 else value + 0.33
+    second = value * 0.53 if value > 0.4 else value + 0.37
 
     def rgb(v: float) -> RGB:
         r, g, b = colorsys.hsv_to_rgb(hue % 1, saturation, v)
