@@ -1,0 +1,35 @@
+"""Finds the concepts of the shipped phrases and freezes them into src/dear/roles/assets/concepts.*.
+
+    python scripts/make_concepts.py
+
+Prints the report that is also kept in concepts.json. The hidden labels only judge the result.
+"""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+from dear.roles.clustering import find_concepts
+from dear.roles.phrases import ASSETS, WORLD, labelled_phrases
+
+
+def main() -> None:
+    labelled = dict(labelled_phrases())
+    clustering = find_concepts(list(labelled))
+    concepts = clustering.concepts
+
+    world = dict(labelled_phrases(WORLD))
+    frozen = dict(zip(world, concepts.assign(list(world)), strict=True))
+    wrong = {phrase: concept for phrase, concept in frozen.items() if concept != world[phrase]}
+    report = clustering.report(list(labelled.values()))
+    report |= {"world_phrases": len(world), "world_accuracy": round(1 - len(wrong) / len(world), 4)}
+    replace(concepts, table={**concepts.table, **frozen}, report=report).save(ASSETS)
+
+    print(json.dumps(report, indent=1))
+    print("clusters:", dict(Counter(clustering.named)))
+    for phrase, concept in wrong.items():
+        print(f"world phrase not with its attribute: {world[phrase]} -> {concept}: {phrase}")
+
+
+if __name__ == "__main__":
+    main()
