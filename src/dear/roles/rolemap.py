@@ -1,0 +1,261 @@
+"""Which head does what: an immutable map with a validated JSON form. Layers count from 1, heads from 0.
+
+Nothing heavy is imported here, so that reading a role map is quick everywhere.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from dear.errors import DearError
+from dear.files import read_json, write_json
+
+CORE_ATTRIBUTE = "core_attribute"
+OTHER_SPECIALIZED = "other_specialized"
+GENERALIZATION = "generalization"
+MIXED = "mixed"
+ROLES = (CORE_ATTRIBUTE, OTHER_SPECIALIZED, GENERALIZATION, MIXED)
+
+Head = tuple[int, int]  # (layer, head)
+_PRESETS = Path(__file__).parent / "assets"
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """A phrase that describes a head, the share of the head's variance it explains, and its concept."""
+
+    text: str
+    variance: float
+    concept: str
+
+
+@dataclass(frozen=True)
+class HeadRole:
+    """What one head does, and why we think so (a role taken from a paper comes without the why).
+
+    `concept` is the dominant one; `distribution` is the share of phrases in each of the map's concepts.
+    """
+
+    role: str
+    concept: str | None = None
+    entropy: float | None = None
+    distribution: tuple[float, ...] | None = None
+    phrases: tuple[Phrase, ...] = ()
+
+
+@dataclass(frozen=True)
+class RoleMap:
+    """The role of every head of some layers of one backbone.
+
+    `backbone` says which weights this is true of, as the backbone tells its identity, and `origin` how the
+    map was made; both are kept as they are. `heads` is the number in each layer.
+    """
+
+    backbone: Mapping[str, str | None]
+    layers: tuple[int, ...]
+    heads: int
+    concepts: tuple[str, ...]
+    core: tuple[str, ...]
+    roles: Mapping[Head, HeadRole]
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "concepts", "core"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name in ("backbone", "roles", "origin"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+        self._validate()
+
+    def __reduce__(self) -> tuple[Callable[[Any], "RoleMap"], tuple[Any]]:
+        return RoleMap.from_json, (self.to_json(),)  # read-only mappings cannot be pickled or copied
+
+    def __getitem__(self, head: Head) -> HeadRole:
+        return self.roles[head]
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The attributes that get a learnable token: all of the core, even if no head has it."""
+        return self.core
+
+    # --- other maps made from this one -------------------------------------------------------------------
+
+    def for_layers(self, first_layer: int) -> "RoleMap":
+        """Only the heads from `first_layer` to the last layer."""
+        layers = tuple(layer for layer in self.layers if layer >= first_layer)
+        if not layers or layers != tuple(range(first_layer, layers[-1] + 1)):
+            raise DearError(
+                f"The role map has no roles for layer {first_layer} and all those behind it, only for layers "
+                f"{_listed(self.layers)}; adapt from one of these, or analyse more layers."
+            )
+        return replace(self, layers=layers, roles={at: r for at, r in self.roles.items() if at[0] in layers})
+
+    def all_mixed(self) -> "RoleMap":
+        return self._with_roles([(MIXED, None)] * len(self.roles), strategy="all_mixed")
+
+    def all_generalization(self) -> "RoleMap":
+        return self._with_roles([(GENERALIZATION, None)] * len(self.roles), strategy="all_generalization")
+
+    def shuffled(self, seed: int) -> "RoleMap":
+        """The same roles with their concepts, dealt out to the heads at random."""
+        roles = [(head.role, head.concept) for head in self._ordered()]
+        random.Random(seed).shuffle(roles)
+        return self._with_roles(roles, strategy="shuffled", seed=seed)
+
+    def _with_roles(self, roles: Sequence[tuple[str, str | None]], **origin: Any) -> "RoleMap":
+        """New roles in order of layer and head. The evidence stays: it is true whatever the role."""
+        pairs = zip(self._positions(), self._ordered(), roles, strict=True)
+        given = {at: replace(head, role=role, concept=concept) for at, head, (role, concept) in pairs}
+        return replace(self, roles=given, origin={**self.origin, **origin})
+
+    def _positions(self) -> list[Head]:
+        return [(layer, head) for layer in self.layers for head in range(self.heads)]
+
+    def _ordered(self) -> list[HeadRole]:
+        return [self.roles[at] for at in self._positions()]
+
+    # --- is it right? ------------------------------------------------------------------------------------
+
+    def check_backbone(self, identity: Mapping[str, str | None], layers: int, heads: int) -> None:
+        """Refuses another backbone than the map's; what either side leaves unsaid is not compared.
+
+        Names and tags say where weights came from, not what they are: activation and weights decide.
+        """
+        for key in ("activation", "weights"):
+            expected, found = self.backbone.get(key), identity.get(key)
+            if None not in (expected, found) and expected != found:
+                raise DearError(
+                    f"The role map was made for another backbone: its {key} is {expected}, and this one's is "
+                    f"{found}; make a role map for this backbone with `dear roles`."
+                )
+        if self.heads != heads:
+            raise DearError(
+                f"The role map has {self.heads} heads a layer, and the backbone has {heads}; "
+                "make a role map for this backbone with `dear roles`."
+            )
+        if self.layers[-1] != layers:
+            raise DearError(
+                f"The role map ends at layer {self.layers[-1]}, and the backbone has {layers} layers; "
+                "make a role map that reaches its last layer."
+            )
+
+    def _validate(self) -> None:
+        def demand(condition: bool, sentence: str) -> None:
+            if not condition:
+                raise DearError(f"Not a valid role map: {sentence}.")
+
+        increasing = list(self.layers) == sorted(set(self.layers))
+        demand(bool(self.layers) and increasing and self.layers[0] >= 1, "layers must increase, from 1 up")
+        demand(self.heads >= 1, "a layer needs at least one head")
+        demand(len(set(self.concepts)) == len(self.concepts), "a concept is listed twice")
+        demand(
+            bool(self.core) and len(set(self.core)) == len(self.core), "the core needs concepts, each once"
+        )
+        foreign = [concept for concept in self.core if concept not in self.concepts]
+        demand(not foreign, f"core concept {_listed(foreign)} is not among its concepts")
+        missing = [at for at in self._positions() if at not in self.roles]
+        demand(not missing, f"no role for (layer, head) {_listed(missing)}")
+        extra = sorted(set(self.roles) - set(self._positions()))
+        demand(
+            not extra,
+            f"(layer, head) {_listed(extra)} is outside of its {self.heads} heads a layer and layers",
+        )
+        for at, head in self.roles.items():
+            who = f"head {at}"
+            demand(head.role in ROLES, f"{who} has the unknown role {head.role!r}; known: {_listed(ROLES)}")
+            named = [head.concept, *(phrase.concept for phrase in head.phrases)]
+            for concept in named:
+                known = concept is None or concept in self.concepts
+                demand(known, f"{who} has the concept {concept!r}, which is not among its concepts")
+            if head.role == CORE_ATTRIBUTE:
+                demand(
+                    head.concept in self.core,
+                    f"{who} is a core attribute head, but {head.concept} is not core",
+                )
+            if head.role == OTHER_SPECIALIZED:
+                other = head.concept is not None and head.concept not in self.core
+                demand(other, f"{who} is specialised in something else, but has the concept {head.concept}")
+            sized = head.distribution is None or len(head.distribution) == len(self.concepts)
+            demand(sized, f"{who} has a distribution over another number of concepts")
+
+    # --- files -------------------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; what is not known of a head is left out."""
+        roles: dict[str, dict[str, Any]] = {str(layer): {} for layer in self.layers}
+        for (layer, number), head in zip(self._positions(), self._ordered(), strict=True):
+            entry: dict[str, Any] = {"role": head.role, "concept": head.concept}
+            if head.entropy is not None:
+                entry["entropy"] = head.entropy
+            if head.distribution is not None:
+                entry["distribution"] = dict(zip(self.concepts, head.distribution, strict=True))
+            if head.phrases:
+                entry["phrases"] = [asdict(phrase) for phrase in head.phrases]
+            roles[str(layer)][str(number)] = entry
+        return {
+            "backbone": dict(self.backbone),
+            "origin": dict(self.origin),
+            "layers": list(self.layers),
+            "heads": self.heads,
+            "concepts": list(self.concepts),
+            "core": list(self.core),
+            "roles": roles,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> "RoleMap":
+        try:
+            concepts = value["concepts"]
+            roles = {
+                (int(layer), int(number)): _head_from_json(entry, concepts)
+                for layer, row in value["roles"].items()
+                for number, entry in row.items()
+            }
+            parts = {key: value[key] for key in ("backbone", "layers", "heads", "core")}
+            return cls(concepts=concepts, roles=roles, origin=value.get("origin", {}), **parts)
+        except KeyError as error:
+            raise DearError(f"Not a valid role map: {error.args[0]!r} is missing.") from None
+        except (TypeError, ValueError, AttributeError) as error:
+            raise DearError(f"Not a valid role map: {error}.") from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> "RoleMap":
+        value = read_json(path)
+        try:
+            return cls.from_json(value)
+        except DearError as error:
+            raise DearError(f"{path}: {error}") from None
+
+    def save(self, path: str | Path) -> None:
+        write_json(path, self.to_json())
+
+    @classmethod
+    def preset(cls, name: str) -> "RoleMap":
+        """A map that comes with the package: `paper` is Table 2 of the paper, for OpenAI's ViT-B/16."""
+        known = sorted(path.stem.removeprefix("rolemap_") for path in _PRESETS.glob("rolemap_*.json"))
+        if name not in known:
+            raise DearError(f"There is no role map named {name}; known: {_listed(known)}.")
+        return cls.load(_PRESETS / f"rolemap_{name}.json")
+
+
+def _head_from_json(entry: Mapping[str, Any], concepts: Sequence[str]) -> HeadRole:
+    shares, entropy = entry.get("distribution"), entry.get("entropy")
+    if shares is not None and (foreign := [concept for concept in shares if concept not in concepts]):
+        raise DearError(f"Not a valid role map: the concept {_listed(foreign)} is not among its concepts.")
+    return HeadRole(
+        role=entry["role"],
+        concept=entry.get("concept"),
+        entropy=None if entropy is None else float(entropy),
+        distribution=None if shares is None else tuple(float(shares.get(concept, 0)) for concept in concepts),
+        phrases=tuple(
+            Phrase(p["text"], float(p["variance"]), p["concept"]) for p in entry.get("phrases", ())
+        ),
+    )
+
+
+def _listed(values: Sequence[object]) -> str:
+    """The first few, so that a sentence stays one."""
+    shown = ", ".join(str(value) for value in values[:5])
+    return f"{shown} and {len(values) - 5} more" if len(values) > 5 else shown

@@ -1,0 +1,187 @@
+"""RoleMap: the paper's table, the JSON form and what it refuses, and the maps for ablations."""
+
+import copy
+import json
+import pickle
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from dear.errors import DearError
+from dear.roles.rolemap import HeadRole, Phrase, RoleMap
+from dear.roles.show import role_summary, role_table
+
+PAPER = RoleMap.preset("paper")
+
+
+def small_map() -> RoleMap:
+    """Two layers of two heads with all the evidence."""
+    evidence = (0.5, (0.75, 0.25, 0.0), (Phrase("a red thing", 0.4, "color"), Phrase("a cat", 0.1, "animal")))
+    roles = {
+        (3, 0): HeadRole("core_attribute", "color", *evidence),
+        (3, 1): HeadRole("other_specialized", "animal", *evidence),
+        (4, 0): HeadRole("generalization", "color", 1.0, (0.4, 0.3, 0.3)),
+        (4, 1): HeadRole("mixed"),
+    }
+    backbone = {"model": "tiny", "pretrained": None, "weights": "abc"}
+    return RoleMap(
+        backbone, (3, 4), 2, ("color", "animal", "shape"), ("color", "shape"), roles, {"images": 7}
+    )
+
+
+def test_the_paper_preset_is_table_2():
+    assert role_summary(PAPER) == "28 core attribute, 8 other specialized, 7 generalization, 5 mixed"
+    assert PAPER.layers == (9, 10, 11, 12)
+    assert PAPER.tokens == ("color", "shape", "texture", "object", "location")
+    # a few rows read off the printed table
+    assert PAPER[9, 7] == HeadRole("core_attribute", "texture")
+    assert PAPER[11, 7] == HeadRole("other_specialized", "action")
+    assert PAPER[12, 1] == HeadRole("generalization", "style")
+    assert PAPER[12, 3] == HeadRole("mixed", None)
+    assert PAPER[12, 10] == HeadRole("core_attribute", "color")
+    PAPER.check_backbone(
+        {"model": "ViT-B-16", "pretrained": "openai", "weights": "0123"}, layers=12, heads=12
+    )
+
+
+def test_an_unknown_preset_names_the_known_ones():
+    with pytest.raises(DearError, match=r"no role map named resnet; known: .*paper"):
+        RoleMap.preset("resnet")
+
+
+@pytest.mark.parametrize("role_map", [PAPER, small_map()])
+def test_a_map_survives_a_file_and_a_copy(role_map, tmp_path):
+    role_map.save(tmp_path / "roles.json")
+    for same in (
+        RoleMap.load(tmp_path / "roles.json"),
+        pickle.loads(pickle.dumps(role_map)),
+        copy.deepcopy(role_map),
+    ):
+        assert same == role_map
+
+
+def test_a_map_cannot_be_changed():
+    role_map = small_map()
+    for change in (
+        lambda: setattr(role_map, "heads", 3),
+        lambda: role_map.roles.update({(3, 0): HeadRole("mixed")}),
+        lambda: role_map.backbone.clear(),
+    ):
+        with pytest.raises((AttributeError, TypeError)):
+            change()
+
+
+def broken(path, value):
+    """The small map's JSON with one place changed, or removed."""
+    data = json.loads(json.dumps(small_map().to_json()))
+    *parents, last = path
+    place = data
+    for key in parents:
+        place = place[key]
+    if value is KeyError:
+        del place[last]
+    else:
+        place[last] = value
+    return data
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "sentence"),
+    [
+        (
+            ["roles", "3", "0", "role"],
+            "boss",
+            "unknown role 'boss'; known: core_attribute, other_specialized",
+        ),
+        (["roles", "3", "0", "role"], KeyError, "'role' is missing"),
+        (["roles", "3", "1"], KeyError, r"no role for \(layer, head\) \(3, 1\)"),
+        (["roles", "4"], KeyError, r"no role for \(layer, head\) \(4, 0\), \(4, 1\)"),
+        (["roles", "5"], {"0": {"role": "mixed"}}, r"\(5, 0\) is outside"),
+        (["roles", "3", "2"], {"role": "mixed"}, r"\(3, 2\) is outside"),
+        (["roles", "3", "0", "concept"], "sound", "'sound', which is not among its concepts"),
+        (["roles", "3", "0", "concept"], "animal", "animal is not core"),
+        (["roles", "3", "1", "concept"], "shape", "specialised in something else"),
+        (["roles", "3", "0", "distribution"], {"sound": 1.0}, "concept sound is not among"),
+        (["roles", "3", "0", "phrases", 0, "concept"], "sound", "'sound', which is not among"),
+        (["roles", "3", "0", "entropy"], "low", "could not convert"),
+        (["roles", "x"], {"0": {"role": "mixed"}}, "invalid literal"),
+        (["core"], ["color", "sound"], "core concept sound is not among"),
+        (["core"], [], "the core needs concepts"),
+        (["concepts"], ["color", "color", "animal", "shape"], "listed twice"),
+        (["layers"], [4, 3], "must increase"),
+        (["layers"], [], "must increase"),
+        (["layers"], [0, 3, 4], "must increase"),
+        (["layers"], 3, "Not a valid role map"),
+        (["heads"], 3, r"no role for \(layer, head\) \(3, 2\), \(4, 2\)"),
+        (["heads"], "2", "Not a valid role map"),
+        (["backbone"], KeyError, "'backbone' is missing"),
+    ],
+)
+def test_a_bad_file_is_refused_with_a_sentence(path, value, sentence, tmp_path):
+    file = tmp_path / "roles.json"
+    file.write_text(json.dumps(broken(path, value)))
+    with pytest.raises(DearError, match=sentence) as caught:
+        RoleMap.load(file)
+    assert str(caught.value).startswith(str(file))
+
+
+@pytest.mark.parametrize("value", [[], 3, "roles", None, {"roles": []}, {"concepts": [], "roles": []}])
+def test_json_that_is_no_role_map_is_refused(value):
+    with pytest.raises(DearError, match="Not a valid role map"):
+        RoleMap.from_json(value)
+
+
+def test_another_backbone_is_refused():
+    role_map = small_map()
+    role_map.check_backbone(
+        {"model": "tiny", "pretrained": "web", "weights": None, "activation": "gelu"}, 4, 2
+    )
+    with pytest.raises(DearError, match="its weights is abc, and this one's is xyz; make a role map"):
+        role_map.check_backbone({"model": "tiny", "weights": "xyz"}, 4, 2)
+    with pytest.raises(DearError, match="2 heads a layer, and the backbone has 3"):
+        role_map.check_backbone({}, 4, 3)
+    with pytest.raises(DearError, match="ends at layer 4, and the backbone has 12"):
+        role_map.check_backbone({}, 12, 2)
+
+
+def test_restricting_to_the_deep_layers():
+    deep = PAPER.for_layers(11)
+    assert deep.layers == (11, 12)
+    assert len(deep.roles) == 24
+    assert deep[11, 2] == PAPER[11, 2]
+    for first in (8, 13):
+        with pytest.raises(DearError, match=f"no roles for layer {first} .* 9, 10, 11, 12"):
+            PAPER.for_layers(first)
+
+
+def test_ablation_maps():
+    assert {found.role for found in PAPER.all_mixed().roles.values()} == {"mixed"}
+    assert {found.role for found in PAPER.all_generalization().roles.values()} == {"generalization"}
+    assert PAPER.all_mixed().tokens == PAPER.tokens
+    one, again, two = PAPER.shuffled(1), PAPER.shuffled(1), PAPER.shuffled(2)
+    assert one == again
+    assert len({json.dumps(m.to_json()["roles"]) for m in (PAPER, one, two)}) == 3
+
+    def pairs(role_map):
+        return Counter((found.role, found.concept) for found in role_map.roles.values())
+
+    assert pairs(one) == pairs(two) == pairs(PAPER)
+    assert one.origin == {"source": "DeAR supplement, Table 2", "strategy": "shuffled", "seed": 1}
+    # evidence is a fact about a head and stays with it
+    assert small_map().shuffled(0)[3, 0].phrases == small_map()[3, 0].phrases
+
+
+def test_the_table_names_every_head_and_its_best_phrases():
+    table = role_table(small_map(), phrases=1)
+    assert table.rows[0] == (3, 0, "core attribute", "color", "0.50", "a red thing")
+    assert table.rows[3] == (4, 1, "mixed", None, None, None)
+    assert len(role_table(PAPER).text().splitlines()) == 50
+
+
+def test_reading_a_role_map_needs_nothing_heavy():
+    heavy = {"torch", "numpy", "matplotlib", "PIL"}
+    code = f"import sys, dear.roles.show; print({heavy} & set(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "set()\n"
