@@ -1,0 +1,1 @@
+"""What each attention head of a backbone does, and the role that follows from it."""
