@@ -121,8 +121,7 @@ def test_entropy_over_the_core_only():
 
 def test_the_core_decides_which_specialists_get_a_token():
     heads = {
-        (9, h): phrases(*concepts)
-        for h, concepts in enumerate([["human"], ["color"], ["location"], CONCEPTS[:3]])
+        (9, h): phrases(*concepts) for h, concepts in enumerate([["human"], ["color"], ["location"], CONCEPTS[:3]])
     }
     core_heads = {
         len(core): [h for h in range(4) if judge_heads(heads, CONCEPTS, core)[9, h].role == "core_attribute"]

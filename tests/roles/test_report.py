@@ -24,9 +24,7 @@ CHROMIUM = shutil.which("chromium")
 def role_map() -> RoleMap:
     """Head h has h + 1 concepts among its phrases, so entropy rises with h."""
     phrases = {
-        (layer, head): [
-            Phrase(f"{layer}.{head} phrase {i}", 0.3 / (i + 1), PAPER.concepts[i]) for i in range(head + 1)
-        ]
+        (layer, head): [Phrase(f"{layer}.{head} phrase {i}", 0.3 / (i + 1), PAPER.concepts[i]) for i in range(head + 1)]
         for layer in (1, 2)
         for head in range(3)
     }
@@ -44,9 +42,7 @@ def report(role_map, tmp_path):
 
 def test_the_report_asks_for_nothing_from_outside(report):
     page = report.read_text(encoding="utf-8")
-    assert not re.search(
-        r"""(?:src|href)\s*=\s*["']?(?!data:)\w""", page.replace('src=\\"http://example.com', "")
-    )
+    assert not re.search(r"""(?:src|href)\s*=\s*["']?(?!data:)\w""", page.replace('src=\\"http://example.com', ""))
     assert "<link" not in page
     assert page.count("</script>") == 1  # a phrase cannot end the script
     assert page.count("data:image/jpeg;base64,") == 3

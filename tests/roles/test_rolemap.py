@@ -26,9 +26,7 @@ def small_map() -> RoleMap:
         (4, 1): HeadRole("mixed"),
     }
     backbone = {"model": "tiny", "pretrained": None, "weights": "abc"}
-    return RoleMap(
-        backbone, (3, 4), 2, ("color", "animal", "shape"), ("color", "shape"), roles, {"images": 7}
-    )
+    return RoleMap(backbone, (3, 4), 2, ("color", "animal", "shape"), ("color", "shape"), roles, {"images": 7})
 
 
 def test_the_paper_preset_is_table_2():
@@ -41,9 +39,7 @@ def test_the_paper_preset_is_table_2():
     assert PAPER[12, 1] == HeadRole("generalization", "style")
     assert PAPER[12, 3] == HeadRole("mixed", None)
     assert PAPER[12, 10] == HeadRole("core_attribute", "color")
-    PAPER.check_backbone(
-        {"model": "ViT-B-16", "pretrained": "openai", "weights": "0123"}, layers=12, heads=12
-    )
+    PAPER.check_backbone({"model": "ViT-B-16", "pretrained": "openai", "weights": "0123"}, layers=12, heads=12)
 
 
 def test_an_unknown_preset_names_the_known_ones():
@@ -135,9 +131,7 @@ def test_json_that_is_no_role_map_is_refused(value):
 
 def test_another_backbone_is_refused():
     role_map = small_map()
-    role_map.check_backbone(
-        {"model": "tiny", "pretrained": "web", "weights": None, "activation": "gelu"}, 4, 2
-    )
+    role_map.check_backbone({"model": "tiny", "pretrained": "web", "weights": None, "activation": "gelu"}, 4, 2)
     with pytest.raises(DearError, match="its weights is abc, and this one's is xyz; make a role map"):
         role_map.check_backbone({"model": "tiny", "weights": "xyz"}, 4, 2)
     with pytest.raises(DearError, match="2 heads a layer, and the backbone has 3"):

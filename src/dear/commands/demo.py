@@ -5,9 +5,7 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--out", type=Path, default=Path("dear-demo"), help="folder of results (default: dear-demo)"
-    )
+    parser.add_argument("--out", type=Path, default=Path("dear-demo"), help="folder of results (default: dear-demo)")
 
 
 def run(args: argparse.Namespace) -> None:

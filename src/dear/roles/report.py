@@ -13,16 +13,12 @@ from dear.files import write_text
 from dear.roles.rolemap import ROLES, Head, RoleMap
 from dear.roles.show import ROLE_MARKS, ROLE_NAMES, color_strength, concept_colors, role_summary
 
-Thumbnails = tuple[
-    Sequence[Image.Image], Sequence[Image.Image]
-]  # images that activate a head most, and least
+Thumbnails = tuple[Sequence[Image.Image], Sequence[Image.Image]]  # images that activate a head most, and least
 _TEMPLATE = Path(__file__).parent / "assets" / "report.html"
 _THUMBNAIL = 112  # pixels on the longer side
 
 
-def write_report(
-    role_map: RoleMap, path: str | Path, images: Mapping[Head, Thumbnails] | None = None
-) -> None:
+def write_report(role_map: RoleMap, path: str | Path, images: Mapping[Head, Thumbnails] | None = None) -> None:
     """Writes the report; `images` may give, for any head, the images that activate it most and least."""
     # "<" would let a phrase such as "</script>" end the script that holds the data.
     data = json.dumps(_page_data(role_map, images or {}), ensure_ascii=False).replace("<", "\\u003c")

@@ -150,9 +150,7 @@ class RoleMap:
         demand(bool(self.layers) and increasing and self.layers[0] >= 1, "layers must increase, from 1 up")
         demand(self.heads >= 1, "a layer needs at least one head")
         demand(len(set(self.concepts)) == len(self.concepts), "a concept is listed twice")
-        demand(
-            bool(self.core) and len(set(self.core)) == len(self.core), "the core needs concepts, each once"
-        )
+        demand(bool(self.core) and len(set(self.core)) == len(self.core), "the core needs concepts, each once")
         foreign = [concept for concept in self.core if concept not in self.concepts]
         demand(not foreign, f"core concept {_listed(foreign)} is not among its concepts")
         missing = [at for at in self._positions() if at not in self.roles]
@@ -249,9 +247,7 @@ def _head_from_json(entry: Mapping[str, Any], concepts: Sequence[str]) -> HeadRo
         concept=entry.get("concept"),
         entropy=None if entropy is None else float(entropy),
         distribution=None if shares is None else tuple(float(shares.get(concept, 0)) for concept in concepts),
-        phrases=tuple(
-            Phrase(p["text"], float(p["variance"]), p["concept"]) for p in entry.get("phrases", ())
-        ),
+        phrases=tuple(Phrase(p["text"], float(p["variance"]), p["concept"]) for p in entry.get("phrases", ())),
     )
 
 

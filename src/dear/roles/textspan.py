@@ -44,9 +44,7 @@ class HeadMoments:
     basis of a head's span (with the texts in the same basis), which gives the same picks from less.
     """
 
-    def __init__(
-        self, layers: Sequence[int], heads: int, dim: int, device: str | torch.device = "cpu"
-    ) -> None:
+    def __init__(self, layers: Sequence[int], heads: int, dim: int, device: str | torch.device = "cpu") -> None:
         self.layers = tuple(layers)  # counted from 1
         self.count = 0
         self.total = torch.zeros(len(self.layers), heads, dim, dtype=torch.float64, device=device)
@@ -85,9 +83,7 @@ class HeadMoments:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         if tuple(state["layers"].tolist()) != self.layers or state["outer"].shape != self.outer.shape:
-            raise DearError(
-                "The saved moments are of other layers or another backbone; remove them and start again."
-            )
+            raise DearError("The saved moments are of other layers or another backbone; remove them and start again.")
         self.count = int(state["count"])
         self.total.copy_(state["total"])
         self.outer.copy_(state["outer"])
@@ -107,17 +103,13 @@ def textspan(moments: Moments, texts: Tensor, rank: int, picks: int = 20) -> Tex
     any variance left, and empty for a head that writes the same for every image.
     """
     if len(texts) < picks:
-        raise DearError(
-            f"{picks} phrases for each head cannot be picked from {len(texts)}; give more phrases."
-        )
+        raise DearError(f"{picks} phrases for each head cannot be picked from {len(texts)}; give more phrases.")
     if moments.count == 0:
         raise DearError("There is no image to describe the heads by; give at least one that can be read.")
     second = moments.outer / moments.count
     mean = moments.total / moments.count
     power = float(second.trace())
-    eigenvalues, vectors = torch.linalg.eigh(
-        second
-    )  # ascending; eigenvectors = right singular vectors of the data
+    eigenvalues, vectors = torch.linalg.eigh(second)  # ascending; eigenvectors = right singular vectors of the data
     basis = vectors[:, -rank:][:, eigenvalues[-rank:] > _NULL_DIRECTION * eigenvalues[-1]]  # [dim, r]
 
     # All that follows happens inside the span: r coordinates instead of dim. With the covariance as a product
