@@ -46,15 +46,12 @@ def _classes(name: str) -> tuple[dict[str, dict[str, str]], str]:
         said = WHERE if attribute == "location" else {value: value for value in VALUES[attribute]}
         return {said[value]: {attribute: value} for value in VALUES[attribute]}, template
     rng = Random(name)
-    if name == "signs":  # three attributes at once, from values that are easily confused
-        colors, textures, shapes = (
-            ("red", "orange", "pink", "purple", "brown", "teal"),
-            ("striped", "wavy", "zigzag", "bricked", "woven", "scaly"),
-            ("circle", "oval", "hexagon", "shield", "flower", "drop"),
-        )
-        triples = [(c, t, s) for c in colors for t in textures for s in shapes]
-        chosen = rng.sample(triples, 24)
-        return {f"{c} {t} {s}": {"color": c, "texture": t, "shape": s} for c, t, s in chosen}, "a {}"
+    if name == "signs":  # kinds that share color and shape, so that textures which look alike must be told apart
+        looks = (("red", "hexagon"), ("teal", "oval"), ("purple", "shield"), ("orange", "flower"))
+        textures = ("zigzag", "wavy", "bricked", "woven", "speckled", "marbled")
+        triples = [(c, t, s) for c, s in looks for t in textures]
+        rng.shuffle(triples)
+        return {f"{c} {t} {s}": {"color": c, "texture": t, "shape": s} for c, t, s in triples}, "a {}"
     pairs = [(o, p) for o in OBJECTS for p in LOCATIONS]
     return {f"{o} {WHERE[p]}": {"object": o, "location": p} for o, p in rng.sample(pairs, 24)}, "a {}"
 
