@@ -14,7 +14,7 @@ from dear.data.dataset import ImageFile
 from dear.files import atomic_path
 from dear.methods.dear import Dear
 from dear.predictor import Answer, Predictor
-from dear.roles.rolemap import CORE_ATTRIBUTE
+from dear.roles.rolemap import CORE_ATTRIBUTE, Head
 
 COLORS = {
     "cls": "#4c566a",
@@ -26,6 +26,12 @@ COLORS = {
 }
 
 
+def expert_heads(model: Dear, attribute: str) -> list[Head]:
+    """The core attribute heads of one attribute; a role map need not have any."""
+    heads = model.roles.roles.items()
+    return [at for at, head in heads if head.role == CORE_ATTRIBUTE and head.concept == attribute]
+
+
 @torch.no_grad()
 def attention_maps(model: Dear, pixels: Tensor) -> dict[str, Tensor]:
     """Attention of each attribute's tokens over the patches, [batch, rows, columns], summing to at most one.
@@ -34,11 +40,7 @@ def attention_maps(model: Dear, pixels: Tensor) -> dict[str, Tensor]:
     """
     tower = model.backbone.image
     rows, columns = tower.grid
-    experts = {
-        name: [at for at, head in model.roles.roles.items() if head.role == CORE_ATTRIBUTE and head.concept == name]
-        or list(model.roles.roles)
-        for name in model.attributes
-    }
+    experts = {name: expert_heads(model, name) or list(model.roles.roles) for name in model.attributes}
     per = model.config.tokens_per_attribute
     sums = {name: torch.zeros(len(pixels), rows, columns, device=pixels.device) for name in model.attributes}
 
@@ -59,7 +61,10 @@ def explain(predictor: Predictor, image: "str | Path | Image.Image", out: Path, 
     picture = image.convert("RGB") if isinstance(image, Image.Image) else ImageFile(Path(image)).open()
     pixels = predictor.pixels([picture]).to(predictor.model.backbone.device)
     answer = predictor.predict_batch(pixels, topk)[0]
-    maps = {name: m[0].float().cpu().numpy() for name, m in attention_maps(predictor.model, pixels).items()}
+    maps = {
+        name if expert_heads(predictor.model, name) else f"{name}*": values[0].float().cpu().numpy()
+        for name, values in attention_maps(predictor.model, pixels).items()
+    }
     figure = draw_explanation(answer, _as_seen(predictor, pixels[0]), maps)
     with atomic_path(out) as temporary:
         figure.savefig(temporary, dpi=150)
@@ -99,11 +104,12 @@ def draw_explanation(answer: Answer, picture: np.ndarray, maps: dict[str, np.nda
     right.set_title("what each component voted", fontsize=11)
     right.spines[["top", "right"]].set_visible(False)
     axes = np.atleast_1d(lower.subplots(1, count))
-    lower.suptitle("where each attribute token looked (attention in its own heads)", fontsize=11)
+    note = "; * it has no head of its own: in all heads" if any(name.endswith("*") for name in maps) else ""
+    lower.suptitle(f"where each attribute token looked (attention in its own heads{note})", fontsize=11)
     height, width = picture.shape[:2]
     for axis, (name, values) in zip(axes, maps.items(), strict=True):
         axis.imshow(picture.mean(-1), cmap="gray", vmin=-0.4, vmax=1.4)
         axis.imshow(values, cmap="inferno", alpha=0.62, extent=(0, width, height, 0), interpolation="bilinear")
-        axis.set_title(name, fontsize=10, color=COLORS.get(name, "#333333"), fontweight="bold")
+        axis.set_title(name, fontsize=10, color=COLORS.get(name.rstrip("*"), "#333333"), fontweight="bold")
         axis.axis("off")
     return figure
