@@ -85,6 +85,17 @@ def test_local_dir_gives_its_own_weights_frozen(local_dir) -> None:
     assert backbone.activation == "gelu"
 
 
+def test_a_checkpoint_file_stands_in_for_a_tag(tmp_path) -> None:
+    original = load_backbone("ViT-S-32-alt", random_weights=True)
+    file = tmp_path / "mine.safetensors"
+    save_file({k: v.contiguous() for k, v in original.model.state_dict().items()}, file)
+    loaded = load_backbone("ViT-S-32-alt", str(file))
+    assert loaded.identity.weights == original.identity.weights
+    file.write_bytes(b"no weights at all")
+    with pytest.raises(DearError, match="could not be loaded"):
+        load_backbone("ViT-S-32-alt", str(file))
+
+
 def test_broken_local_dirs_are_refused(local_dir, tmp_path) -> None:
     folder, _, _ = local_dir
     weights = folder / "open_clip_model.safetensors"

@@ -119,6 +119,7 @@ def test_bad_input_is_said_in_a_sentence(train_arguments, tmp_path, capsys) -> N
         error = capsys.readouterr().err
         assert sentence in error
         assert error.count("\n") == 1
+        assert not (tmp_path / "run").exists(), "what could not start must not be in the way of the next try"
     broken = tmp_path / "data" / "cats"
     broken.mkdir(parents=True)
     (broken / "a.jpg").write_bytes(b"not an image")

@@ -26,12 +26,14 @@ def train_run(
     run: RunConfig, method: DearConfig, train: TrainConfig, out: Path, resume: bool = False
 ) -> dict[str, float]:
     """Trains, writes everything into `out`, and returns the test accuracies (%)."""
-    _open_folder(out, {**run.to_json(), **method.to_json(), **train.to_json()}, resume)
+    config = {**run.to_json(), **method.to_json(), **train.to_json()}
+    _check_folder(out, config, resume)
     dataset = resolve_dataset(run.data, run.template).few_shot(train.shots, train.seed)
     trained = dataset.base() if train.classes == "base" else dataset
     backbone = load_backbone(run.model, run.pretrained, device=pick_device(train.device))
     seed_everything(train.seed)
     model = Dear(backbone, pick_roles(run, backbone, train.seed), method)
+    write_json(out / "config.json", config)  # only now: what could not start leaves no folder behind
     write_json(out / "few_shot.json", {"train": _listed(trained.train), "val": _listed(trained.val)})
     model.set_prompts(trained.prompts)
     data = TrainingData(trained.train, backbone, train.seed, train.batch, train.workers)
@@ -87,13 +89,12 @@ def pick_roles(run: RunConfig, backbone: Backbone, seed: int) -> RoleMap:
     return roles if run.role_strategy == "as_found" else getattr(roles, run.role_strategy)()
 
 
-def _open_folder(out: Path, config: dict[str, Any], resume: bool) -> None:
+def _check_folder(out: Path, config: dict[str, Any], resume: bool) -> None:
     """A folder holds one run: nothing is overwritten, and a run goes on only with its own settings."""
     stored = out / "config.json"
     if not stored.exists():
         if out.exists() and any(out.iterdir()):
             raise DearError(f"{out} is not empty and holds no run: choose another --out.")
-        write_json(stored, config)
         return
     if not resume:
         raise DearError(f"{out} already holds a run: add --resume to go on with it, or choose another --out.")
