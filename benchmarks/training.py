@@ -9,7 +9,6 @@ each step, and a second pass of a frozen model for the regulariser.
 
 import argparse
 import resource
-import statistics
 import subprocess
 import sys
 import time
@@ -88,14 +87,14 @@ def our_step(dear: Dear, pixels: Tensor, labels: Tensor) -> Tensor:
 
 
 def interleaved(steps: int, *functions) -> list[float]:
-    """Median seconds of each, run in turns; the first round warms up."""
+    """Best seconds of each, run in turns; the first round warms up. The best is what other programs disturbed least."""
     times: list[list[float]] = [[] for _ in functions]
     for _ in range(steps + 1):
         for record, function in zip(times, functions, strict=True):
             began = time.perf_counter()
             function()
             record.append(time.perf_counter() - began)
-    return [statistics.median(record[1:]) for record in times]
+    return [min(record[1:]) for record in times]
 
 
 def batch_of(backbone: Backbone, classes: int) -> tuple[Tensor, Tensor]:
