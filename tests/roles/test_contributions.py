@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from dear.backbone.image import last_third
 from dear.errors import DearError
-from dear.roles.contributions import decompose, default_first_layer, head_contributions, head_similarity
+from dear.roles.contributions import decompose, head_contributions, head_similarity
 
 BACKBONES = {
     "plain": {},
@@ -85,7 +86,7 @@ def test_similarities_of_all_parts_sum_to_the_cosine(backbone) -> None:
 
 
 def test_the_last_third_is_the_default(tiny) -> None:
-    assert [default_first_layer(n) for n in (1, 2, 3, 4, 9, 12, 24)] == [1, 2, 3, 4, 7, 9, 17]
+    assert [last_third(n) for n in (1, 2, 3, 4, 9, 12, 24)] == [1, 2, 3, 4, 7, 9, 17]
     assert head_contributions(tiny(), torch.randn(2, 3, 32, 32)).shape == (2, 1, 4, 24)
 
 

@@ -21,7 +21,7 @@ from dear.backbone.attention import (
     project_keys_values,
     project_queries,
 )
-from dear.backbone.image import ImageTower
+from dear.backbone.image import ImageTower, last_third
 from dear.errors import DearError
 
 Block = Any  # OpenCLIP's ResidualAttentionBlock; torch types a module's parts as "Tensor or Module"
@@ -105,15 +105,10 @@ def decompose(backbone: Backbone, pixels: Tensor) -> Decomposition:
     return Decomposition(embedding, heads, torch.stack(mlps, 1))
 
 
-def default_first_layer(layers: int) -> int:
-    """The last third is analysed: J = 9 of 12 layers, as in the paper; 7 of 9."""
-    return layers - max(1, layers // 3) + 1
-
-
 def check_first_layer(tower: ImageTower, first_layer: int | None) -> int:
     """The layer asked for, or the default; refuses one that the backbone does not have."""
     if first_layer is None:
-        return default_first_layer(tower.layers)
+        return last_third(tower.layers)
     if not 1 <= first_layer <= tower.layers:
         raise DearError(f"The backbone has layers 1 to {tower.layers}, so it can't be analysed from {first_layer} on.")
     return first_layer
