@@ -38,11 +38,12 @@ def run(args: argparse.Namespace) -> None:
     recipe = TrainConfig(classes="base", lr=0.01, epochs=20)
     after = train_run(RunConfig(data="world:signs"), DearConfig(), recipe, args.out / "signs")
 
-    example = dataset.base().test[0].picture.open()
+    chosen = dataset.base().test[0]
+    example, truth = chosen.picture.open(), dataset.classes[chosen.label]
     with atomic_path(args.out / "example.png") as temporary:
         example.save(temporary)
     answer = explain(dear.load(args.out / "signs"), example, args.out / "explain.png")
-    print(f"\n{args.out / 'example.png'}:\n{answer}\n")
+    print(f"\n{args.out / 'example.png'}, which shows: {truth}\n{answer}\n")
 
     table = Table(["accuracy (%)", "base", "novel", "HM"])
     table.add("zero-shot", before.base, before.novel, 2 * before.base * before.novel / (before.base + before.novel))
