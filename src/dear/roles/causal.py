@@ -24,7 +24,7 @@ from dear.data.world.tasks import world_task
 from dear.data.world.vocabulary import VALUES, Scene
 from dear.errors import DearError
 from dear.evaluation.zero_shot import accuracy
-from dear.roles.contributions import run_block_heads
+from dear.roles.contributions import run_layer_heads
 from dear.roles.rolemap import Head, RoleMap
 from dear.tables import Table
 
@@ -122,7 +122,7 @@ def mean_outputs(backbone: Backbone, states: Tensor, first_layer: int) -> dict[i
     totals: dict[int, Tensor] = {}
     for x in states.split(_BATCH):
         for layer in range(first_layer, tower.layers + 1):
-            x, of_heads = run_block_heads(tower.blocks[layer - 1], x, only_cls=layer == tower.layers)
+            x, of_heads = run_layer_heads(tower, layer, x)
             total = of_heads.sum(0)
             totals[layer] = totals[layer] + total if layer in totals else total
     return {layer: total / len(states) for layer, total in totals.items()}
@@ -142,8 +142,7 @@ def features_without(
     features = []
     for x in states.split(_BATCH):
         for layer in range(first_layer, tower.layers + 1):
-            last = layer == tower.layers
-            x, _ = run_block_heads(tower.blocks[layer - 1], x, last, without(layer))
+            x, _ = run_layer_heads(tower, layer, x, without(layer))
         features.append(F.normalize(tower.project(x[:, 0]), dim=-1))
     return torch.cat(features)
 

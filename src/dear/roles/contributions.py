@@ -13,14 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dear.backbone import Backbone
-from dear.backbone.attention import (
-    QueryGroup,
-    attend,
-    finish_block,
-    merge_heads,
-    project_keys_values,
-    project_queries,
-)
+from dear.backbone.attention import QueryGroup, attend, finish_block, merge_heads
 from dear.backbone.image import ImageTower, last_third
 from dear.errors import DearError
 
@@ -60,7 +53,7 @@ class HeadReader:
         x = self.tower.trunk(pixels, self.first_layer - 1)
         outputs = []
         for layer in self.layers:
-            x, of_heads = run_block_heads(self.tower.blocks[layer - 1], x, only_cls=layer == self.tower.layers)
+            x, of_heads = run_layer_heads(self.tower, layer, x)
             outputs.append(of_heads[:, :, 0])
         return _head_codes(torch.stack(outputs, 1), *_scales(self.tower, x[:, 0]))
 
@@ -92,9 +85,9 @@ def decompose(backbone: Backbone, pixels: Tensor) -> Decomposition:
     x = reader.tower.embed(pixels.to(backbone.device))
     outputs, others = [], [x[:, 0]]
     block: Block
-    for block in reader.tower.blocks:
+    for layer, block in enumerate(reader.tower.blocks, 1):
         before = x[:, 0]
-        x, of_heads = run_block_heads(block, x)
+        x, of_heads = run_layer_heads(reader.tower, layer, x)
         outputs.append(of_heads[:, :, 0])
         attended = before + block.ls_1(block.attn.out_proj(outputs[-1].flatten(1)))
         others.append(block.ls_2(block.mlp(block.ln_2(attended))))
@@ -114,19 +107,18 @@ def check_first_layer(tower: ImageTower, first_layer: int | None) -> int:
     return first_layer
 
 
-def run_block_heads(
-    block: Block, x: Tensor, only_cls: bool = False, change: Callable[[Tensor], Tensor] | None = None
+def run_layer_heads(
+    tower: ImageTower, layer: int, x: Tensor, change: Callable[[Tensor], Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """One block on [images, tokens, width]; also what its heads put out, [images, heads, queries, head_dim].
+    """One layer on [images, tokens, width]; also what its heads put out, [images, heads, queries, head_dim].
 
-    `only_cls`: the only query is CLS. `change` may replace the heads' outputs before the block goes on with them.
+    The only query of the last layer is CLS. `change` may replace the heads' outputs before the layer goes on with them.
     """
-    normed = block.ln_1(x)
-    q = project_queries(block.attn, normed[:, :1] if only_cls else normed)
-    of_heads = attend(q, *project_keys_values(block.attn, normed), [QueryGroup(q.shape[-2])])
+    entry = tower.enter(x, layer, only_cls=layer == tower.layers)
+    of_heads = attend(entry.q, entry.k, entry.v, [QueryGroup(entry.q.shape[2])])
     if change is not None:
         of_heads = change(of_heads)
-    return finish_block(block, x[:, :1] if only_cls else x, merge_heads(of_heads)), of_heads
+    return finish_block(tower.blocks[layer - 1], entry.x, merge_heads(of_heads)), of_heads
 
 
 def _fold(tower: ImageTower) -> tuple[Tensor, Tensor]:
