@@ -41,6 +41,17 @@ class Entry(NamedTuple):
     q: Tensor
     k: Tensor
     v: Tensor
+    frozen_cls: Tensor | None = None  # what `read_cls` gives for this entry, [batch, width], where it was kept
+
+
+class TrunkStates(NamedTuple):
+    """What is constant about images, kept instead of their pixels."""
+
+    states: Tensor  # before the first adapted layer, [batch, 1 + patches, width]
+    frozen_cls: Tensor  # the CLS state at the end of the untouched tower, [batch, width]
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> "TrunkStates":
+        return TrunkStates(*(tensor.to(device, non_blocking=non_blocking) for tensor in self))
 
 
 class ImageTower:
@@ -83,6 +94,8 @@ class ImageTower:
 
     def read_cls(self, entry: "Entry") -> Tensor:
         """The rest of the tower, untouched: CLS state [batch, width]. The last layer computes no other query."""
+        if entry.frozen_cls is not None:
+            return entry.frozen_cls
         while entry.layer < self.layers:
             following = entry.layer + 1
             entry = self.enter(self._finish(entry), following, only_cls=following == self.layers)
@@ -101,7 +114,7 @@ class ImageTower:
         Returns the CLS state [batch, width] and the states of the tokens [batch, tokens, width]. The last
         layer computes only these queries.
         """
-        added = tokens.raw.expand(len(entry.x), -1, -1)
+        added = tokens.raw.expand(entry.x.shape[0], -1, -1)
         while True:
             own = self.enter(added, entry.layer)
             if observe is not None:

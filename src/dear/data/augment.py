@@ -42,6 +42,11 @@ class _Views(TorchDataset):
             return self.view(example.picture.open()), example.label
 
 
+def epoch_order(count: int, seed: int, epoch: int) -> list[int]:
+    """The order of one epoch's examples."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(hash((seed, epoch)))).tolist()
+
+
 class _Epochs(Sampler):
     """The order of one epoch after the other, each decided by the seed and its number."""
 
@@ -52,9 +57,7 @@ class _Epochs(Sampler):
         return self.count
 
     def __iter__(self):
-        generator = torch.Generator().manual_seed(hash((self.seed, self.epoch)))
-        order = torch.randperm(self.count, generator=generator).tolist()
-        return iter([(self.epoch, index) for index in order])
+        return iter([(self.epoch, index) for index in epoch_order(self.count, self.seed, self.epoch)])
 
 
 class TrainingData:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dear.backbone import Backbone, LearnedTokens
-from dear.backbone.image import Entry, Observer, last_third
+from dear.backbone.image import Entry, Observer, TrunkStates, last_third
 from dear.errors import DearError
 from dear.methods.config import DearConfig
 from dear.methods.role_mask import role_masks
@@ -77,11 +77,16 @@ class Dear(nn.Module):
 
     # --- image -------------------------------------------------------------------------------------------
 
-    def trunk(self, pixels: Tensor) -> Entry:
-        """The part of the image tower that nothing learned can reach: up to the entry into layer J."""
-        states = self.backbone.image.trunk(pixels, self.first_layer - 1)
-        only_cls = self.first_layer == self.backbone.image.layers
-        return self.backbone.image.enter(states, self.first_layer, only_cls)
+    def trunk(self, images: Tensor | TrunkStates) -> Entry:
+        """The part of the image tower that nothing learned can reach: up to the entry into layer J.
+
+        From pixels [batch, 3, height, width], or from what was kept of it.
+        """
+        tower, only_cls = self.backbone.image, self.first_layer == self.backbone.image.layers
+        if isinstance(images, TrunkStates):
+            states = images.states.to(tower.visual.proj.dtype)
+            return tower.enter(states, self.first_layer, only_cls)._replace(frozen_cls=images.frozen_cls)
+        return tower.enter(tower.trunk(images, self.first_layer - 1), self.first_layer, only_cls)
 
     def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
         """f_cls and each f_a (Eq. 10, 11), normalised, [batch, components, dim]."""

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from dear.data.augment import TrainingData
 from dear.data.loading import from_workers
 from dear.errors import DearError
 from dear.files import write_text
@@ -22,10 +21,16 @@ from dear.training.config import TrainConfig, learning_rate
 CHECKPOINT, METRICS = "checkpoint.safetensors", "metrics.jsonl"
 
 
+class Epochs(Protocol):
+    """Batches of images (pixels, or what was kept of them) and labels, for any epoch."""
+
+    def epoch(self, number: int) -> Iterable[tuple[Any, Tensor]]: ...
+
+
 class Trainable(Protocol):
     """What a method must offer to be trained; `nn.Module` gives the rest."""
 
-    def trunk(self, pixels: Tensor) -> Any: ...
+    def trunk(self, images: Any) -> Any: ...
 
     def loss(self, entry: Any, labels: Tensor) -> tuple[Tensor, dict[str, Tensor], Tensor]: ...
 
@@ -34,7 +39,7 @@ class Trainable(Protocol):
 
 def fit(
     model: Any,
-    data: TrainingData,
+    data: Epochs,
     config: TrainConfig,
     out: Path,
     validate: Callable[[], float] | None = None,
@@ -58,10 +63,10 @@ def fit(
             group["lr"] = group["full_lr"] * share
         began, seen, right, sums = time.perf_counter(), 0, 0, {"loss": 0.0}
         with tqdm(data.epoch(epoch), desc=f"epoch {epoch + 1}/{config.epochs}", unit="step", disable=None) as steps:
-            for pixels, labels in from_workers(steps):
-                pixels, labels = pixels.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+            for images, labels in from_workers(steps):
+                images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
                 with autocast(device, dtype):
-                    loss, parts, logits = model.loss(model.trunk(pixels), labels)
+                    loss, parts, logits = model.loss(model.trunk(images), labels)
                 _refuse_nan(loss, epoch, out, done=epoch)
                 optimizer.zero_grad(set_to_none=True)
                 scaler.scale(loss).backward()
