@@ -9,7 +9,7 @@ import torch
 
 from dear.backbone import Backbone, load_backbone
 from dear.data.resolve import resolve_dataset
-from dear.evaluation.zero_shot import accuracy
+from dear.evaluation.metrics import accuracy
 from dear.methods.config import DearConfig
 from dear.methods.dear import Dear
 from dear.roles.rolemap import RoleMap

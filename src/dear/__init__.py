@@ -41,10 +41,10 @@ def create(
     from dear.predictor import Predictor
     from dear.runtime import pick_device
     from dear.training.config import RunConfig
-    from dear.training.run import pick_roles
+    from dear.training.roles import pick_roles
 
     backbone = load_backbone(model, pretrained, device=pick_device(device))
     run = RunConfig(model=model, pretrained=pretrained, roles=roles)
-    adapted = Dear(backbone, pick_roles(run, backbone, seed=0), DearConfig())
+    adapted = Dear(backbone, pick_roles(run, seed=0), DearConfig())
     adapted.set_prompts([template.format(name) for name in classes])
     return Predictor(Adapter(adapted.eval().requires_grad_(False), tuple(classes), template))

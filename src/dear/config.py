@@ -7,10 +7,14 @@ import argparse
 import dataclasses
 import types
 import typing
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from dear.errors import DearError
 from dear.files import read_json
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 def setting(
@@ -43,6 +47,11 @@ class Config:
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)  # type: ignore[call-overload]
+
+    @classmethod
+    def pick(cls, values: Mapping[str, Any]) -> "Self":
+        """The settings of this class among others."""
+        return cls(**{name: values[name] for name, *_ in _fields(cls) if name in values})
 
 
 _KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
@@ -94,4 +103,4 @@ def from_arguments(args: argparse.Namespace, *configs: type[Config]) -> list[Any
                 f"{args.config} has unknown settings: {', '.join(unknown)}. Known: {', '.join(sorted(known))}."
             )
     given = given | {name: value for name, value in vars(args).items() if name in known}
-    return [cls(**{name: given[name] for name, *_ in _fields(cls) if name in given}) for cls in configs]
+    return [cls.pick(given) for cls in configs]

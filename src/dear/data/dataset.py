@@ -2,7 +2,8 @@
 
 import math
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -11,9 +12,12 @@ from PIL import Image
 
 from dear.errors import DearError
 
+# What Pillow raises for files that are no images, or broken ones.
+UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+
 
 class Picture(Protocol):
-    """Anything that opens as an RGB image: a file, or a scene of Attribute World."""
+    """Anything hashable that opens as an RGB image: a file, or a scene of Attribute World."""
 
     def open(self) -> Image.Image: ...
 
@@ -26,7 +30,7 @@ class ImageFile:
         try:
             with Image.open(self.path) as image:
                 return image.convert("RGB")
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        except UNREADABLE as error:
             raise DearError(f"The image {self.path} cannot be read ({error}): repair or remove it.") from error
 
 
@@ -38,7 +42,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Dataset:
-    """`template` has one {} for the class name."""
+    """`template` has one {} for the class name; `note` is what a user must know about the split, if anything."""
 
     name: str
     classes: tuple[str, ...]
@@ -46,6 +50,7 @@ class Dataset:
     train: tuple[Example, ...]
     val: tuple[Example, ...]
     test: tuple[Example, ...]
+    note: str = ""
 
     @property
     def prompts(self) -> list[str]:
@@ -53,6 +58,15 @@ class Dataset:
 
     def with_template(self, template: str) -> "Dataset":
         return replace(self, template=template)
+
+    def with_class_names(self, names: Mapping[str, str]) -> "Dataset":
+        """{name as it is: name as it shall be}; the others stay."""
+        if unknown := sorted(set(names) - set(self.classes)):
+            raise DearError(f"{self.name} has no class {unknown[0]!r}: give the names as they are shown.")
+        classes = tuple(names.get(name, name) for name in self.classes)
+        if twice := [name for name, count in Counter(classes).items() if count > 1 and name in names.values()]:
+            raise DearError(f"Two classes would be called {twice[0]!r}: give each a name of its own.")
+        return replace(self, classes=classes)
 
     def base(self) -> "Dataset":
         """The first half of the classes (the larger one if their number is odd), as in CoOp."""

@@ -1,7 +1,7 @@
 """From examples to batches of pixels, decoded in worker processes."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -36,10 +36,36 @@ def from_workers(batches: Iterable[T]) -> Iterator[T]:
         raise DearError(str(error).rpartition("DearError: ")[2].strip()) from None
 
 
+_LIMIT = 2**30  # bytes of pixels that are kept: about 1800 images at 224 px
+_kept: dict[Hashable, list[tuple[Tensor, Tensor]]] = {}  # the last used at the end
+
+
 def evaluation_batches(
     examples: Sequence[Example], transform: Callable[[Any], Tensor], title: str, batch: int = 64
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pixels [batch, 3, height, width] and labels [batch], in order, with a progress bar."""
+    """Pixels [batch, 3, height, width] and labels [batch], in order, with a progress bar.
+
+    Images that were asked for before, with the same transform, are not decoded again if they fit into `_LIMIT`.
+    """
+    key = (tuple(examples), transform, batch)
+    if key in _kept:
+        _kept[key] = _kept.pop(key)  # to the end
+        yield from _kept[key]
+        return
+    decoded = []
+    for pixels, labels in _decode(examples, transform, title, batch):
+        if pixels[0].nbytes * len(examples) <= _LIMIT:
+            decoded.append((pixels.clone(), labels.clone()))  # what workers send lies in scarce shared memory
+        yield pixels, labels
+    if decoded:
+        _kept[key] = decoded
+        while sum(pixels.nbytes for batches in _kept.values() for pixels, _ in batches) > _LIMIT:
+            del _kept[next(iter(_kept))]
+
+
+def _decode(
+    examples: Sequence[Example], transform: Callable[[Any], Tensor], title: str, batch: int
+) -> Iterator[tuple[Tensor, Tensor]]:
     workers = min(4, os.cpu_count() or 1)
     loader = DataLoader(_Decoded(examples, transform), batch, num_workers=workers)
     with tqdm(total=len(examples), desc=title, unit="image", leave=False, disable=None) as bar:

@@ -4,18 +4,55 @@ from pathlib import Path
 
 from dear.data.dataset import Dataset
 from dear.data.folder import TEMPLATE, read_dataset
+from dear.data.known import KNOWN, find_known
 from dear.data.world.tasks import world_task
 from dear.errors import DearError
+from dear.files import read_json
 
-HELP = "a folder with one folder of images a class, a split JSON, or world:TASK[:STYLE] of Attribute World"
+HELP = (
+    "a folder with one folder of images a class, a split JSON, a CSV or JSONL of path,label[,split], a known dataset "
+    "(`dear data list`), or world:TASK[:STYLE] of Attribute World"
+)
 
 
-def resolve_dataset(name: str, template: str | None = None) -> Dataset:
-    """`template` (with one {}) replaces the dataset's own."""
+def resolve_dataset(
+    name: str, template: str | None = None, class_names: str | None = None, root: str | None = None
+) -> Dataset:
+    """`template` (with one {}) and the names in the file `class_names` replace the dataset's own.
+
+    `root` is the folder that holds the known datasets.
+    """
     if template is not None and template.count("{}") != 1:
         raise DearError(f"The template {template!r} must have one {{}} where the class name goes.")
+    names = None if class_names is None else _read_names(Path(class_names))
+    dataset = _find(name, root)
+    if template is not None:
+        dataset = dataset.with_template(template)
+    return dataset if names is None else dataset.with_class_names(names)
+
+
+def _find(name: str, root: str | None) -> Dataset:
     kind, _, rest = name.partition(":")
     if kind == "world":
-        dataset = world_task(*rest.split(":", 1))
-        return dataset if template is None else dataset.with_template(template)
-    return read_dataset(Path(name), template or TEMPLATE)
+        return world_task(*rest.split(":", 1))
+    known = find_known(name)
+    # With a root, a known name means that dataset even where a folder here has its name: its template differs.
+    if Path(name).exists() and not (known and root):
+        return read_dataset(Path(name), TEMPLATE)
+    if known is None:
+        raise DearError(
+            f"There is no folder or file {name}: give a folder with one folder of images for each class, or one of "
+            f"{', '.join(k.name for k in KNOWN)}."
+        )
+    if root is None:
+        raise DearError(f"To use {known.name}, say with --data-root which folder holds {known.folder}.")
+    if not Path(root).is_dir():
+        raise DearError(f"There is no folder {root}: --data-root must be the folder that holds {known.folder}.")
+    return known.read(Path(root))
+
+
+def _read_names(file: Path) -> dict[str, str]:
+    names = read_json(file)
+    if not isinstance(names, dict) or not all(isinstance(name, str) and name.strip() for name in names.values()):
+        raise DearError(f'{file} must hold one JSON object like {{"name as shown": "better name"}}.')
+    return names

@@ -4,13 +4,13 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from dear.backbone import Backbone
 from dear.data.dataset import Dataset
 from dear.data.loading import evaluation_batches
 from dear.errors import DearError
+from dear.evaluation.metrics import accuracy
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,3 @@ def zero_shot(backbone: Backbone, dataset: Dataset) -> ZeroShotResult:
         accuracy(similarity[base, :half], label[base]),
         accuracy(similarity[~base, half:], label[~base] - half),
     )
-
-
-def accuracy(scores: Tensor, labels: Tensor) -> float:
-    """Share (%) of rows of scores [images, classes] whose largest entry is the label's; nan without images."""
-    if not len(labels):
-        return math.nan
-    return 100 * (scores.argmax(-1) == labels).double().mean().item()

@@ -11,6 +11,7 @@ Every tie and empty case is decided here, and none by the order in which heads a
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from dear.errors import DearError
 from dear.roles.rolemap import (
@@ -21,6 +22,7 @@ from dear.roles.rolemap import (
     Head,
     HeadRole,
     Phrase,
+    RoleMap,
 )
 
 # The paper names only its five; 3 and 7 are our reading: the core concepts with most heads in its Table 2,
@@ -106,3 +108,30 @@ def judge_heads(
         )
         for head in phrases
     }
+
+
+def rejudge(role_map: RoleMap, quantile: float) -> RoleMap:
+    """The same heads and phrases with another share of heads at either end of the entropy."""
+    if bare := [head for head, role in role_map.roles.items() if not role.phrases]:
+        raise DearError(
+            f"Head {bare[0][1]} of layer {bare[0][0]} has no phrases in this role map, so another quantile cannot be "
+            "tried: make a map with `dear roles`."
+        )
+    phrases = {head: role.phrases for head, role in role_map.roles.items()}
+    over_core = role_map.origin.get("entropy_over") == "core"
+    judged = judge_heads(phrases, role_map.concepts, role_map.core, quantile, over_core)
+    return replace(role_map, roles=judged, origin={**role_map.origin, "quantile": quantile})
+
+
+def with_core(role_map: RoleMap, core: Sequence[str]) -> RoleMap:
+    """Another set of core attributes: specialised heads become core or other by their concept, the rest stay."""
+    if missing := [concept for concept in core if concept not in role_map.concepts]:
+        raise DearError(f"This role map knows no concept {missing[0]!r}: make one that does with `dear roles`.")
+
+    def role_of(head: HeadRole) -> str:
+        if head.role not in (CORE_ATTRIBUTE, OTHER_SPECIALIZED):
+            return head.role
+        return CORE_ATTRIBUTE if head.concept in core else OTHER_SPECIALIZED
+
+    roles = {at: replace(head, role=role_of(head)) for at, head in role_map.roles.items()}
+    return replace(role_map, roles=roles, core=tuple(core))

@@ -14,13 +14,20 @@ class RunConfig(Config):
     model: str = setting("dear-mini", "OpenCLIP name, hf-hub:NAME, local-dir:FOLDER, or dear-mini")
     pretrained: str | None = setting(None, "OpenCLIP tag or checkpoint file")
     data: str = setting("world:signs", HELP)
+    data_root: str | None = setting(None, "folder that holds the known datasets, as CoOp lays them out")
     template: str | None = setting(None, "prompt with one {} for the class name; default: the dataset's own")
+    class_names: str | None = setting(None, 'JSON file {"name as shown": "better name", ...} to rename classes')
     roles: str = setting("auto", "role map: a file of `dear roles`, or paper, dear-mini; auto: the one that fits")
     role_strategy: str = setting(
         "as_found",
         "for ablations: replace the roles by all_mixed, all_generalization, or a shuffle by the seed",
         choices=("as_found", "all_mixed", "all_generalization", "shuffled"),
     )
+    shuffle_seed: int | None = setting(None, "seed of that shuffle; default: the run's own", low=0)
+    role_quantile: float | None = setting(
+        None, "for ablations: judge the heads again with this share at either end of the entropy", low=0.01, high=0.5
+    )
+    attributes: int | None = setting(None, "for ablations: 3, 5 or 7 core attributes; default: those of the role map")
     validate: bool = setting(False, "also measure accuracy on the validation images after each epoch")
 
 
@@ -38,6 +45,12 @@ class TrainConfig(Config):
     warmup_lr: float = setting(1e-5, "that rate", low=0.0)
     weight_decay: float = setting(5e-4, "AdamW's weight decay", low=0.0)
     classes: str = setting("all", "train on all classes, or on the first half (base)", choices=("all", "base"))
+    fixed_views: int = setting(
+        0,
+        "keep the trunk's states for so many fixed views of each image (in --states) and train on these: cheaper, "
+        "not the same as fresh crops; 0: fresh crops",
+        low=0,
+    )
     workers: int = setting(2, "processes that decode images", low=0)
     precision: str = setting(
         "auto", "bf16 or fp16 on CUDA; auto: bf16 there, fp32 on the CPU", choices=("auto", "fp32", "bf16", "fp16")

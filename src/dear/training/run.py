@@ -6,37 +6,45 @@ from typing import Any
 import torch
 
 from dear.adapter import save_adapter
-from dear.backbone import MINI, Backbone, load_backbone
-from dear.data.augment import TrainingData
+from dear.backbone import load_backbone
+from dear.data.check import check_before_training
 from dear.data.dataset import Dataset, Example, ImageFile
 from dear.data.loading import evaluation_batches
 from dear.data.resolve import resolve_dataset
 from dear.errors import DearError
-from dear.evaluation.zero_shot import accuracy
+from dear.evaluation.metrics import accuracy, harmonic_mean
 from dear.files import read_json, write_json
 from dear.methods.config import DearConfig
 from dear.methods.dear import Dear
-from dear.roles.rolemap import RoleMap
 from dear.runtime import pick_device, seed_everything
 from dear.training.config import RunConfig, TrainConfig
 from dear.training.loop import fit
+from dear.training.roles import pick_roles
+from dear.training.states import training_data
 
 
 def train_run(
-    run: RunConfig, method: DearConfig, train: TrainConfig, out: Path, resume: bool = False
+    run: RunConfig,
+    method: DearConfig,
+    train: TrainConfig,
+    out: Path,
+    resume: bool = False,
+    states: Path | None = None,
 ) -> dict[str, float]:
-    """Trains, writes everything into `out`, and returns the test accuracies (%)."""
+    """Trains, writes everything into `out`, and returns the test accuracies (%). `states`: where fixed views live."""
     config = {**run.to_json(), **method.to_json(), **train.to_json()}
     _check_folder(out, config, resume)
-    dataset = resolve_dataset(run.data, run.template).few_shot(train.shots, train.seed)
+    dataset = resolve_dataset(run.data, run.template, run.class_names, run.data_root)
+    dataset = dataset.few_shot(train.shots, train.seed)
+    check_before_training(dataset, train.shots)
     trained = dataset.base() if train.classes == "base" else dataset
     backbone = load_backbone(run.model, run.pretrained, device=pick_device(train.device))
     seed_everything(train.seed)
-    model = Dear(backbone, pick_roles(run, backbone, train.seed), method)
+    model = Dear(backbone, pick_roles(run, train.seed), method)
     write_json(out / "config.json", config)  # only now: what could not start leaves no folder behind
     write_json(out / "few_shot.json", {"train": _listed(trained.train), "val": _listed(trained.val)})
     model.set_prompts(trained.prompts)
-    data = TrainingData(trained.train, backbone, train.seed, train.batch, train.workers)
+    data = training_data(trained.train, backbone, model.first_layer, train, states)
     validate = (lambda: evaluate(model, trained.val, "validation")) if run.validate and trained.val else None
     fit(model, data, train, out, validate)
     save_adapter(out, model, trained.classes, trained.template)
@@ -54,8 +62,7 @@ def test_accuracies(model: Dear, dataset: Dataset, classes: str) -> dict[str, fl
     for name, half in (("base", dataset.base()), ("novel", dataset.novel())):
         model.set_prompts(half.prompts)
         result[name] = evaluate(model, half.test, f"test, {name}")
-    total = sum(result.values())
-    return {**result, "hm": 2 * result["base"] * result["novel"] / total if total else 0.0}
+    return {**result, "hm": harmonic_mean(result["base"], result["novel"])}
 
 
 @torch.no_grad()
@@ -70,23 +77,6 @@ def evaluate(model: Dear, examples: tuple[Example, ...], title: str, inference: 
         scores.append(model.logits(features, text, inference).cpu())
         labels.append(label)
     return accuracy(torch.cat(scores), torch.cat(labels))
-
-
-def pick_roles(run: RunConfig, backbone: Backbone, seed: int) -> RoleMap:
-    if run.roles != "auto":
-        roles = RoleMap.load(run.roles) if Path(run.roles).is_file() else RoleMap.preset(run.roles)
-    elif run.model == MINI:
-        roles = RoleMap.preset(MINI)
-    elif run.model.startswith("ViT-B-16") and run.pretrained == "openai":
-        roles = RoleMap.preset("paper")
-    else:
-        raise DearError(
-            f"There is no ready role map for {run.model}: make one with `dear roles`, or give --roles paper if it is "
-            "OpenAI's ViT-B/16."
-        )
-    if run.role_strategy == "shuffled":
-        return roles.shuffled(seed)
-    return roles if run.role_strategy == "as_found" else getattr(roles, run.role_strategy)()
 
 
 def _check_folder(out: Path, config: dict[str, Any], resume: bool) -> None:

@@ -1,0 +1,167 @@
+"""What is wrong with a dataset, found before anything is trained on it."""
+
+import hashlib
+import os
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from PIL import Image
+from tqdm import tqdm
+
+from dear.data.dataset import UNREADABLE, Dataset, ImageFile
+from dear.data.splits import SPLITS
+from dear.errors import DearError
+
+T = TypeVar("T")
+Pairs = list[tuple[Path, Path]]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """`leaked`: (in train, in test); `duplicates`: split -> (copy, first of its kind); `small`: (class, images)."""
+
+    unreadable: list[tuple[Path, str]]
+    leaked: Pairs
+    duplicates: dict[str, Pairs]
+    small: list[tuple[str, int]]
+    same_name: list[str]
+    shots: int
+
+    def warnings(self) -> list[str]:
+        """One line for each thing that does not keep a run from starting."""
+        lines = []
+        if self.leaked:
+            one, other = self.leaked[0]
+            lines.append(
+                f"training images that are also in test (same bytes): {len(self.leaked)}, such as {one} and {other}; "
+                "test accuracy will look too good, remove one of each"
+            )
+        for split, pairs in self.duplicates.items():
+            one, other = pairs[0]
+            lines.append(
+                f"images twice in {split} (same bytes): {len(pairs)}, such as {one} and {other}; keep one of each"
+            )
+        if self.small:
+            some = ", ".join(f"{name}: {count}" for name, count in self.small[:3])
+            lines.append(
+                f"classes with fewer than {self.shots} training images: {len(self.small)} "
+                f"({some}{', ...' if len(self.small) > 3 else ''}); add some, or they are trained on what they have"
+            )
+        if self.same_name:
+            some = ", ".join(self.same_name[:3])
+            lines.append(f"names that more than one class has: {some}; give each class a name of its own")
+        return lines
+
+    def refuse_unreadable(self) -> None:
+        """Up to three are named, and how many there are."""
+        if not self.unreadable:
+            return
+        if len(self.unreadable) == 1:
+            path, why = self.unreadable[0]
+            raise DearError(f"The image {path} cannot be read ({why}): repair or remove it.")
+        some = ", ".join(str(path) for path, _ in self.unreadable[:3])
+        raise DearError(f"The images {some}{', ...' if len(self.unreadable) > 3 else ''} cannot be read "
+                        f"({len(self.unreadable)} in all): repair or remove them.")  # fmt: skip
+
+
+def problems(dataset: Dataset, shots: int) -> Findings:
+    """Looks at the files of all three splits; pictures that are not files (Attribute World) cost nothing."""
+    files = {s: [e.picture.path for e in getattr(dataset, s) if isinstance(e.picture, ImageFile)] for s in SPLITS}
+    every = list(dict.fromkeys(path for paths in files.values() for path in paths))
+    reasons = _on_threads(why_unreadable, every, "reading images")
+    content = _contents(every)
+    first = {split: _first_of_each(paths, content) for split, paths in files.items()}
+    leaked = [(p, first["test"][content[p]]) for p in dict.fromkeys(files["train"]) if content[p] in first["test"]]
+    duplicates = {split: _copies(paths, content, first[split]) for split, paths in files.items()}
+    images = Counter(example.label for example in dataset.train)
+    few = [(name, images[label]) for label, name in enumerate(dataset.classes) if images[label] < shots]
+    return Findings(
+        [(path, why) for path, why in zip(every, reasons, strict=True) if why],
+        leaked,
+        {split: pairs for split, pairs in duplicates.items() if pairs},
+        few if dataset.train else [],
+        [name for name, count in Counter(dataset.classes).items() if count > 1],
+        shots,
+    )
+
+
+def check_before_training(dataset: Dataset, shots: int) -> None:
+    """Shows what will be trained on, warns on stderr, and refuses what cannot work."""
+    if not dataset.train:
+        raise DearError(f"{dataset.name} has no training images: train on another dataset, and test on this one.")
+    findings = problems(dataset, shots)
+    findings.refuse_unreadable()
+    if not dataset.test:
+        raise DearError(f"{dataset.name} has no test images: add a test split, or more images for each class.")
+    print(describe(dataset))
+    for line in findings.warnings():
+        print(f"dear: warning: {line}", file=sys.stderr)
+
+
+def describe(dataset: Dataset) -> str:
+    """The task in a few lines, with as many class names as fit in three."""
+    counts = f"{len(dataset.train)} / {len(dataset.val)} / {len(dataset.test)} images to train / validate / test"
+    names = textwrap.wrap(
+        f"{len(dataset.classes)} classes: {', '.join(dataset.classes)}", 118, max_lines=3, placeholder=" ..."
+    )
+    note = [dataset.note] if dataset.note else []
+    return "\n".join([f"{dataset.name}: {counts}", f"prompt: {dataset.template}", *names, *note])
+
+
+def why_unreadable(path: Path) -> str:
+    """Empty if the image can be read to its end."""
+    try:
+        with Image.open(path) as image:
+            image.draft("RGB", (1, 1))  # a JPEG is read to its end all the same, but made small: 1.5 times as fast
+            image.convert("RGB")
+    except UNREADABLE as error:
+        return str(error)
+    return ""
+
+
+def _contents(paths: Sequence[Path]) -> dict[Path, str]:
+    """Equal for equal bytes. Only files of the same size are read."""
+    sizes = {path: path.stat().st_size if path.is_file() else -1 for path in paths}
+    alike = Counter(sizes.values())
+    read = [path for path in paths if sizes[path] >= 0 and alike[sizes[path]] > 1]
+    hashes = dict(zip(read, _on_threads(_sha256, read, "comparing images"), strict=True))
+    return {path: hashes.get(path, str(path)) for path in paths}
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:  # it is among the unreadable already
+        return str(path)
+
+
+def _first_of_each(paths: Iterable[Path], content: dict[Path, str]) -> dict[str, Path]:
+    first: dict[str, Path] = {}
+    for path in paths:
+        first.setdefault(content[path], path)
+    return first
+
+
+def _copies(paths: Sequence[Path], content: dict[Path, str], first: dict[str, Path]) -> Pairs:
+    """Every image but the first of its kind, with that first; a path that is listed twice is its own copy."""
+    seen: set[str] = set()
+    pairs = []
+    for path in paths:
+        if content[path] in seen:
+            pairs.append((path, first[content[path]]))
+        seen.add(content[path])
+    return pairs
+
+
+def _on_threads(function: Callable[[Path], T], paths: Sequence[Path], title: str) -> list[T]:
+    """Pillow and hashlib let other threads run while they work."""
+    if not paths:
+        return []
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        return list(tqdm(pool.map(function, paths), title, len(paths), leave=False, unit="image", disable=None))

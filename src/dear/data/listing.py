@@ -1,0 +1,65 @@
+"""One's own pictures in a list: a CSV or JSONL file of path, label and, if wanted, split."""
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from dear.data.dataset import Dataset, Example, ImageFile
+from dear.data.splits import SPLITS, make_dataset, split_by_rule
+from dear.errors import DearError
+
+
+def read_listing(file: Path, template: str) -> Dataset:
+    """Relative paths start at the file's folder. Without a split column, the fixed rule for class folders."""
+    rows = list(_rows(file))
+    classes = sorted({label for _, _, label, _ in rows}, key=_numbers_by_size)
+    if len(classes) < 2:
+        raise DearError(f"{file} names {len(classes)} classes: it needs images of at least two.")
+    number = {label: i for i, label in enumerate(classes)}
+    names = [label.replace("_", " ") for label in classes]
+    if all(split is None for *_, split in rows):
+        files: list[list[Path]] = [[] for _ in classes]
+        for _, path, label, _ in rows:
+            files[number[label]].append(path)
+        return split_by_rule(file.stem, names, template, files)
+    for line, _, _, split in rows:
+        if split not in SPLITS:
+            raise DearError(f"{file}, line {line}: split must be train, val or test, not {split or 'empty'}.")
+    splits = [[Example(ImageFile(path), number[label]) for _, path, label, of in rows if of == s] for s in SPLITS]
+    return make_dataset(file.stem, names, template, splits)
+
+
+def _rows(file: Path) -> Iterator[tuple[int, Path, str, str | None]]:
+    """(line, path, label, split) of each row; split is None where the file has none."""
+    for line, row in _records(file):
+        path, label, split = (row.get(key) for key in ("path", "label", "split"))
+        if path in (None, "") or label in (None, ""):
+            raise DearError(f"{file}, line {line}: each row needs a path and a label.")
+        image = file.parent / str(path)
+        if not image.is_file():
+            raise DearError(f"{file}, line {line} names {path}, but there is no file {image}: correct the path.")
+        yield line, image, str(label), None if split is None else str(split).strip()
+
+
+def _records(file: Path) -> Iterator[tuple[int, dict]]:
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as stream:  # spreadsheets like to write a byte order mark
+            if file.suffix.lower() == ".csv":
+                reader = csv.DictReader(stream, skipinitialspace=True)
+                if not {"path", "label"} <= set(reader.fieldnames or ()):
+                    raise DearError(f"The first line of {file} must be path,label or path,label,split.")
+                yield from ((reader.line_num, row) for row in reader)
+                return
+            for line, text in enumerate(stream, 1):
+                if text.strip():
+                    row = json.loads(text)
+                    if not isinstance(row, dict):
+                        raise ValueError(f'line {line} is not an object like {{"path": ..., "label": ...}}')
+                    yield line, row
+    except (OSError, ValueError, csv.Error) as error:
+        raise DearError(f"{file} cannot be read as a list of images: {error}.") from None
+
+
+def _numbers_by_size(label: str) -> tuple[int, str]:
+    return (int(label), "") if label.isdecimal() else (0, label)

@@ -1,0 +1,58 @@
+"""From labelled files to a dataset: a split JSON in CoOp's form, or a fixed rule where nobody has made a split."""
+
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from dear.data.dataset import Dataset, Example, ImageFile
+from dear.errors import DearError
+from dear.files import read_json
+
+SPLITS = ("train", "val", "test")
+
+
+def read_split(file: Path, places: Sequence[Path], template: str, name: str) -> Dataset:
+    """{"train": [[path, label, class name], ...], "val": ..., "test": ...}; the images lie in one of `places`.
+
+    Underscores in class names become spaces, as CoOp does it in its prompts.
+    """
+    value = read_json(file)
+    try:
+        entries = {split: [(str(p), int(label), str(name)) for p, label, name in value.get(split, [])]
+                   for split in SPLITS}  # fmt: skip
+    except (AttributeError, TypeError, ValueError):
+        raise DearError(f"{file} is not a split file: each entry must be [path, label, class name].") from None
+    if not entries["train"]:
+        raise DearError(f'{file} has no training images: it needs a list under "train".')
+    names = {label: name.replace("_", " ") for split in entries.values() for _, label, name in split}
+    if sorted(names) != list(range(len(names))):
+        raise DearError(f"{file} must number its classes from 0 without gaps.")
+    first = entries["train"][0][0]
+    images = next((place for place in places if (place / first).is_file()), None)
+    if images is None:
+        raise DearError(f"{file} names the image {first}, but there is no {places[0] / first}: put the images there.")
+    splits = [[Example(ImageFile(images / p), label) for p, label, _ in split] for split in entries.values()]
+    return make_dataset(name, [names[i] for i in range(len(names))], template, splits)
+
+
+def split_by_rule(name: str, classes: Sequence[str], template: str, files: Sequence[Sequence[Path]]) -> Dataset:
+    """CoOp's rule: the files of each class are shuffled, then half are train, a fifth val, the rest test.
+
+    The shuffle starts from the same seed for each class, so the split is the same every time.
+    """
+    splits: list[list[Example]] = [[], [], []]
+    for label, paths in enumerate(files):
+        shuffled = sorted(paths)
+        random.Random(0).shuffle(shuffled)
+        train, val = max(1, round(0.5 * len(shuffled))), round(0.2 * len(shuffled))
+        parts = (shuffled[:train], shuffled[train : train + val], shuffled[train + val :])
+        for split, part in zip(splits, parts, strict=True):
+            split += [Example(ImageFile(path), label) for path in part]
+    return make_dataset(name, classes, template, splits)
+
+
+def make_dataset(
+    name: str, classes: Sequence[str], template: str, splits: Iterable[Iterable[Example]], note: str = ""
+) -> Dataset:
+    train, val, test = (tuple(split) for split in splits)
+    return Dataset(name, tuple(classes), template, train, val, test, note)

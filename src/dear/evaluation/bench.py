@@ -1,0 +1,120 @@
+"""Running a grid of cells: what is done is skipped, what was interrupted goes on, and nothing finished is lost."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from dear.config import Config
+from dear.errors import DearError
+from dear.evaluation.cells import PROTOCOLS, Cell, run_cell
+from dear.evaluation.methods import BACKBONE_SETTINGS, find_method
+from dear.evaluation.metrics import harmonic_mean
+from dear.evaluation.workbench import Workbench
+from dear.files import read_json, write_text
+from dear.methods.config import DearConfig
+from dear.training.config import RunConfig, TrainConfig
+
+FEW_SHOTS = (1, 2, 4, 8, 16)
+CELLS, WORK = "cells", "work"
+
+# What a cell says itself, or what changes how fast and where it runs but not what comes out.
+_NOT_SETTINGS = {"data", "data_root", "seed", "shots", "classes", "workers", "device", "tensorboard", "validate"}
+
+
+def cell_settings(method: str, configs: Sequence[Config]) -> dict[str, Any]:
+    """The settings that decide the result of a method: of the references, only the backbone's."""
+    merged = {name: value for config in configs for name, value in config.to_json().items()}
+    if method == "dear":
+        return {name: value for name, value in merged.items() if name not in _NOT_SETTINGS}
+    return {name: merged[name] for name in BACKBONE_SETTINGS}
+
+
+def plan(
+    protocol: str,
+    datasets: Sequence[str],
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    configs: tuple[RunConfig, TrainConfig, DearConfig],
+    shots: Sequence[int] = (),
+    targets: Sequence[str] = (),
+    split: str = "test",
+) -> list[Cell]:
+    """All cells of a grid, cheap methods first. Of several datasets, cross-dataset trains on the first."""
+    if protocol not in PROTOCOLS:
+        raise DearError(f"There is no protocol {protocol!r}: choose from {', '.join(PROTOCOLS)}.")
+    transfer = protocol in ("cross-dataset", "domain")
+    if transfer and not targets:
+        raise DearError(f"{protocol} needs datasets to test on: give them after --targets.")
+    if targets and not transfer:
+        raise DearError(f"--targets belongs to cross-dataset and domain, not to {protocol}.")
+    if transfer and split != "test":
+        raise DearError(f"{protocol} is measured on test images: leave --split out.")
+    for method in methods:
+        find_method(method)
+    shots = shots or (FEW_SHOTS if protocol == "few-shot" else (configs[1].shots,))
+    return [
+        Cell(protocol, dataset, method, seed, count, cell_settings(method, configs), tuple(targets), split)
+        for seed in seeds
+        for dataset in datasets
+        for method in sorted(methods, key=lambda name: name == "dear")
+        for count in shots
+    ]
+
+
+def run_cells(cells: Sequence[Cell], out: Path, bench: Workbench, other_settings: bool = False) -> list[dict[str, Any]]:
+    """The results of all cells, in order; those that `out` holds already are read, not run."""
+    if not other_settings:
+        _refuse_other_settings(cells, out)
+    by_name = {cell.name: cell for cell in cells}
+    paths = {name: out / CELLS / f"{name}.json" for name in by_name}
+    results = {name: read_json(path) for name, path in paths.items() if path.exists()}
+    if results:
+        print(f"{len(results)} of {len(by_name)} cells are done already")
+    with tqdm(total=len(by_name), initial=len(results), desc="cells", unit="cell", disable=None) as bar:
+        for name, cell in by_name.items():
+            if name in results:
+                continue
+            bar.set_postfix_str(str(cell))
+            work = out / WORK / name
+            results[name] = run_cell(cell, bench, work)
+            write_text(paths[name], json.dumps(results[name], ensure_ascii=False) + "\n")
+            shutil.rmtree(work, ignore_errors=True)
+            bar.update()
+            bar.write(f"{cell}: {_in_short(results[name])}")
+    return [results[name] for name in by_name]
+
+
+def _refuse_other_settings(cells: Sequence[Cell], out: Path) -> None:
+    """A table that mixes settings must be asked for."""
+
+    def place(cell: Mapping[str, Any]) -> tuple[Any, ...]:
+        variant = cell["variant"] and (cell["variant"]["ablation"], cell["variant"]["value"])
+        keys = ("protocol", "dataset", "method", "seed", "shots", "split")
+        return (*(cell[key] for key in keys), tuple(cell["targets"]), variant)
+
+    there = {}
+    for path in sorted((out / CELLS).glob("*.json")):
+        stored = read_json(path)["cell"]
+        there[place(stored)] = stored["settings"]
+    for cell in cells:
+        settings = there.get(place(cell.to_json()), cell.settings)
+        if changed := sorted(
+            k for k in settings.keys() | cell.settings.keys() if settings.get(k) != cell.settings.get(k)
+        ):
+            raise DearError(
+                f"{out} holds {cell} with other settings ({', '.join(changed)}): choose another --out, or add "
+                "--other-settings to keep both."
+            )
+
+
+def _in_short(result: Mapping[str, Any]) -> str:
+    found = result["evaluations"]
+    chosen = [e for e in found if e["inference"] != "decoupled"]
+    said = [f"{Path(e['name']).name} {e['accuracy']:.1f}" for e in chosen]
+    if [e["name"] for e in chosen] == ["base", "novel"]:
+        said.append(f"HM {harmonic_mean(chosen[0]['accuracy'], chosen[1]['accuracy']):.1f}")
+    return f"{', '.join(said)}  ({sum(result['seconds'].values()):.0f} s)"

@@ -1,0 +1,65 @@
+"""What is measured on a set of labelled images: accuracy and its uncertainty, by class, confusions, calibration."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_BINS = 15  # of confidence, as in Guo et al. 2017
+_RESAMPLES = 1000
+
+
+def harmonic_mean(base: float, novel: float) -> float:
+    return 2 * base * novel / (base + novel) if base + novel else 0.0
+
+
+def accuracy(scores: Tensor, labels: Tensor) -> float:
+    """Share (%) of rows of scores [images, classes] whose largest entry is the label's; nan without images."""
+    if not len(labels):
+        return math.nan
+    return 100 * (scores.argmax(-1) == labels).double().mean().item()
+
+
+def evaluation(logits: Tensor, labels: Tensor, classes: Sequence[str]) -> dict[str, Any]:
+    """All metrics (in %) of logits [images, classes] against labels [images], ready for JSON."""
+    chosen = logits.argmax(-1)
+    right = chosen == labels
+    of_class = {name: right[labels == i] for i, name in enumerate(classes)}
+    return {
+        "images": len(labels),
+        "accuracy": accuracy(logits, labels),
+        "interval": bootstrap_interval(right),
+        "ece": calibration_error(logits, labels),
+        "per_class": {name: 100 * hits.float().mean().item() for name, hits in of_class.items() if len(hits)},
+        "confused": confusions(chosen, labels),
+    }
+
+
+def confusions(chosen: Tensor, labels: Tensor) -> list[list[int]]:
+    """The confusion matrix off its diagonal, without its zeros: [true, chosen, images], most frequent first."""
+    wrong = chosen != labels
+    if not wrong.any():
+        return []
+    pairs, counts = torch.stack([labels[wrong], chosen[wrong]], 1).unique(dim=0, return_counts=True)
+    listed = [[true, given, count] for (true, given), count in zip(pairs.tolist(), counts.tolist(), strict=True)]
+    return sorted(listed, key=lambda item: -item[2])
+
+
+def calibration_error(logits: Tensor, labels: Tensor) -> float:
+    """Expected calibration error: |accuracy - confidence| of each bin of confidence, weighted by its images, in %."""
+    confidence, chosen = logits.float().softmax(-1).max(-1)
+    right = (chosen == labels).float()
+    of_image = (confidence * _BINS).long().clamp(max=_BINS - 1)
+    gaps = torch.zeros(_BINS).index_add(0, of_image, right - confidence)  # images in the bin x its gap
+    return 100 * gaps.abs().sum().item() / len(labels)
+
+
+def bootstrap_interval(right: Tensor) -> list[float]:
+    """95% interval of the accuracy (%) when the test images are drawn anew, with a fixed seed."""
+    outcomes = right.cpu().numpy().astype(np.float64)
+    rng = np.random.default_rng(0)
+    means = [outcomes[rng.integers(len(outcomes), size=len(outcomes))].mean() for _ in range(_RESAMPLES)]
+    return [100 * float(q) for q in np.percentile(means, (2.5, 97.5))]
