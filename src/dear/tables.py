@@ -1,17 +1,29 @@
-"""One small table that prints as text, Markdown or CSV."""
+"""One small table that prints as text, Markdown, CSV or LaTeX."""
 
 import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import SupportsFloat
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", "±": r"$\pm$", "−": "$-$", "–": "--", "→": r"$\rightarrow$",
+    "[": "{[}",  # \\ takes a bracket at the start of the next row for its own argument
+}  # fmt: skip
 
 
 @dataclass
 class Table:
-    """Rows of cells under a header. Cells are shown with `str`; floats with one decimal; None as missing."""
+    """Rows of cells under a header. Cells are shown with `str`; floats with one decimal; None as missing.
+
+    `bold` holds the (row, column) of cells that Markdown and LaTeX stress.
+    """
 
     header: Sequence[str]
     rows: list[Sequence[object]] = field(default_factory=list)
+    bold: set[tuple[int, int]] = field(default_factory=set)
 
     def add(self, *cells: object) -> None:
         if len(cells) != len(self.header):
@@ -21,10 +33,14 @@ class Table:
     def cells(self) -> list[list[str]]:
         return [[_show(cell) for cell in row] for row in self.rows]
 
+    def numeric(self) -> list[bool]:
+        """Which columns hold nothing but numbers (or what is missing), and are aligned on the right."""
+        return [all(_is_number(row[i]) for row in self.rows) for i in range(len(self.header))]
+
     def text(self) -> str:
         lines = [list(self.header), *self.cells()]
         widths = [max(len(line[i]) for line in lines) for i in range(len(self.header))]
-        numeric = [all(_is_number(row[i]) for row in self.rows) for i in range(len(self.header))]
+        numeric = self.numeric()
 
         def render(line: list[str]) -> str:
             pairs = zip(line, widths, numeric, strict=True)
@@ -33,8 +49,12 @@ class Table:
         return "\n".join([render(lines[0]), "  ".join("-" * w for w in widths), *map(render, lines[1:])])
 
     def markdown(self) -> str:
-        lines = ["| " + " | ".join(self.header) + " |", "|" + "---|" * len(self.header)]
-        return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in self.cells()])
+        def render(cells: Sequence[str]) -> str:
+            # A bar would end the cell, "<" would begin HTML.
+            return "| " + " | ".join(c.replace("|", r"\|").replace("<", "&lt;") for c in cells) + " |"
+
+        lines = [render(self.header), "|" + "---|" * len(self.header)]
+        return "\n".join(lines + [render(row) for row in self._stressed(self.cells(), "**", "**")])
 
     def csv(self) -> str:
         out = io.StringIO()
@@ -43,12 +63,31 @@ class Table:
         writer.writerows(self.cells())
         return out.getvalue()
 
+    def latex(self) -> str:
+        """A tabular with the rules of the package booktabs."""
+        columns = "".join("r" if numeric else "l" for numeric in self.numeric())
+        escaped = [[_latex(cell) for cell in row] for row in self.cells()]
+        lines = [" & ".join(row) + r" \\" for row in self._stressed(escaped, r"\textbf{", "}")]
+        header = " & ".join(map(_latex, self.header)) + r" \\"
+        body = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule", *lines, r"\bottomrule"]
+        return "\n".join([*body, r"\end{tabular}", ""])
+
+    def _stressed(self, rows: list[list[str]], before: str, after: str) -> list[list[str]]:
+        return [
+            [before + cell + after if (r, c) in self.bold else cell for c, cell in enumerate(row)]
+            for r, row in enumerate(rows)
+        ]
+
 
 def _is_number(cell: object) -> bool:
-    return cell is None or isinstance(cell, (int, float))
+    return cell is None or isinstance(cell, SupportsFloat)
 
 
 def _show(cell: object) -> str:
     if cell is None:
         return "-"
     return f"{cell:.1f}" if isinstance(cell, float) else str(cell)
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(letter, letter) for letter in text)

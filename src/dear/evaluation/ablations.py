@@ -33,7 +33,6 @@ def ablations(roles: RoleMap) -> dict[str, Ablation]:
     losses = {
         "CE": {"lambda_reg": 0.0, "lambda_fusion": 0.0},
         "CE + reg": {"lambda_fusion": 0.0},
-        "CE + fusion": {"lambda_reg": 0.0},
         "CE + reg + fusion": {},
     }
     layers: dict[str, Changes] = {str(roles.layers[0]): {"first_layer": None}}

@@ -1,0 +1,27 @@
+"""dear report: tables and figures of finished benchmark cells."""
+
+import argparse
+from pathlib import Path
+
+_MOST_MISSING = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="what `dear bench` or `dear ablate` wrote")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: report in the first DIR)")
+
+
+def run(args: argparse.Namespace) -> None:
+    from dear.evaluation.report_page import write_report
+
+    out = args.out or args.folders[0] / "report"
+    chapters = write_report(args.folders, out)
+    for chapter in chapters:
+        for block in chapter.blocks:
+            if block.main:
+                print(f"{block.title}\n{block.note}\n\n{block.table.text()}\n")
+        if chapter.missing:
+            more = len(chapter.missing) - _MOST_MISSING
+            print("missing:", "; ".join(chapter.missing[:_MOST_MISSING]) + (f"; and {more} more" if more > 0 else ""))
+            print()
+    print(f"wrote {out / 'results.html'}, results.md, tables/ and figures/ beside it")
