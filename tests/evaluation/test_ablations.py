@@ -1,0 +1,93 @@
+"""Ablations: every one of the paper's, each row one run, and the default run once."""
+
+from pathlib import Path
+
+import pytest
+
+from dear.cli import main
+from dear.errors import DearError
+from dear.evaluation.ablations import NAMES, ablation_cells, ablations, choose
+from dear.evaluation.bench import plan
+from dear.methods.config import DearConfig
+from dear.roles.entropy import rejudge, with_core
+from dear.roles.rolemap import CORE_ATTRIBUTE, GENERALIZATION, MIXED, OTHER_SPECIALIZED, RoleMap
+from dear.training.config import RunConfig, TrainConfig
+from dear.training.roles import pick_roles
+
+CONFIGS = (RunConfig(), TrainConfig(), DearConfig())
+MINI = RoleMap.preset("dear-mini")
+
+
+def test_every_ablation_is_known_and_has_its_default_once() -> None:
+    known = ablations(MINI)
+    assert set(known) == set(NAMES)
+    defaults = plan("base-to-novel", ["world:signs"], ["dear"], [1, 2], CONFIGS)
+    cells = ablation_cells(defaults, known, MINI)
+    assert len({cell.name for cell in cells}) == len(cells)  # no two rows are the same run
+    for name, ablation in known.items():
+        mine = [c for c in cells if c.variant and c.variant["ablation"] == name]
+        assert len(mine) == 2 * (len(ablation.values) - 1)
+        assert {c.variant["default_value"] for c in mine} < set(ablation.values)
+        for cell in mine:
+            changed = {k for k, v in cell.settings.items() if v != defaults[0].settings[k]}
+            assert changed
+            assert changed <= set(ablation.values[cell.variant["value"]])
+
+
+def test_every_row_can_be_configured() -> None:
+    """A change that no config accepts, or a role map that cannot follow, would fail only after hours."""
+    defaults = plan("base-to-novel", ["world:signs"], ["dear"], [1], CONFIGS)
+    for cell in ablation_cells(defaults, ablations(MINI), MINI):
+        TrainConfig.pick(cell.settings)
+        config, roles = DearConfig.pick(cell.settings), pick_roles(RunConfig.pick(cell.settings), seed=1)
+        roles.for_layers(config.first_layer or roles.layers[0])
+
+
+def test_a_default_that_was_changed_is_the_row_it_became() -> None:
+    defaults = plan("base-to-novel", ["world:signs"], ["dear"], [1], (*CONFIGS[:2], DearConfig(beta=0.6)))
+    rows = {c.variant["value"]: c.variant["default_value"] for c in ablation_cells(defaults, ablations(MINI), MINI)[1:]
+            if c.variant and c.variant["ablation"] == "beta"}  # fmt: skip
+    assert set(rows.values()) == {"0.6"}
+    assert "0.9" in rows
+
+
+def test_a_map_without_phrases_has_no_threshold_to_move() -> None:
+    known = ablations(RoleMap.preset("paper"))
+    assert "threshold" not in known
+    with pytest.raises(DearError, match="needs a role map with phrases"):
+        choose(["threshold"], known)
+    with pytest.raises(DearError, match="choose from masks"):
+        choose(["colour"], known)
+    assert choose(["all"], known) == known
+    with pytest.raises(DearError, match="has no phrases"):
+        rejudge(RoleMap.preset("paper"), 0.3)
+
+
+def test_a_wider_quantile_makes_more_heads_special() -> None:
+    def extremes(quantile: float) -> int:
+        return sum(role.role != MIXED for role in rejudge(MINI, quantile).roles.values())
+
+    assert rejudge(MINI, 0.2).roles == MINI.roles  # the map's own quantile
+    assert extremes(0.1) < extremes(0.2) <= extremes(0.3) <= extremes(0.4)
+
+
+def test_another_core_moves_only_specialised_heads() -> None:
+    paper = RoleMap.preset("paper")
+    for core in (("texture", "object", "location"), (*paper.core, "human", "text")):
+        changed = with_core(paper, core)
+        assert changed.tokens == core
+        for at, head in changed.roles.items():
+            if head.role in (MIXED, GENERALIZATION):
+                assert head == paper[at]
+            else:
+                assert head.role == (CORE_ATTRIBUTE if head.concept in core else OTHER_SPECIALIZED)
+    with pytest.raises(DearError, match="knows no concept"):
+        with_core(paper, ("smell",))
+
+
+def test_ablate_refuses_unknown_names_at_once(tmp_path: Path, capsys) -> None:
+    assert main(["ablate", "colour", "--out", str(tmp_path / "out")]) == 2
+    assert "There is no ablation 'colour'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert main(["ablate", "masks", "--attributes", "4", "--out", str(tmp_path / "out"), "--seeds", "1"]) == 2
+    assert "3, 5 or 7" in capsys.readouterr().err
