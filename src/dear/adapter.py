@@ -74,9 +74,9 @@ def load_adapter(
     backbone.identity.require_same(identity, f"The adapter in {folder}")
     model = Dear(backbone, RoleMap.from_json(config["roles"]), DearConfig(**config["settings"]))
     model.load_state_dict(load_file(folder / WEIGHTS))
-    classes = tuple(config["classes"] if classes is None else classes)
-    if len(set(classes)) != len(classes):
+    if classes is not None and len(set(classes)) != len(classes):  # ImageNet's own names have two such pairs
         raise DearError("A class name is given twice: make the names differ.")
+    classes = tuple(config["classes"] if classes is None else classes)
     template = template or config["template"]
     model.set_prompts([template.format(name) for name in classes])
     return Adapter(model.eval().requires_grad_(False), classes, template)

@@ -7,6 +7,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.data.resolve import HELP
 
     add_backbone_arguments(parser)
+    parser.add_argument("--data-root", metavar="DIR", help="folder that holds the known datasets")
     parser.add_argument("--data", nargs="+", metavar="DATA", help=f"{HELP} (default: all tasks of Attribute World)")
 
 
@@ -26,7 +27,7 @@ def run(args: argparse.Namespace) -> None:
     from dear.runtime import pick_device
     from dear.tables import Table
 
-    datasets = [resolve_dataset(name) for name in args.data or [f"world:{task}" for task in TASKS]]
+    datasets = [resolve_dataset(name, root=args.data_root) for name in args.data or [f"world:{task}" for task in TASKS]]
     backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
     table = Table(["data", "classes", "images", "chance", "all", "base", "novel"])
     for dataset in datasets:

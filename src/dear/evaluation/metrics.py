@@ -27,7 +27,9 @@ def evaluation(logits: Tensor, labels: Tensor, classes: Sequence[str]) -> dict[s
     """All metrics (in %) of logits [images, classes] against labels [images], ready for JSON."""
     chosen = logits.argmax(-1)
     right = chosen == labels
-    of_class = {name: right[labels == i] for i, name in enumerate(classes)}
+    # Two classes may have the same name (ImageNet has two such pairs): the second gets its number.
+    names = [name if name not in classes[:i] else f"{name} ({i})" for i, name in enumerate(classes)]
+    of_class = {name: right[labels == i] for i, name in enumerate(names)}
     return {
         "images": len(labels),
         "accuracy": accuracy(logits, labels),

@@ -33,6 +33,15 @@ def _backbone(task: Task) -> Backbone:
     return task.bench.backbone(task.settings["model"], task.settings["pretrained"])
 
 
+def _positions(trained: Sequence[str], asked: Sequence[str]) -> list[int | None]:
+    """Where each class that is asked for stands among those trained on. Names alone would not do: ImageNet has two
+    that it gives to two classes each."""
+    if tuple(trained) == tuple(asked):
+        return list(range(len(asked)))
+    place = {name: i for i, name in enumerate(trained)}
+    return [place.get(name) for name in asked]
+
+
 class ZeroShot:
     """Class feature against the text features of the classes, averaged over templates."""
 
@@ -72,7 +81,7 @@ class LinearProbe:
 
     def __init__(self, task: Task) -> None:
         self.bench, self.backbone = task.bench, _backbone(task)
-        self.classes = list(task.data.classes)
+        self.classes = task.data.classes
         images = self.bench.features(self.backbone, task.data.train, "probe")
         labels = torch.tensor([e.label for e in task.data.train], device=images.device)
         fitted = {decay: _logistic(images, labels, len(self.classes), decay) for decay in _PROBE_WEIGHTS}
@@ -87,9 +96,9 @@ class LinearProbe:
         self.parameters = self.weight.numel() + self.bias.numel()
 
     def logits(self, data: Dataset, examples: Sequence[Example]) -> dict[str, Tensor]:
-        if not set(data.classes) <= set(self.classes):
+        rows = _positions(self.classes, data.classes)
+        if None in rows:
             return {}
-        rows = [self.classes.index(name) for name in data.classes]
         images = self.bench.features(self.backbone, examples, data.name)
         return {PLAIN: (images @ self.weight[rows].T + self.bias[rows]).cpu()}
 
@@ -126,7 +135,7 @@ class TipAdapter:
     def __init__(self, task: Task) -> None:
         self.zero_shot = ZeroShot(task)
         self.keys = task.bench.features(self.zero_shot.backbone, task.data.train, "cache")  # [shots, dim]
-        self.names = [task.data.classes[e.label] for e in task.data.train]
+        self.classes, self.labels = task.data.classes, [e.label for e in task.data.train]
         self.alpha, self.beta = 1.0, 5.5  # the published start
         if task.data.val:
             truth = torch.tensor([e.label for e in task.data.val])
@@ -143,7 +152,8 @@ class TipAdapter:
     def _parts(self, data: Dataset, examples: Sequence[Example]) -> tuple[Tensor, Tensor, Tensor]:
         """Zero-shot logits [images, classes], similarity to the cache [images, shots], its labels [shots, classes]."""
         images = self.zero_shot.bench.features(self.zero_shot.backbone, examples, data.name)
-        values = torch.tensor([[float(name == c) for c in data.classes] for name in self.names])
+        asked = _positions(self.classes, data.classes)
+        values = torch.tensor([[float(label == position) for position in asked] for label in self.labels])
         return self.zero_shot.logits(data, examples)["plain"], (images @ self.keys.T).cpu(), values
 
 

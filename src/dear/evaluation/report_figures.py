@@ -91,8 +91,8 @@ def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
         figure.set_figwidth(figure.get_figwidth() + 1 + each)
         columns = 1
     place = "outside right center" if len(axes) == 1 else "outside upper center"
-    style: dict[str, Any] = {"frameon": False, "fontsize": 10, "labelcolor": _INK}
-    figure.legend(entries.values(), entries.keys(), loc=place, ncols=columns, **style)
+    style: dict[str, Any] = {"loc": place, "ncols": columns, "frameon": False, "fontsize": 10, "labelcolor": _INK}
+    figure.legend(list(entries.values()), list(entries), **style)
 
 
 def _by_dataset(found: Sequence[Series]) -> Iterator[tuple[str, list[tuple[str, Series | list[Series]]]]]:

@@ -1,0 +1,139 @@
+"""Tiny trees in the layout of each known dataset."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from dear.data.known import find_known
+
+SPLITS = ("train", "val", "test")
+
+
+def picture(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (4, 4)).save(path)
+
+
+def split_json(images: str, file: str, names: tuple[str, str], where: str = "{name}/{split}_{i}.jpg"):
+    def build(folder: Path) -> None:
+        entries: dict[str, list] = {split: [] for split in SPLITS}
+        for split in SPLITS:
+            for label, name in enumerate(names):
+                for i in range(2):
+                    path = where.format(name=name, split=split, i=2 * label + i)
+                    picture(folder / images / path)
+                    entries[split].append([path, label, name])
+        (folder / file).write_text(json.dumps(entries))
+
+    return build
+
+
+def aircraft(folder: Path) -> None:
+    (folder / "images").mkdir(parents=True)
+    (folder / "variants.txt").write_text("707-320\nA300B4\nDR-400 x\n")
+    for number, split in enumerate(SPLITS):
+        lines = []
+        for i, variant in enumerate(("A300B4", "707-320", "DR-400 x")):
+            picture(folder / "images" / f"0{number}{i}.jpg")
+            lines.append(f"0{number}{i} {variant}\n")
+        (folder / f"images_variant_{split}.txt").write_text("".join(lines))
+
+
+def class_names(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = ["n01440764 tench", "n01443537 goldfish", "n01484850 great white shark"]
+    (folder / "classnames.txt").write_text("\n".join(lines) + "\n")
+
+
+def imagenet(folder: Path) -> None:
+    class_names(folder)
+    for key in ("n01440764", "n01484850"):
+        for i in range(2):
+            picture(folder / "images" / "train" / key / f"{key}_{i}.JPEG")
+            picture(folder / "images" / "val" / key / f"ILSVRC2012_val_{i}.JPEG")
+
+
+def variant(images: str, *folders: str):
+    def build(folder: Path) -> None:
+        class_names(folder)
+        for key in folders:
+            picture(folder / images / key / "a.jpg")
+        (folder / images / "README.txt").write_text("read me")
+
+    return build
+
+
+@dataclass
+class Layout:
+    build: Callable[[Path], None]
+    classes: tuple[str, ...]
+    counts: tuple[int, int, int] = (4, 4, 4)
+
+
+V2 = "imagenetv2-matched-frequency-format-val"
+LAYOUTS = {
+    "ImageNet": Layout(imagenet, ("tench", "great white shark"), (4, 0, 4)),
+    "Caltech101": Layout(
+        split_json("101_ObjectCategories", "split_zhou_Caltech101.json", ("face", "cougar_body")),
+        ("face", "cougar body"),
+    ),
+    "OxfordPets": Layout(
+        split_json("images", "split_zhou_OxfordPets.json", ("abyssinian", "great_pyrenees"), "{split}_{i}.jpg"),
+        ("abyssinian", "great pyrenees"),
+    ),
+    "StanfordCars": Layout(
+        split_json("", "split_zhou_StanfordCars.json", ("2012 Audi S4", "2012 BMW X6"), "cars_{split}/{i}.jpg"),
+        ("2012 Audi S4", "2012 BMW X6"),
+    ),
+    "Flowers102": Layout(
+        split_json("jpg", "split_zhou_OxfordFlowers.json", ("pink primrose", "tiger lily"), "image_{split}{i}.jpg"),
+        ("pink primrose", "tiger lily"),
+    ),
+    "Food101": Layout(
+        split_json("images", "split_zhou_Food101.json", ("apple_pie", "baby_back_ribs")),
+        ("apple pie", "baby back ribs"),
+    ),
+    "FGVCAircraft": Layout(aircraft, ("707-320", "A300B4", "DR-400 x"), (3, 3, 3)),
+    "SUN397": Layout(
+        split_json("SUN397", "split_zhou_SUN397.json", ("abbey", "indoor apse"), "a/{name}/{split}{i}.jpg"),
+        ("abbey", "indoor apse"),
+    ),
+    "DTD": Layout(
+        split_json("images", "split_zhou_DescribableTextures.json", ("banded", "polka-dotted")),
+        ("banded", "polka-dotted"),
+    ),
+    "EuroSAT": Layout(
+        split_json("2750", "split_zhou_EuroSAT.json", ("Annual Crop Land", "Forest"), "{split}/{i}.jpg"),
+        ("Annual Crop Land", "Forest"),
+    ),
+    "UCF101": Layout(
+        split_json("UCF-101-midframes", "split_zhou_UCF101.json", ("Apply_Eye_Makeup", "Archery")),
+        ("Apply Eye Makeup", "Archery"),
+    ),
+    "ImageNetV2": Layout(variant(V2, "0", "1", "2"), ("tench", "goldfish", "great white shark"), (0, 0, 3)),
+    "ImageNet-Sketch": Layout(variant("images", "n01443537", "n01440764"), ("tench", "goldfish"), (0, 0, 2)),
+    "ImageNet-A": Layout(variant("imagenet-a", "n01443537"), ("goldfish",), (0, 0, 1)),
+    "ImageNet-R": Layout(
+        variant("imagenet-r", "n01484850", "n01443537"), ("goldfish", "great white shark"), (0, 0, 2)
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def layouts() -> dict[str, Layout]:
+    return LAYOUTS
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Callable[[str], Path]:
+    """Builds the tree of a dataset, and gives the root above it."""
+
+    def build(name: str) -> Path:
+        LAYOUTS[name].build(tmp_path / find_known(name).folder)
+        return tmp_path
+
+    return build
