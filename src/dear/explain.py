@@ -16,6 +16,8 @@ from dear.methods.dear import Dear
 from dear.predictor import Answer, Predictor
 from dear.roles.rolemap import CORE_ATTRIBUTE, Head
 
+_REGISTER = 5.0  # times the median length
+
 COLORS = {
     "cls": "#4c566a",
     "color": "#d1495b",
@@ -32,11 +34,22 @@ def expert_heads(model: Dear, attribute: str) -> list[Head]:
     return [at for at, head in heads if head.role == CORE_ATTRIBUTE and head.concept == attribute]
 
 
+def registers(entry: Entry) -> Tensor:
+    """Patches that no longer show what lies under them, [batch, patches]: states many times longer than most.
+
+    Large ViTs use a few background patches to store what concerns the whole image (Darcet et al., 2024). In OpenAI's
+    ViT-B/16 their states are 20 times as long as others, and every token of every attribute looks at them first.
+    """
+    lengths = entry.x[:, 1:].norm(dim=-1)
+    return lengths > _REGISTER * lengths.median(dim=1, keepdim=True).values
+
+
 @torch.no_grad()
 def attention_maps(model: Dear, pixels: Tensor) -> dict[str, Tensor]:
     """Attention of each attribute's tokens over the patches, [batch, rows, columns], summing to at most one.
 
-    Averaged over the attribute's expert heads in all adapted layers; over all heads if it has no expert.
+    Averaged over the attribute's expert heads in all adapted layers; over all heads if it has no expert. Attention to
+    `registers` is left out: it is the same for every attribute and says nothing about a place.
     """
     tower = model.backbone.image
     rows, columns = tower.grid
@@ -52,7 +65,11 @@ def attention_maps(model: Dear, pixels: Tensor) -> dict[str, Tensor]:
                     seen = weights[:, head, i * per : (i + 1) * per, 1 : 1 + rows * columns].mean(1)
                     sums[name] += seen.unflatten(-1, (rows, columns)) / len(experts[name])
 
-    model.image_features(model.trunk(pixels), observe)
+    entry = model.trunk(pixels)
+    model.image_features(entry, observe)
+    if len(entry.x[0]) > 1:  # with one adapted layer only CLS is there
+        kept = ~registers(entry).unflatten(1, (rows, columns))
+        sums = {name: values * kept for name, values in sums.items()}
     return sums
 
 
@@ -65,13 +82,13 @@ def explain(predictor: Predictor, image: "str | Path | Image.Image", out: Path, 
         name if expert_heads(predictor.model, name) else f"{name}*": values[0].float().cpu().numpy()
         for name, values in attention_maps(predictor.model, pixels).items()
     }
-    figure = draw_explanation(answer, _as_seen(predictor, pixels[0]), maps)
+    figure = draw_explanation(answer, as_seen(predictor, pixels[0]), maps)
     with atomic_path(out) as temporary:
         figure.savefig(temporary, dpi=150)
     return answer
 
 
-def _as_seen(predictor: Predictor, pixels: Tensor) -> np.ndarray:
+def as_seen(predictor: Predictor, pixels: Tensor) -> np.ndarray:
     """The picture as the model saw it, [height, width, 3] in 0..1: the maps lie exactly on it."""
     backbone = predictor.model.backbone
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (backbone.mean, backbone.std))

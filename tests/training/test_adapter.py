@@ -122,6 +122,25 @@ def test_explain_draws_a_picture_and_maps_are_attention(run, tmp_path, capsys) -
         assert 0 < values.sum() <= 1 + 1e-5
 
 
+def test_attention_to_registers_is_left_out(run, monkeypatch) -> None:
+    """A patch whose state is many times longer than the others' draws attention and shows no place."""
+    model = dear.load(run, device="cpu").model
+    pixels = torch.randn(1, 3, *model.backbone.image.image_size)
+    before = attention_maps(model, pixels)["color"]
+    trunk = type(model.backbone.image).trunk
+
+    def with_register(self, pixels, last):
+        states = trunk(self, pixels, last)
+        states[:, 1 + 6] *= 50  # row 1, column 2
+        return states
+
+    monkeypatch.setattr(type(model.backbone.image), "trunk", with_register)
+    after = attention_maps(model, pixels)["color"]
+    assert before[0, 1, 2] > 0
+    assert after[0, 1, 2] == 0
+    assert (after.flatten() > 0).sum() == 15
+
+
 def test_create_starts_as_clip_with_tokens(model_folder, role_file) -> None:
     with pytest.raises(DearError, match="no ready role map"):
         dear.create(f"local-dir:{model_folder}", classes=["a", "b"])
