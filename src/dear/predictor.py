@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn import functional as F
 
 from dear.adapter import Adapter
+from dear.backbone import LearnedTokens
 from dear.data.dataset import ImageFile
 from dear.methods.dear import Dear
 
@@ -66,6 +68,15 @@ class Predictor:
         """Normalised features [images, dim] of each component: {"cls": ..., "color": ..., ...}."""
         features = self._features(images if isinstance(images, Tensor) else self.pixels(images))
         return dict(zip(self.model.components, features.unbind(1), strict=True))
+
+    @torch.no_grad()
+    def encode_text(self, sentences: Sequence[str]) -> Tensor:
+        """Adapted, normalised features [sentences, dim] of any text; the classes stay as they are."""
+        model, text = self.model, self.model.backbone.text
+        prompts = text.prompts(sentences)
+        states = text.trunk(prompts, model.first_text_layer - 1)
+        tokens = LearnedTokens(model.text_tokens, model.config.beta)
+        return F.normalize(text.project(text.read_eot(states, prompts, model.first_text_layer, tokens)), dim=-1)
 
     def pixels(self, images: "Sequence[str | Path | Image.Image]") -> Tensor:
         opened = (i if isinstance(i, Image.Image) else ImageFile(Path(i)).open() for i in images)

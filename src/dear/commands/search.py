@@ -1,0 +1,63 @@
+"""dear search: the images of a gallery that are most like an image or a sentence, in what one chooses."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("gallery", type=Path, metavar="GALLERY", help="folder made by `dear index`")
+    parser.add_argument("--image", metavar="FILE", help="find images like this one; if it is in the gallery, it leads")
+    parser.add_argument("--text", metavar="SENTENCE", help='find images like "a red car"')
+    parser.add_argument(
+        "--by",
+        default="cls",
+        metavar="WHAT",
+        help="color, or color=0.7,shape=0.3, ... (default: cls, the class feature)",
+    )
+    parser.add_argument("--where", metavar="SQL", help="only images for which this holds, such as \"label = 'cat'\"")
+    parser.add_argument("--topk", type=int, default=10, help="how many images (default: 10)")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--out", type=Path, metavar="PNG", help="draw a contact sheet")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
+
+
+def run(args: argparse.Namespace) -> None:
+    from dear.errors import DearError
+    from dear.files import atomic_path
+    from dear.gallery import Gallery, parse_by, query_of_image, query_of_text
+    from dear.gallery.sheet import contact_sheet
+    from dear.tables import Table
+
+    if (args.image is None) == (args.text is None):
+        raise DearError("Give either --image or --text to search for.")
+    gallery = Gallery.open(args.gallery)
+    weights = parse_by(args.by, gallery.components)
+    shown = args.text if args.image is None else _picture(gallery, args.image)
+    model = gallery.predictor(args.device)
+    query = query_of_text(model, shown) if args.image is None else query_of_image(model, shown)
+    hits = gallery.search(query, weights, args.topk, args.where)
+    if args.json:
+        for rank, hit in enumerate(hits, 1):
+            print(json.dumps({"rank": rank, **hit.to_json()}))
+    else:
+        names = [name for name, weight in weights.items() if weight]
+        several = names if len(names) > 1 else []
+        table = Table(["rank", "score", *several, "label", "path"])
+        for rank, hit in enumerate(hits, 1):
+            scores = [f"{hit.scores[name]:.3f}" for name in several]
+            table.add(rank, f"{hit.score:.3f}", *scores, hit.label, hit.path)
+        print(table.text() if hits else "no image fits")
+    if args.out is not None:
+        sheet = contact_sheet(shown, args.by, hits, gallery)
+        with atomic_path(args.out) as temporary:
+            sheet.save(temporary, format="PNG")
+
+
+def _picture(gallery: Any, name: str) -> Any:
+    """A file, or a picture of Attribute World that is in the gallery."""
+    from dear.data.dataset import ImageFile
+    from dear.gallery.sources import WORLD
+
+    return gallery.image(name) if name.startswith(WORLD) else ImageFile(Path(name)).open()

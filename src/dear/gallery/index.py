@@ -1,0 +1,171 @@
+"""Images into a gallery: decoded in worker processes, embedded in batches, written every thousand."""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+from tqdm import tqdm
+
+from dear.errors import DearError
+from dear.gallery.columns import as_vectors, schema
+from dear.gallery.sources import Source, find_sources
+
+if TYPE_CHECKING:
+    from dear.gallery.store import Gallery
+    from dear.predictor import Predictor
+
+_BATCH = 64
+_WRITE = 1000  # images: a killed run loses at most so many
+
+
+@dataclass(frozen=True)
+class Added:
+    """What became of the images that were given."""
+
+    added: int
+    duplicates: int  # an image of the same content is there under another path
+    already: int  # was there, unchanged
+    unreadable: tuple[str, ...]  # one sentence each
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A picture that was opened, or why it was not."""
+
+    source: Source
+    stamp: tuple[int, int] = (0, 0)
+    sha256: str = ""
+    error: str = ""
+
+
+class _Decoder(TorchDataset):
+    def __init__(self, sources: Sequence[Source], transform: Callable[[Any], Tensor]) -> None:
+        self.sources, self.transform = sources, transform
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def __getitem__(self, index: int) -> tuple[_Read, Tensor | None]:
+        source = self.sources[index]
+        try:
+            stamp = source.stamp()
+            picture, sha256 = source.open()
+            return _Read(source, stamp, sha256), self.transform(picture)
+        except DearError as error:
+            return _Read(source, error=str(error)), None
+
+
+def _collate(items: list[tuple[_Read, Tensor | None]]) -> tuple[list[_Read], Tensor]:
+    """One tensor a batch, [readable, 3, height, width]: each one that leaves a worker costs it a file handle."""
+    pixels = [p for _, p in items if p is not None]
+    return [read for read, _ in items], torch.stack(pixels) if pixels else torch.empty(0)
+
+
+def _batches(sources: Sequence[Source], transform: Callable[[Any], Tensor]) -> Iterator[tuple[list[_Read], Tensor]]:
+    workers = min(4, os.cpu_count() or 1) if len(sources) > _BATCH else 0  # a few are read before a worker is up
+    loader = DataLoader(_Decoder(sources, transform), _BATCH, num_workers=workers, collate_fn=_collate)
+    with tqdm(total=len(sources), desc="index", unit="image", leave=False, disable=None) as bar:
+        with warnings.catch_warnings():
+            # LanceDB warns of forks, since its threads do not survive them: the workers never touch it.
+            warnings.filterwarnings("ignore", message="lancedb fork support is experimental")
+            batches = iter(loader)
+        for reads, pixels in batches:
+            yield reads, pixels
+            bar.update(len(reads))
+
+
+def add_images(gallery: "Gallery", predictor: "Predictor", given: Sequence[str], label_from_folder: bool) -> Added:
+    """A streaming pass: no more is held than the features of one write, and what is known of each image there."""
+    known = _Known(gallery)
+    sources = list(find_sources(given, label_from_folder))
+    fresh = [source for source in sources if not known.unchanged(source)]
+    added = duplicates = 0
+    already = len(sources) - len(fresh)
+    unreadable: list[str] = []
+    rows: list[_Read] = []
+    features: list[dict[str, Tensor]] = []
+
+    def write() -> None:
+        # A changed image is taken out first: after a kill in between it is new, and the next run adds it.
+        gallery.delete_rows(sorted(known.outdated))
+        known.outdated.clear()
+        if rows:
+            gallery.table.add(_table(gallery, rows, features))
+        rows.clear()
+        features.clear()
+
+    for reads, pixels in _batches(fresh, predictor.model.backbone.preprocess):
+        unreadable += [read.error for read in reads if read.error]
+        readable = [read for read in reads if not read.error]
+        verdicts = [known.judge(read) for read in readable]
+        already += verdicts.count("already")
+        duplicates += verdicts.count("duplicate")
+        new = [i for i, verdict in enumerate(verdicts) if verdict == "new"]
+        if new:
+            rows += [readable[i] for i in new]
+            features.append(predictor.encode_image(pixels[new]))
+            added += len(new)
+        if len(rows) >= _WRITE:
+            write()
+    write()
+    return Added(added, duplicates, already, tuple(unreadable))
+
+
+class _Known:
+    """What the gallery holds, by path and by content."""
+
+    def __init__(self, gallery: "Gallery") -> None:
+        columns = gallery.table.search().select(["path", "size", "modified_ns", "label", "sha256"]).to_arrow()
+        path, size, modified, label, sha256 = (column.to_pylist() for column in columns.columns)
+        self.stamps = dict(zip(path, zip(size, modified, strict=True), strict=True))
+        self.labels = dict(zip(path, label, strict=True))
+        self.contents = dict(zip(path, sha256, strict=True))
+        self.owners = dict(zip(sha256, path, strict=True))
+        self.outdated: set[str] = set()  # rows of images that changed
+
+    def unchanged(self, source: Source) -> bool:
+        """By size and time, without reading it."""
+        try:
+            return self._has_label(source) and self.stamps.get(source.path) == source.stamp()
+        except DearError:
+            return False  # it will be reported when it is opened
+
+    def judge(self, read: _Read) -> str:
+        """ "new", "already" or "duplicate", by content; what is new is known from then on."""
+        path, owner = read.source.path, self.owners.get(read.sha256)
+        if owner == path and self._has_label(read.source):
+            return "already"
+        if path in self.contents:
+            self.outdated.add(path)
+            self.owners.pop(self.contents.pop(path), None)
+        if owner is not None and owner != path:
+            return "duplicate"
+        self.contents[path], self.owners[read.sha256] = read.sha256, path
+        return "new"
+
+    def _has_label(self, source: Source) -> bool:
+        """No label was asked for, or it is the one that is stored."""
+        return source.label is None or self.labels.get(source.path) == source.label
+
+
+def _table(gallery: "Gallery", rows: Sequence[_Read], features: Sequence[dict[str, Tensor]]) -> Any:
+    """An Arrow table of rows and the features [batch, dim] of each component, batch by batch."""
+    import pyarrow as pa
+
+    columns: list[Any] = [
+        [row.source.path for row in rows],
+        [row.stamp[0] for row in rows],
+        [row.stamp[1] for row in rows],
+        [row.sha256 for row in rows],
+        [row.source.label for row in rows],
+    ]
+    for component in gallery.components:
+        values = torch.cat([batch[component] for batch in features]).float().cpu().numpy()
+        columns.append(as_vectors(values))
+    return pa.table(columns, schema=schema(gallery.components, gallery.dim))

@@ -1,0 +1,37 @@
+"""One writer at a time: tidying up drops files that a second writer would still need."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+
+from dear.errors import DearError
+
+_in_this_process = Lock()
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Refuses while another thread or process writes; a process that is killed leaves no lock behind."""
+    busy = DearError(f"Somebody else is changing the gallery {folder}: wait until that is done.")
+    if not _in_this_process.acquire(blocking=False):
+        raise busy
+    try:
+        with (folder / ".writing").open("w") as file:
+            if not _lock(file.fileno()):
+                raise busy
+            yield
+    finally:
+        _in_this_process.release()
+
+
+def _lock(file: int) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such lock
+        return True
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock: forked workers that outlive a kill would hold it
+    except OSError:
+        return False
+    return True

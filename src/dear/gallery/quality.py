@@ -1,0 +1,42 @@
+"""Does searching by an attribute find what is alike in it? Measured on Attribute World, where the truth is known."""
+
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from dear.data.world.vocabulary import ATTRIBUTES, Scene
+from dear.errors import DearError
+from dear.gallery.columns import as_matrix, vector_column
+from dear.gallery.sources import WORLD, world_picture
+
+if TYPE_CHECKING:
+    from dear.gallery.store import Gallery
+
+CHANCE = "chance"
+
+
+def attribute_precision(gallery: "Gallery", k: int = 10) -> dict[str, dict[str, float]]:
+    """Component -> attribute -> share of the k nearest that have the query's value, in percent.
+
+    Every picture is a query once, and no picture finds itself. The last row, "chance", is what a random order gives.
+    """
+    paths = gallery.paths()
+    if len(paths) <= k or not all(path.startswith(WORLD) for path in paths):
+        raise DearError(f"Only a gallery of more than {k} pictures of Attribute World has the truth to measure by.")
+    traits = [cast(Scene, world_picture(path)).traits for path in paths]
+    same = {}  # attribute -> [pictures, pictures], True where both have the same value
+    for attribute in ATTRIBUTES:
+        values = np.array([getattr(t, attribute) for t in traits])
+        same[attribute] = values[:, None] == values
+        np.fill_diagonal(same[attribute], False)
+    table = gallery.table.search().select([vector_column(c) for c in gallery.components]).to_arrow()
+    matrix = {}
+    for component in gallery.components:
+        vectors = as_matrix(table[vector_column(component)], gallery.dim)
+        cosines = vectors @ vectors.T
+        np.fill_diagonal(cosines, -np.inf)
+        nearest = np.argpartition(-cosines, k, axis=1)[:, :k]
+        matrix[component] = {a: 100 * float(np.take_along_axis(s, nearest, 1).mean()) for a, s in same.items()}
+    pairs = len(paths) * (len(paths) - 1)
+    matrix[CHANCE] = {attribute: 100 * float(s.sum()) / pairs for attribute, s in same.items()}
+    return matrix

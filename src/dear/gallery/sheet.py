@@ -1,0 +1,78 @@
+"""A contact sheet of a search: the query on the left, the hits with rank, score and label beside it."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+
+from dear.errors import DearError
+from dear.gallery.search import Hit
+
+if TYPE_CHECKING:
+    from dear.gallery.store import Gallery
+
+_CELL, _GAP, _COLUMNS, _CAPTION = 160, 12, 5, 36
+_QUERY = 2 * _CELL + _CAPTION + _GAP  # as high as two rows of hits
+_INK, _SOFT, _PAPER, _MISSING = (40, 38, 46), (110, 106, 118), (252, 251, 248), (226, 223, 216)
+
+
+def contact_sheet(query: "Image.Image | str", by: str, hits: Sequence[Hit], gallery: "Gallery") -> Image.Image:
+    """`query` is the picture or the sentence that was searched for, `by` what it says below it."""
+    columns = min(_COLUMNS, max(1, len(hits)))
+    rows = max(2, math.ceil(len(hits) / _COLUMNS))
+    step_x, step_y = _CELL + _GAP, _CELL + _CAPTION + _GAP
+    left = _QUERY + 3 * _GAP
+    sheet = Image.new("RGB", (left + columns * step_x, _GAP + rows * step_y), _PAPER)
+    draw = ImageDraw.Draw(sheet)
+    if isinstance(query, str):
+        _write_sentence(draw, query, (_GAP, _GAP), _QUERY)
+    else:
+        _paste(sheet, query, (_GAP, _GAP), _QUERY)
+    draw.text((_GAP + _QUERY / 2, _GAP + _QUERY + 6), _fit(f"by {by}", _QUERY, 16), _INK, _font(16), anchor="ma")
+    draw.line([(left - _GAP, _GAP), (left - _GAP, sheet.height - _GAP)], _MISSING, 2)
+    for number, hit in enumerate(hits):
+        x, y = left + number % _COLUMNS * step_x, _GAP + number // _COLUMNS * step_y
+        try:
+            _paste(sheet, gallery.image(hit.path), (x, y), _CELL)
+        except DearError:  # it was moved or removed since it was indexed; its score still tells something
+            draw.rectangle((x, y, x + _CELL, y + _CELL), _MISSING)
+            draw.text((x + _CELL / 2, y + _CELL / 2), "no longer there", _SOFT, _font(14), anchor="mm")
+        draw.text((x, y + _CELL + 3), f"{number + 1}", _SOFT, _font(14))
+        draw.text((x + _CELL, y + _CELL + 3), f"{hit.score:.3f}", _INK, _font(14), anchor="ra")
+        if hit.label:
+            draw.text((x, y + _CELL + 19), _fit(hit.label, _CELL, 13), _INK, _font(13))
+    return sheet
+
+
+def _paste(sheet: Image.Image, picture: Image.Image, at: tuple[int, int], size: int) -> None:
+    """The whole picture, as large as it can be in a square."""
+    fitted = ImageOps.contain(picture, (size, size), Image.Resampling.LANCZOS)
+    sheet.paste(fitted, (at[0] + (size - fitted.width) // 2, at[1] + (size - fitted.height) // 2))
+
+
+def _write_sentence(draw: ImageDraw.ImageDraw, text: str, at: tuple[int, int], size: int) -> None:
+    draw.rectangle((*at, at[0] + size, at[1] + size), outline=_MISSING, width=2)
+    lines, font = [""], _font(24)
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if font.getlength(longer) <= size - 4 * _GAP:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    middle = (at[0] + size / 2, at[1] + size / 2)
+    draw.multiline_text(middle, "\n".join(lines[:9]), _INK, font, anchor="mm", align="center", spacing=8)
+
+
+def _fit(text: str, width: int, size: int) -> str:
+    """The text, cut to a width in pixels."""
+    font = _font(size)
+    if font.getlength(text) <= width:
+        return text
+    while text and font.getlength(text + "...") > width:
+        text = text[:-1]
+    return text.rstrip() + "..."
+
+
+def _font(size: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
+    return ImageFont.load_default(size)
