@@ -1,0 +1,35 @@
+"""dear export: an adapted model as ONNX, for machines without PyTorch."""
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder made by `dear train`")
+    parser.add_argument("--onnx", type=Path, required=True, metavar="OUT", help="new folder for model and example")
+    parser.add_argument("--int8", action="store_true", help="also a smaller model in 8 bits, and what it costs")
+    parser.add_argument(
+        "--check", type=int, default=100, metavar="N", help="compare with PyTorch on N of the run's test images (100)"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    from dear.export import export_run
+    from dear.tables import Table
+
+    exported = export_run(args.run_folder, args.onnx, args.int8, args.check)
+    pictures, difference = exported.pictures, exported.difference
+    if not pictures.labelled:
+        print("The run's own test images are not here: compared on other pictures, without labels.")
+    print(f"compared with PyTorch on {len(pictures.examples)} {pictures.source}: largest difference")
+    print(
+        f"  pixels {difference.pixels:.1e}  features {difference.features:.1e}  logits {difference.logits:.1e}",
+        end="\n\n",
+    )
+    table = Table(["model", "MB", "same answer as fp32 (%)", "accuracy (%)"])
+    for variant in exported.variants:
+        table.add(variant.file, variant.megabytes, variant.same_answer, variant.accuracy)
+    print(table.text(), end="\n\n")
+    if exported.variants[-1].same_answer < 95:
+        print("In 8 bits more than one answer in twenty is another one here: prefer model.onnx.")
+    print(f"wrote {args.onnx}    try: python {args.onnx / 'classify.py'} IMAGES")
