@@ -18,8 +18,16 @@ COMMANDS = {
     "train": "adapt a backbone to your classes from a few images each",
     "predict": "classify images with an adapted model, with what each component said",
     "explain": "draw why an image got its answer",
+    "export": "write an adapted model as ONNX, to run without PyTorch",
+    "index": "embed images into a gallery, to search them by attribute",
+    "search": "find images that are alike in color, shape, texture, object or place",
+    "app": "a local page: classify, look at heads, search, compare runs",
+    "data": "what datasets are known and found, and whether yours is in order",
     "zero-shot": "accuracy of a backbone without any training",
     "roles": "find out what each attention head does, show it, and test whether it is causal",
+    "report": "tables and figures of finished benchmarks, next to the paper's numbers",
+    "bench": "methods, datasets and seeds under a protocol of the paper, one result a cell",
+    "ablate": "what each choice of the method is worth, next to its default",
     "world": "a contact sheet of Attribute World, the embedded picture world",
 }
 

@@ -1,0 +1,80 @@
+// What all views share: making elements, asking the server, taking in an image.
+
+export function el(tag, props = {}, ...children) {
+  const { class: names, style, ...rest } = props;
+  const made = document.createElement(tag);
+  if (names) made.className = names;
+  for (const [name, value] of Object.entries(style ?? {})) made.style.setProperty(name, value);
+  for (const [name, value] of Object.entries(rest)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value === true) made.setAttribute(name, "");
+    else if (value !== false && value != null) made.setAttribute(name, value);
+  }
+  made.append(...children.flat().filter((child) => child != null && child !== false));
+  return made;
+}
+
+export async function ask(path, values = {}, body = undefined, method = undefined) {
+  let response;
+  try {
+    response = await fetch(`${path}?${new URLSearchParams(values)}`, { method: method ?? (body ? "POST" : "GET"), body });
+  } catch {
+    throw new Error("dear does not answer: see whether it is still running.");
+  }
+  const answer = await response.json();
+  if (!response.ok) throw new Error(answer.error);
+  return answer;
+}
+
+// Runs one job at a time in a place: shows that it works, then what it made or why not; a newer job wins.
+export function worker(place) {
+  let latest = 0;
+  return async (job, waiting = "…") => {
+    const mine = ++latest;
+    place.classList.add("busy");
+    if (!place.hasChildNodes()) place.append(el("p", { class: "soft" }, waiting));
+    try {
+      const made = await job();
+      if (mine === latest) place.replaceChildren(...[made].flat().filter(Boolean));
+    } catch (error) {
+      if (mine === latest) place.replaceChildren(message(error.message));
+    }
+    if (mine === latest) place.classList.remove("busy");
+  };
+}
+
+export function message(text) {
+  return el("p", { class: "message", role: "alert" }, text);
+}
+
+// A field for one image: click, drop or paste. `take` gets the file, or an Error that says why it is refused.
+export function imageField(about, hint, take) {
+  const given = (file) => {
+    if (!file) return;
+    take(file.size > about.max_bytes ? new Error(about.too_many_bytes) : file);
+  };
+  const input = el("input", { type: "file", accept: "image/*", "aria-label": hint });
+  input.addEventListener("change", () => { given(input.files[0]); input.value = ""; });
+  const preview = el("img", { alt: "the chosen image", hidden: true });
+  const text = el("span", {}, el("b", {}, hint), el("br"), "or drop or paste one here");
+  const field = el("label", { class: "drop" }, input, preview, text);
+  for (const kind of ["dragover", "dragleave", "drop"]) {
+    field.addEventListener(kind, (event) => {
+      event.preventDefault();
+      field.classList.toggle("over", kind === "dragover");
+      if (kind === "drop") given(event.dataTransfer.files[0]);
+    });
+  }
+  document.addEventListener("paste", (event) => {
+    if (field.offsetParent) given([...event.clipboardData.files].find((f) => f.type.startsWith("image/")));
+  });
+  const show = (url) => { preview.hidden = !url; text.hidden = Boolean(url); if (url) preview.src = url; };
+  return { field, show };
+}
+
+export function bar(share, color) {
+  const width = `${Math.max(0, Math.min(100, 100 * share))}%`;
+  return el("div", { class: "bar" }, el("div", { class: "fill", style: { width, "--c": color } }));
+}
+
+export const percent = (share) => `${(100 * share).toFixed(0)}%`;

@@ -1,0 +1,108 @@
+// Heads: the role map; a click on a head shows its evidence and the pictures it responds to.
+
+import { ask, bar, el, worker } from "./common.js";
+
+export function buildHeads(section) {
+  worker(section)(async () => {
+    const map = await ask("/api/heads");
+    const detail = el("div", { class: "result", "aria-live": "polite" });
+    const choose = chooser(map, detail);
+    const cells = map.cells.map((cell) => headButton(cell, map, choose));
+    const core = map.cells.findIndex((cell) => cell.role === "core_attribute");
+    choose(map.cells[Math.max(0, core)], cells[Math.max(0, core)]);
+    return [grid(map, cells), detail];
+  }, "reading the role map …");
+}
+
+function grid(map, cells) {
+  const rows = [...map.layers].reverse().map((layer) => [
+    el("span", { class: "soft layer" }, `layer ${layer}`),
+    cells.filter((_, i) => map.cells[i].layer === layer),
+  ]);
+  const columns = Array.from({ length: map.heads }, (_, i) => el("span", { class: "soft column" }, `${i}`));
+  return el("div", { class: "card" },
+    el("h3", {}, "What each attention head does"),
+    el("p", { class: "soft" }, [map.summary, map.origin].filter(Boolean).join(" · ")),
+    el("div", { class: "grid", style: { "--heads": map.heads } }, rows.flat(2), el("span", { class: "soft layer" }, "head"), columns),
+    el("p", { class: "soft legend" }, Object.values(map.roles).map((role) => el("span", {}, `${role.mark} ${role.name}`)),
+      map.cells.some((cell) => cell.entropy != null) && el("span", {}, "strong colour: low concept entropy (the number)")));
+}
+
+function headButton(cell, map, choose) {
+  const role = map.roles[cell.role];
+  return el("button", {
+    class: `head ${isDark(cell.color, cell.strength) ? "strong" : ""}`,
+    style: { "--color": cell.color, "--strength": `${100 * cell.strength}%` },
+    "aria-label": `layer ${cell.layer}, head ${cell.head}: ${role.name}${cell.concept ? `, ${cell.concept}` : ""}`,
+    onclick: (event) => choose(cell, event.currentTarget),
+  },
+  el("b", {}, cell.concept ?? "–"),
+  el("span", {}, el("i", {}, role.mark), el("i", {}, cell.entropy == null ? "" : cell.entropy.toFixed(2))));
+}
+
+// Whether a colour, thinned with white, still wants white letters. On the dark page letters are light anyway.
+function isDark(color, strength) {
+  const [red, green, blue] = [1, 3, 5].map((i) => (strength * parseInt(color.slice(i, i + 2), 16)) / 255 + 1 - strength);
+  return 0.299 * red + 0.587 * green + 0.114 * blue < 0.58;
+}
+
+function chooser(map, detail) {
+  const run = worker(detail);
+  let before = null;
+  return (cell, button) => {
+    before?.removeAttribute("aria-pressed");
+    button.setAttribute("aria-pressed", "true");
+    before = button;
+    const pictures = el("div", { class: "card" });
+    run(() => [about(cell, map), el("div", { class: "columns halves" }, distribution(cell), phrases(cell)), pictures]);
+    worker(pictures)(async () => {
+      const found = await ask("/api/head-pictures", { layer: cell.layer, head: cell.head });
+      return pictureRows(found);
+    }, "looking through the pictures; the first time this takes a while …");
+  };
+}
+
+function about(cell, map) {
+  const role = map.roles[cell.role];
+  const entropy = cell.entropy == null ? "" : ` · concept entropy ${cell.entropy.toFixed(2)} nats`;
+  const bare = cell.distribution.length + cell.phrases.length === 0;
+  return el("div", { class: "card" },
+    el("div", { class: "answer" },
+      el("h2", {}, `Layer ${cell.layer}, head ${cell.head}`),
+      cell.concept && el("span", { class: "chip", style: { "background-color": cell.color } }, cell.concept)),
+    el("p", { class: "soft" }, `${role.mark} ${role.name}${entropy}`),
+    bare && el("p", {}, "This role map gives the role alone: the phrases and the concepts behind it are not in the map. ",
+      "A map made with ", el("code", {}, "dear roles"), " has them."));
+}
+
+function distribution(cell) {
+  if (!cell.distribution.length) return null;
+  const sorted = [...cell.distribution].sort((a, b) => b.share - a.share);
+  return el("div", { class: "card" }, el("h3", {}, "Concepts of its phrases"),
+    el("div", { class: "rows" }, sorted.map((part) => [
+      el("span", {}, part.concept), bar(part.share, part.color), el("span", { class: "number" }, `${(100 * part.share).toFixed(0)}%`),
+    ]).flat()));
+}
+
+function phrases(cell) {
+  if (!cell.phrases.length) return null;
+  const most = Math.max(...cell.phrases.map((phrase) => phrase.variance));
+  return el("div", { class: "card" }, el("h3", {}, "Phrases that describe it"),
+    el("div", { class: "rows phrases" }, cell.phrases.map((phrase) => [
+      el("span", {}, el("i", { class: "dot fill", title: phrase.concept, style: { "--c": phrase.color } }), phrase.text),
+      bar(phrase.variance / most, phrase.color), el("span", { class: "number" }, `${(100 * phrase.variance).toFixed(1)}%`),
+    ]).flat()),
+    el("p", { class: "soft" }, "The number is the share of the head's variance that the phrase explains."));
+}
+
+function pictureRows(found) {
+  const along = found.along ? [`The head writes most of “${found.along}” here`, "The head writes least of it here"]
+    : ["One end of the direction in which the head varies most", "The other end"];
+  return [
+    el("h3", {}, "Pictures"),
+    el("div", { class: "columns pair" }, [["most", along[0]], ["least", along[1]]].map(([side, title]) => el("div", {},
+      el("p", {}, title),
+      el("div", { class: "thumbs wide" }, found[side].map((url) => url && el("img", { src: url, alt: `${side} active` })))))),
+    el("p", { class: "soft" }, `Found among ${found.count} pictures of ${found.source}.`),
+  ];
+}

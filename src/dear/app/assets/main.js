@@ -1,0 +1,33 @@
+// Opens the view that the address names, and builds it the first time.
+
+import { ask, el, message } from "./common.js";
+import { buildClassify } from "./classify.js";
+import { buildHeads } from "./heads.js";
+import { buildRuns } from "./runs.js";
+import { buildSearch } from "./search.js";
+
+const views = { classify: buildClassify, heads: buildHeads, search: buildSearch, runs: buildRuns };
+const opened = {};
+
+function open(about) {
+  const wanted = location.hash.slice(1);
+  const name = wanted in views ? wanted : "classify";
+  for (const section of document.querySelectorAll("main > section")) section.hidden = section.id !== name;
+  for (const tab of document.querySelectorAll("nav a")) {
+    tab.setAttribute("aria-selected", String(tab.hash === `#${name}`));
+  }
+  opened[name] ??= views[name](document.getElementById(name), about) ?? {};
+  opened[name].again?.();
+}
+
+try {
+  const about = await ask("/api/about");
+  const parts = [`${about.backbone}`, `${about.classes.length} classes`, `run ${about.run}`];
+  if (about.gallery) parts.push(`gallery ${about.gallery.name}, ${about.gallery.images} images`);
+  document.getElementById("about").replaceChildren(...parts.map((part) => el("span", {}, part)));
+  document.title = `dear · ${about.run}`;
+  addEventListener("hashchange", () => open(about));
+  open(about);
+} catch (error) {
+  document.querySelector("main").replaceChildren(message(error.message));
+}

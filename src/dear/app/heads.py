@@ -1,0 +1,142 @@
+"""The second view: the role map, the evidence of each head, and the pictures that a head responds to."""
+
+import threading
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from dear.app.colors import page_colors
+from dear.app.pictures import data_url
+from dear.errors import DearError
+from dear.predictor import Predictor
+from dear.roles.analyse import encode_phrases
+from dear.roles.contributions import HeadReader
+from dear.roles.pictures import PictureList
+from dear.roles.rolemap import ROLES, Head, RoleMap
+from dear.roles.show import ROLE_MARKS, ROLE_NAMES, color_strength, role_summary
+
+_BATCH = 16
+_SHOWN = 6  # pictures on either side
+_THUMBNAIL = 160
+
+
+def head_map(roles: RoleMap) -> dict[str, Any]:
+    """The grid, and all that the role map knows of each head."""
+    colors, no_shares = page_colors(roles.concepts), (0.0,) * len(roles.concepts)
+    heads = [
+        {
+            "layer": layer,
+            "head": head,
+            "role": found.role,
+            "concept": found.concept,
+            "color": colors[found.concept],
+            "strength": round(color_strength(found, roles), 3),
+            "entropy": found.entropy,
+            "distribution": [
+                {"concept": concept, "share": share, "color": colors[concept]}
+                for concept, share in zip(roles.concepts, found.distribution or no_shares, strict=True)
+                if share
+            ],
+            "phrases": [
+                {"text": p.text, "variance": p.variance, "concept": p.concept, "color": colors[p.concept]}
+                for p in found.phrases
+            ],
+        }
+        for (layer, head), found in sorted(roles.roles.items())
+    ]
+    return {
+        "layers": list(roles.layers),
+        "heads": roles.heads,
+        "summary": role_summary(roles),
+        "origin": _origin(roles),
+        "roles": {role: {"name": ROLE_NAMES[role], "mark": ROLE_MARKS[role]} for role in ROLES},
+        "cells": heads,
+    }
+
+
+def _origin(roles: RoleMap) -> str:
+    """Where the map comes from, as far as it says so."""
+    images = roles.origin.get("images")
+    if isinstance(images, dict):
+        return (
+            f"found by {roles.origin.get('made_by', 'dear')} on {images.get('used')} images of {images.get('source')}"
+        )
+    return str(roles.origin.get("source", ""))
+
+
+class HeadPictures:
+    """Finds the pictures at the ends of what a head responds to. They are read once, when first asked for."""
+
+    def __init__(self, predictor: Predictor, pictures: PictureList | None) -> None:
+        self._predictor, self._pictures = predictor, pictures
+        self._reading = threading.Lock()
+        self._codes: Tensor | None = None  # [pictures, layers, heads, head_dim + 3]
+        self._readable: list[int] = []
+
+    def extremes(self, head: Head, model_lock: AbstractContextManager[Any]) -> dict[str, Any]:
+        """The pictures in which `head` writes most and least along its first phrase.
+
+        Without phrases, along the direction in which its output varies most: its two ends are two kinds of pictures.
+        `model_lock` is held for one batch at a time, so that the other views go on answering.
+        """
+        roles, pictures = self._predictor.model.roles, self._pictures
+        if head not in roles.roles:
+            raise DearError(f"The role map has no head {head[1]} in layer {head[0]}: choose one that is shown.")
+        if pictures is None:
+            raise DearError("For the pictures that activate a head, start the page with --gallery GALLERY.")
+        with self._reading:
+            if self._codes is None:
+                self._read(pictures, model_lock)
+        assert self._codes is not None
+        row = roles.layers.index(head[0])
+        contributions = (self._codes[:, row, head[1]] @ self._maps[row, head[1]]).double()  # [pictures, dim]
+        phrases = roles[head].phrases
+        with model_lock:
+            direction = (
+                encode_phrases(self._predictor.model.backbone, [phrases[0].text])[0]
+                if phrases
+                else main_direction(contributions)
+            )
+        order = (contributions @ direction).argsort(descending=True, stable=True).tolist()
+        shown = min(_SHOWN, len(order) // 2)
+        sides = {"most": order[:shown], "least": order[::-1][:shown]}
+        found = {side: [self._thumbnail(self._readable[i]) for i in places] for side, places in sides.items()}
+        return {"along": phrases[0].text if phrases else None, "source": pictures.source, "count": len(order), **found}
+
+    def _read(self, pictures: PictureList, model_lock: AbstractContextManager[Any]) -> None:
+        model = self._predictor.model
+        reader = HeadReader(model.backbone, model.roles.layers[0])
+        self._maps = reader.maps.cpu()
+        codes, self._readable = [], []
+        for start in range(0, len(pictures), _BATCH):
+            opened = {i: self._open(i) for i in range(start, min(start + _BATCH, len(pictures)))}
+            good = {i: picture for i, picture in opened.items() if picture is not None}
+            if good:
+                with model_lock:
+                    pixels = self._predictor.pixels(list(good.values())).to(model.backbone.device)
+                    codes.append(reader.codes(pixels).cpu())
+                self._readable += good
+        if len(self._readable) < 2:
+            raise DearError(f"Too few pictures of {pictures.source} can be read to tell what a head responds to.")
+        self._codes = torch.cat(codes)
+
+    def _open(self, index: int) -> Image.Image | None:
+        assert self._pictures is not None
+        try:
+            return self._pictures.pictures[index].open()
+        except DearError:  # it was moved or removed since it was indexed
+            return None
+
+    def _thumbnail(self, index: int) -> str | None:
+        picture = self._open(index)
+        return None if picture is None else data_url(picture, _THUMBNAIL)
+
+
+def main_direction(contributions: Tensor) -> Tensor:
+    """The unit direction [dim] in which rows [pictures, dim] vary most; its sign points to the longer tail."""
+    centred = contributions - contributions.mean(0)
+    direction = torch.linalg.svd(centred, full_matrices=False).Vh[0]
+    return direction if (centred @ direction).pow(3).sum() >= 0 else -direction

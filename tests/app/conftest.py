@@ -1,0 +1,119 @@
+"""A small run that was really trained, in a folder of its own with a second run, and a gallery made with it."""
+
+import json
+import struct
+import zlib
+from pathlib import Path
+
+import open_clip
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+import dear
+from dear.backbone import load_backbone
+from dear.cli import main
+from dear.roles.rolemap import HeadRole, Phrase, RoleMap
+
+CORE = ("color", "shape", "texture", "object", "location")
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    config = {
+        "embed_dim": 32,
+        "vision_cfg": {"image_size": 32, "patch_size": 8, "layers": 3, "width": 48, "head_width": 12},
+        "text_cfg": {"context_length": 77, "vocab_size": 49408, "layers": 3, "width": 32, "heads": 4},
+    }
+    torch.manual_seed(3)
+    model = open_clip.CLIP(**config)
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {}}))
+    save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "open_clip_model.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def roles(model_folder) -> RoleMap:
+    """Head (2, 0) comes with its evidence, all others with their role alone, as in the paper's table."""
+    identity = load_backbone(f"local-dir:{model_folder}").identity.to_json()
+    given = [HeadRole("core_attribute", "color"), HeadRole("core_attribute", "shape"), HeadRole("mixed")]
+    found = {(layer, h): [*given, HeadRole("generalization")][(h + layer) % 4] for layer in (2, 3) for h in range(4)}
+    phrases = (Phrase("a red <b>sign</b>", 0.5, "color"), Phrase("a square", 0.2, "shape"))
+    found[2, 0] = HeadRole("core_attribute", "color", 0.69, (0.5, 0.5, 0.0, 0.0, 0.0), phrases)
+    return RoleMap(identity, (2, 3), 4, CORE, CORE, found)
+
+
+@pytest.fixture(scope="session")
+def run(model_folder, roles, tmp_path_factory) -> Path:
+    """runs/colors, with runs/base beside it; the folder above holds what nobody may read."""
+    top = tmp_path_factory.mktemp("app")
+    (top / "runs").mkdir()
+    (top / "runs" / "secret.txt").write_text("nobody may read this")
+    roles.save(top / "roles.json")
+    for name, classes in (("colors", "all"), ("base", "base")):
+        arguments = [
+            "train", "--model", f"local-dir:{model_folder}", "--roles", str(top / "roles.json"), "--data",
+            "world:colors", "--shots", "2", "--epochs", "2", "--batch", "8", "--first-layer", "2", "--lr", "0.01",
+            "--classes", classes, "--workers", "0", "--device", "cpu", "--out", str(top / "runs" / name),
+        ]  # fmt: skip
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                "dear.data.world.tasks.TEST", 2
+            )  # pictures a class: drawing them all takes longer than training
+            assert main(arguments) == 0
+    return top / "runs" / "colors"
+
+
+@pytest.fixture(scope="session")
+def photos(run) -> Path:
+    """Eight pictures in two folders, in flat colours."""
+    folder = run.parent.parent / "photos"
+    for number, shade in enumerate(range(20, 260, 30)):
+        path = folder / ("warm" if number % 2 else "cold") / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40, 30), (shade, 60, 255 - shade)).save(path)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def predictor(run):
+    return dear.load(run, device="cpu")
+
+
+@pytest.fixture(scope="session")
+def gallery_folder(run, photos, predictor) -> Path:
+    pytest.importorskip("lancedb", reason="a gallery needs LanceDB: pip install 'dear-vlm[gallery]'")
+    from dear.gallery import Gallery
+
+    folder = run.parent.parent / "gallery"
+    gallery = Gallery.create(folder, run, predictor)
+    assert gallery.add(predictor, [photos], label_from_folder=True).added == 8
+    return folder
+
+
+@pytest.fixture
+def gallery(gallery_folder):
+    from dear.gallery import Gallery
+
+    return Gallery.open(gallery_folder)
+
+
+@pytest.fixture(scope="session")
+def png_header():
+    """A tiny PNG that declares any size: what a decompression bomb looks like from outside."""
+
+    def make(width: int, height: int) -> bytes:
+        def chunk(kind: bytes, data: bytes) -> bytes:
+            return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+        header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+        return (
+            b"\x89PNG\r\n\x1a\n"
+            + chunk(b"IHDR", header)
+            + chunk(b"IDAT", zlib.compress(bytes(1000)))
+            + chunk(b"IEND", b"")
+        )
+
+    return make
