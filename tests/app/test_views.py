@@ -3,6 +3,7 @@
 import io
 import json
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,10 @@ from dear.app.heads import HeadPictures, head_map, main_direction
 from dear.app.pictures import data_url, sample_pictures
 from dear.app.runs import read_runs, short_name
 from dear.app.safety import MAX_BYTES, open_upload
+from dear.data.dataset import ImageFile
 from dear.errors import DearError
 from dear.explain import COLORS
+from dear.roles.pictures import PictureList, world_pictures
 from dear.roles.rolemap import RoleMap
 
 
@@ -124,18 +127,28 @@ def test_colors_are_those_of_explain_and_differ() -> None:
     assert len(set(colors.values())) == len(colors)
 
 
+def extremes(finder: HeadPictures, head: tuple[int, int]) -> dict:
+    """Asks until the pictures are read."""
+    while "of" in (found := finder.extremes(head)):
+        time.sleep(0.05)
+    return found
+
+
 def test_pictures_of_a_head_are_ranked_along_its_phrase(predictor, gallery) -> None:
-    finder = HeadPictures(predictor, sample_pictures(gallery, "tiny"))
-    found = finder.extremes((2, 0), threading.Lock())
+    model_lock = threading.Lock()
+    finder = HeadPictures(predictor, sample_pictures(gallery, "tiny"), model_lock)
+    with model_lock:  # the model is busy elsewhere, so none can be read yet
+        assert finder.extremes((2, 0)) == {"looked_at": 0, "of": 8}
+    found = extremes(finder, (2, 0))
     assert found["along"] == "a red <b>sign</b>"
     assert found["count"] == 8
     assert len(found["most"]) == len(found["least"]) == 4
     assert not set(found["most"]) & set(found["least"])
-    bare = finder.extremes((3, 1), threading.Lock())
+    bare = finder.extremes((3, 1))
     assert bare["along"] is None
     assert len(bare["most"]) == 4
     with pytest.raises(DearError, match="no head 9 in layer 2"):
-        finder.extremes((2, 9), threading.Lock())
+        finder.extremes((2, 9))
 
 
 def test_without_pictures_it_says_what_to_do(predictor) -> None:
@@ -144,7 +157,15 @@ def test_without_pictures_it_says_what_to_do(predictor) -> None:
     assert world is not None
     assert world.source == "Attribute World"
     with pytest.raises(DearError, match="--gallery"):
-        HeadPictures(predictor, None).extremes((2, 0), threading.Lock())
+        HeadPictures(predictor, None, threading.Lock()).extremes((2, 0))
+
+
+def test_pictures_that_are_gone_are_left_out_and_too_few_are_told(predictor) -> None:
+    gone, there = ImageFile(Path("gone.png")), world_pictures(2)
+    some = PictureList("a test", [gone, *there.pictures], ["gone", *there.names])
+    assert extremes(HeadPictures(predictor, some, threading.Lock()), (2, 0))["count"] == 2
+    with pytest.raises(DearError, match="Too few pictures of a test"):
+        extremes(HeadPictures(predictor, PictureList("a test", [gone], ["gone"]), threading.Lock()), (2, 0))
 
 
 def test_the_main_direction_is_the_one_of_most_variance() -> None:

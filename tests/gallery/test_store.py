@@ -71,6 +71,25 @@ def test_what_is_no_gallery(run, model, photos, tmp_path, gallery, monkeypatch) 
         Gallery.create(tmp_path / "new", run, model)
 
 
+def test_where_nothing_can_be_written(gallery, model, photos) -> None:
+    (gallery.folder / ".writing").unlink()
+    (gallery.folder / ".writing").mkdir()
+    with pytest.raises(DearError, match="Cannot write to the gallery"):
+        gallery.add(model, [photos])
+    (gallery.folder / ".writing").rmdir()
+    assert gallery.add(model, [photos]).already == 12
+
+
+def test_a_damaged_gallery_says_so(gallery) -> None:
+    for file in (gallery.folder / "images.lance" / "data").iterdir():
+        file.write_bytes(b"no")
+    with pytest.raises(DearError, match="cannot be searched"):
+        Gallery.open(gallery.folder).search({"cls": [1.0] * 32}, {"cls": 1.0})
+    write_json(gallery.folder / "gallery.json", {"format": 1})
+    with pytest.raises(DearError, match="index the images again"):
+        Gallery.open(gallery.folder)
+
+
 def test_precision_counts_what_the_nearest_have_in_common(run, model, tmp_path) -> None:
     gallery = Gallery.create(tmp_path / "world", run, model)
     gallery.add(model, ["world:colors"])

@@ -18,7 +18,7 @@ from dear.roles.pictures import PictureList
 from dear.roles.rolemap import ROLES, Head, RoleMap
 from dear.roles.show import ROLE_MARKS, ROLE_NAMES, color_strength, role_summary
 
-_BATCH = 16
+_BATCH = 4  # small: the other views wait while one goes through the model
 _SHOWN = 6  # pictures on either side
 _THUMBNAIL = 160
 
@@ -68,33 +68,44 @@ def _origin(roles: RoleMap) -> str:
 
 
 class HeadPictures:
-    """Finds the pictures at the ends of what a head responds to. They are read once, when first asked for."""
+    """Finds the pictures at the ends of what a head responds to.
 
-    def __init__(self, predictor: Predictor, pictures: PictureList | None) -> None:
-        self._predictor, self._pictures = predictor, pictures
-        self._reading = threading.Lock()
-        self._codes: Tensor | None = None  # [pictures, layers, heads, head_dim + 3]
+    They are read once, in the background, from when they are first asked for: on a slow machine that takes minutes.
+    `model_lock` is held for one batch at a time, so that the other views go on answering.
+    """
+
+    def __init__(
+        self, predictor: Predictor, pictures: PictureList | None, model_lock: AbstractContextManager[Any]
+    ) -> None:
+        self._predictor, self._pictures, self._model_lock = predictor, pictures, model_lock
+        self._starting = threading.Lock()
+        self._reading: threading.Thread | None = None
+        self._looked_at = 0
+        self._codes: Tensor | None = None  # [readable pictures, layers, heads, head_dim + 3]
         self._readable: list[int] = []
 
-    def extremes(self, head: Head, model_lock: AbstractContextManager[Any]) -> dict[str, Any]:
-        """The pictures in which `head` writes most and least along its first phrase.
+    def extremes(self, head: Head) -> dict[str, Any]:
+        """The pictures in which `head` writes most and least along its first phrase; before that, how far it is.
 
         Without phrases, along the direction in which its output varies most: its two ends are two kinds of pictures.
-        `model_lock` is held for one batch at a time, so that the other views go on answering.
         """
         roles, pictures = self._predictor.model.roles, self._pictures
         if head not in roles.roles:
             raise DearError(f"The role map has no head {head[1]} in layer {head[0]}: choose one that is shown.")
         if pictures is None:
             raise DearError("For the pictures that activate a head, start the page with --gallery GALLERY.")
-        with self._reading:
-            if self._codes is None:
-                self._read(pictures, model_lock)
-        assert self._codes is not None
+        with self._starting:
+            if self._reading is None:
+                self._reading = threading.Thread(target=self._read, args=(pictures,), daemon=True)
+                self._reading.start()
+        if self._reading.is_alive():
+            return {"looked_at": self._looked_at, "of": len(pictures)}
+        if self._codes is None:
+            raise DearError(f"Too few pictures of {pictures.source} can be read to tell what a head responds to.")
         row = roles.layers.index(head[0])
         contributions = (self._codes[:, row, head[1]] @ self._maps[row, head[1]]).double()  # [pictures, dim]
         phrases = roles[head].phrases
-        with model_lock:
+        with self._model_lock:
             direction = (
                 encode_phrases(self._predictor.model.backbone, [phrases[0].text])[0]
                 if phrases
@@ -106,22 +117,22 @@ class HeadPictures:
         found = {side: [self._thumbnail(self._readable[i]) for i in places] for side, places in sides.items()}
         return {"along": phrases[0].text if phrases else None, "source": pictures.source, "count": len(order), **found}
 
-    def _read(self, pictures: PictureList, model_lock: AbstractContextManager[Any]) -> None:
+    def _read(self, pictures: PictureList) -> None:
         model = self._predictor.model
         reader = HeadReader(model.backbone, model.roles.layers[0])
         self._maps = reader.maps.cpu()
-        codes, self._readable = [], []
+        codes = []
         for start in range(0, len(pictures), _BATCH):
             opened = {i: self._open(i) for i in range(start, min(start + _BATCH, len(pictures)))}
             good = {i: picture for i, picture in opened.items() if picture is not None}
             if good:
-                with model_lock:
+                with self._model_lock:
                     pixels = self._predictor.pixels(list(good.values())).to(model.backbone.device)
                     codes.append(reader.codes(pixels).cpu())
                 self._readable += good
-        if len(self._readable) < 2:
-            raise DearError(f"Too few pictures of {pictures.source} can be read to tell what a head responds to.")
-        self._codes = torch.cat(codes)
+            self._looked_at = start + len(opened)
+        if len(self._readable) >= 2:
+            self._codes = torch.cat(codes)
 
     def _open(self, index: int) -> Image.Image | None:
         assert self._pictures is not None

@@ -50,7 +50,7 @@ class Page:
         self._lock = threading.Lock()  # one picture at a time goes through the model
         self.examples = self._examples()
         model = self.predictor.model.backbone.identity.model
-        self.head_pictures = HeadPictures(self.predictor, sample_pictures(self.gallery, model))
+        self.head_pictures = HeadPictures(self.predictor, sample_pictures(self.gallery, model), self._lock)
         self.routes: dict[tuple[str, str], Callable[[Request], Any]] = {
             ("GET", "/api/about"): self.about,
             ("POST", "/api/classify"): self.classify,
@@ -91,7 +91,7 @@ class Page:
             return classify(self.predictor, picture)
 
     def pictures_of_head(self, request: Request) -> dict[str, Any]:
-        return self.head_pictures.extremes((request.number("layer"), request.number("head")), self._lock)
+        return self.head_pictures.extremes((request.number("layer"), request.number("head")))
 
     def starters(self, _: Request) -> list[dict[str, Any]]:
         from dear.app.search import starters

@@ -12,7 +12,7 @@ from dear.roles.pictures import PictureList, world_pictures
 if TYPE_CHECKING:
     from dear.gallery import Gallery
 
-_SAMPLE = 200  # pictures among which those that activate a head most are sought
+_SAMPLE = 120  # pictures among which those that activate a head most are sought
 
 
 @dataclass(frozen=True)

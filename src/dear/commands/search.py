@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT",
         help="color, or color=0.7,shape=0.3, ... (default: cls, the class feature)",
     )
-    parser.add_argument("--where", metavar="SQL", help="only images for which this holds, such as \"label = 'cat'\"")
+    parser.add_argument("--where", metavar="SQL", help="filter on path, size in bytes, and label: \"label = 'cat'\"")
     parser.add_argument("--topk", type=int, default=10, help="how many images (default: 10)")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--out", type=Path, metavar="PNG", help="draw a contact sheet")

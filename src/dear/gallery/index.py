@@ -81,7 +81,7 @@ def _batches(sources: Sequence[Source], transform: Callable[[Any], Tensor]) -> I
 
 
 def add_images(gallery: "Gallery", predictor: "Predictor", given: Sequence[str], label_from_folder: bool) -> Added:
-    """A streaming pass: no more is held than the features of one write, and what is known of each image there."""
+    """A streaming pass: no more is held than the features of one write, and the names of all images."""
     known = _Known(gallery)
     sources = list(find_sources(given, label_from_folder))
     fresh = [source for source in sources if not known.unchanged(source)]
@@ -96,7 +96,7 @@ def add_images(gallery: "Gallery", predictor: "Predictor", given: Sequence[str],
         gallery.delete_rows(sorted(known.outdated))
         known.outdated.clear()
         if rows:
-            gallery.table.add(_table(gallery, rows, features))
+            gallery.add_rows(_table(gallery, rows, features))
         rows.clear()
         features.clear()
 

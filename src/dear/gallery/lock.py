@@ -1,5 +1,6 @@
 """One writer at a time: tidying up drops files that a second writer would still need."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,11 +18,16 @@ def only_writer(folder: Path) -> Iterator[None]:
     if not _in_this_process.acquire(blocking=False):
         raise busy
     try:
-        with (folder / ".writing").open("w") as file:
-            if not _lock(file.fileno()):
-                raise busy
-            yield
+        file = os.open(folder / ".writing", os.O_WRONLY | os.O_CREAT)
+    except OSError as error:
+        _in_this_process.release()
+        raise DearError(f"Cannot write to the gallery {folder}: {error.strerror}.") from None
+    try:
+        if not _lock(file):
+            raise busy
+        yield
     finally:
+        os.close(file)
         _in_this_process.release()
 
 

@@ -75,14 +75,13 @@ def find(
         for part in _candidates(gallery, wanted, k, where):
             for hit in _rank(part, wanted, shares, k):
                 hits[hit.path] = hit
-    except (ValueError, RuntimeError) as error:
-        if where is None:
-            raise
+    except (OSError, RuntimeError, ValueError) as error:
         # LanceDB names the place in its own source behind the reason.
-        reason = " ".join(str(error).split()).removeprefix("Invalid input, ").split(", /")[0].rstrip(".")
+        reason = " ".join(str(error).split()).removeprefix("Invalid input, ").split(", /")[0].rstrip(".")[:200]
+        if where is None:
+            raise DearError(f"The gallery {gallery.folder} cannot be searched: {reason}.") from error
         raise DearError(
-            f"The filter {where!r} does not work ({reason[:200]}): write SQL on path, size and label, "
-            "such as label = 'cat'."
+            f"The filter {where!r} does not work ({reason}): write SQL on path, size and label, such as label = 'cat'."
         ) from None
     return sorted(hits.values(), key=lambda hit: (-hit.score, hit.path))[:k]
 

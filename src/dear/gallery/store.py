@@ -1,7 +1,8 @@
 """A gallery on disk: a folder with gallery.json (whose features these are) and a LanceDB table of images."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from dear.predictor import Predictor
 
 ABOUT, _TABLE, _FORMAT = "gallery.json", "images", 1
+_PARTS = {"adapter", "components", "dim"}
+_HASHES = ("config_sha256", "weights_sha256")
 
 
 class Gallery:
@@ -44,7 +47,7 @@ class Gallery:
         if not (folder / ABOUT).is_file():
             raise DearError(f"{folder} is not a gallery: it has no {ABOUT}. `dear index` makes one.")
         about = read_json(folder / ABOUT)
-        if not isinstance(about, dict) or about.get("format") != _FORMAT:
+        if not isinstance(about, dict) or about.get("format") != _FORMAT or not set(about) >= _PARTS:
             raise DearError(f"{folder / ABOUT} is not one that dear {__version__} can read: index the images again.")
         return cls(folder, about)
 
@@ -69,7 +72,7 @@ class Gallery:
     def require_run(self, run: str | Path) -> None:
         """Refuses a run folder with another adapter; remembers where the right one is now."""
         adapter, given = self.about["adapter"], _adapter_of(run)
-        if any(given[key] != adapter[key] for key in ("config_sha256", "weights_sha256")):
+        if any(given[key] != adapter[key] for key in _HASHES):
             raise DearError(
                 f"The gallery {self.folder} was made with the adapter in {adapter['folder']}, and {run} has another "
                 "one: their features do not compare; choose another --out."
@@ -131,8 +134,14 @@ class Gallery:
         return len(gone)
 
     def delete_rows(self, paths: Sequence[str]) -> None:
-        for start in range(0, len(paths), 1000):
-            self.table.delete(f"path IN ({', '.join(map(_quoted, paths[start : start + 1000]))})")
+        with self._writing():
+            for start in range(0, len(paths), 1000):
+                self.table.delete(f"path IN ({', '.join(map(_quoted, paths[start : start + 1000]))})")
+
+    def add_rows(self, rows: Any) -> None:
+        """rows: an Arrow table of this gallery's schema."""
+        with self._writing():
+            self.table.add(rows)
 
     def image(self, path: str) -> Image.Image:
         """The picture, RGB, of a path in the gallery; no other file is ever opened."""
@@ -157,11 +166,18 @@ class Gallery:
 
     def _tidy(self) -> None:
         """Merges the small files of single writes, drops what they replaced, and brings the ANN indices up to date."""
-        refresh_indices(self.table, [vector_column(c) for c in self.components])
-        with warnings.catch_warnings():
+        with self._writing(), warnings.catch_warnings():
             # It warns of readers of older versions; ours take the newest at every read.
             warnings.filterwarnings("ignore", message=r"optimize\(cleanup_older_than=0\)")
+            refresh_indices(self.table, [vector_column(c) for c in self.components])
             self.table.optimize(cleanup_older_than=timedelta(0))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, RuntimeError) as error:  # a full disk, say
+            raise DearError(f"Cannot write to the gallery {self.folder}: {error}.") from error
 
 
 def _open_table(folder: Path, components: Sequence[str], dim: int) -> Any:
@@ -178,8 +194,10 @@ def _open_table(folder: Path, components: Sequence[str], dim: int) -> Any:
 
 
 def _adapter_of(run: str | Path) -> dict[str, str]:
-    config = read_json(Path(run) / CONFIG)
-    return {"folder": absolute(str(run)), **{key: config[key] for key in ("config_sha256", "weights_sha256")}}
+    config = read_json(Path(run) / CONFIG) if (Path(run) / CONFIG).is_file() else None
+    if not isinstance(config, dict) or not set(_HASHES) <= set(config):
+        raise DearError(f"{run} is not an adapter: give a folder made by `dear train`.")
+    return {"folder": absolute(str(run)), **{key: config[key] for key in _HASHES}}
 
 
 def _quoted(text: str) -> str:

@@ -56,9 +56,16 @@ function chooser(map, detail) {
     const pictures = el("div", { class: "card" });
     run(() => [about(cell, map), el("div", { class: "columns halves" }, distribution(cell), phrases(cell)), pictures]);
     worker(pictures)(async () => {
-      const found = await ask("/api/head-pictures", { layer: cell.layer, head: cell.head });
-      return pictureRows(found);
-    }, "looking through the pictures; the first time this takes a while …");
+      // The pictures are read once, after the first click: until then the server says how far it is.
+      for (;;) {
+        const found = await ask("/api/head-pictures", { layer: cell.layer, head: cell.head });
+        if (found.of == null) return pictureRows(found);
+        if (before !== button) return null;
+        pictures.replaceChildren(el("p", { class: "soft" },
+          `looking through ${found.of} pictures, once: ${found.looked_at} are done …`));
+        await new Promise((resolve) => setTimeout(resolve, 500));
+      }
+    }, "looking through the pictures …");
   };
 }
 
