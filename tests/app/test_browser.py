@@ -3,6 +3,7 @@
 Screenshots go into pytest's folder, or into the one that DEAR_SCREENSHOTS names.
 """
 
+import functools
 import os
 import re
 import signal
@@ -30,7 +31,9 @@ def address(run, gallery_folder):
     """The page of the run with its gallery, in a process that Ctrl-C ends quietly."""
     command = [sys.executable, "-c", DEAR, "app", str(run), "--gallery", str(gallery_folder), "--port", "0"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command, text=True, **pipes)
+    # A shell that runs the tests in the background ignores Ctrl-C, and children inherit that.
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(command, text=True, preexec_fn=heed, **pipes)
     line = process.stdout.readline()
     found = re.search(r"http://127\.0\.0\.1:\d+", line)
     assert found, line + process.stderr.read()
