@@ -11,17 +11,19 @@ import argparse
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 import dear
 from dear.adapter import save_adapter
-from dear.data.dataset import Example, ImageFile
+from dear.data.dataset import ImageFile
 from dear.data.folder import image_files
-from dear.data.loading import evaluation_batches
 from dear.data.world.tasks import TASKS, world_task
 from dear.files import write_json
 from dear.gallery import Gallery, ann, parse_by
@@ -102,6 +104,19 @@ def searching(rows: int) -> None:
         print(f"on disk: {disk(folder):.0f} MB, of which indices {indices:.0f} MB, built in {built:.0f} s", flush=True)
 
 
+class Pixels(Dataset):
+    """What plain encoding needs: each file as pixels [3, height, width]."""
+
+    def __init__(self, files: list[Path], transform: Callable[[Any], Tensor]) -> None:
+        self.files, self.transform = files, transform
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.transform(ImageFile(self.files[index]).open())
+
+
 def indexing(images: int, rounds: int = 4) -> None:
     """dear-mini on image files, both ways in turns; the best round of each is what other programs disturbed least."""
     model = dear.create(classes=["one", "two"], device="cpu")
@@ -114,10 +129,11 @@ def indexing(images: int, rounds: int = 4) -> None:
         files = image_files(folder)
         adapter = Path(name) / "adapter"
         save_adapter(adapter, model.model, model.classes, model.template)
+        workers = min(4, os.cpu_count() or 1)
         plain, indexed = [], []
         for turn in range(rounds):
             began = seconds()
-            for pixels, _ in evaluation_batches([Example(ImageFile(f), 0) for f in files], preprocess(model), "plain"):
+            for pixels in DataLoader(Pixels(files, model.model.backbone.preprocess), 64, num_workers=workers):
                 model.encode_image(pixels)
             plain.append(seconds() - began)
             gallery = Gallery.create(Path(name) / f"gallery{turn}", adapter, model)
@@ -134,10 +150,6 @@ def seconds() -> np.ndarray:
     """Wall and CPU time, that of finished worker processes included."""
     spent = os.times()
     return np.array([spent.elapsed, spent.user + spent.system + spent.children_user + spent.children_system])
-
-
-def preprocess(model: Any) -> Any:
-    return model.model.backbone.preprocess
 
 
 def main() -> None:

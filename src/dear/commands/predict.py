@@ -1,7 +1,6 @@
 """dear predict: answers for images, one or thousands."""
 
 import argparse
-import glob
 import json
 import sys
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ def run(args: argparse.Namespace) -> None:
     import csv
 
     from dear import load
+    from dear.data.folder import find_images
     from dear.errors import DearError
 
     files = find_images(args.images)
@@ -63,23 +63,6 @@ def read_classes(file: Path | None) -> list[str] | None:
     if not names:
         raise DearError(f"The class file {file} is empty: write one class name a line.")
     return names
-
-
-def find_images(patterns: list[str]) -> list[Path]:
-    """Files as given, all images of folders, matches of globs."""
-    from dear.data.folder import image_files
-    from dear.errors import DearError
-
-    found: list[Path] = []
-    for pattern in patterns:
-        path = Path(pattern)
-        matches = (
-            [path] if path.is_file() else image_files(path) if path.is_dir() else sorted(map(Path, glob.glob(pattern)))
-        )
-        if not matches:
-            raise DearError(f"{pattern} has no images: give an image file, a folder of images, or a glob in quotes.")
-        found += matches
-    return found
 
 
 def _answers(model: Any, files: list[Path], topk: int, inference: str, batch: int = 32) -> Iterator[tuple[Path, Any]]:

@@ -1,6 +1,8 @@
 """One's own pictures: a folder a class (with or without train/val/test), a split JSON, or a CSV or JSONL list."""
 
+import glob
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from dear.data.dataset import Dataset, Example, ImageFile
@@ -15,6 +17,20 @@ SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", "
 def image_files(folder: Path) -> list[Path]:
     """All image files below a folder, sorted."""
     return sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+
+
+def find_images(patterns: Sequence[str]) -> list[Path]:
+    """Files as given, all images of folders, matches of globs."""
+    found: list[Path] = []
+    for pattern in patterns:
+        path = Path(pattern)
+        matches = (
+            [path] if path.is_file() else image_files(path) if path.is_dir() else sorted(map(Path, glob.glob(pattern)))
+        )
+        if not matches:
+            raise DearError(f"{pattern} has no images: give an image file, a folder of images, or a glob in quotes.")
+        found += matches
+    return found
 
 
 def clean_name(folder: str) -> str:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from dear.commands.predict import find_images
 from dear.data.dataset import Dataset, ImageFile, Picture
-from dear.data.folder import clean_name
+from dear.data.folder import clean_name, find_images
 from dear.data.resolve import resolve_dataset
 from dear.errors import DearError
 
