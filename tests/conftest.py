@@ -1,5 +1,6 @@
 """What tests share: small random CLIPs (OpenCLIP's own code, no downloads), settings of hypothesis, shared data."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from open_clip.model import CLIP
+from safetensors.torch import save_file
 
-from dear.backbone import Backbone, wrap
+from dear.backbone import Backbone, load_backbone, wrap
+from dear.roles.entropy import CORE_5
+from dear.roles.rolemap import HeadRole, RoleMap
 
 # The same examples everywhere, and no verdict that depends on how busy the machine is.
 settings.register_profile("dear", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -55,3 +59,31 @@ def shared() -> Path:
     if not folder or not Path(folder).is_dir():
         pytest.skip("set DEAR_SHARED to the folder that holds the shared weights and photos")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory) -> Path:
+    """A small random CLIP on disk, so that whole commands can run without downloads in seconds."""
+    folder = tmp_path_factory.mktemp("model")
+    config: dict[str, Any] = {
+        "embed_dim": 32,
+        "vision_cfg": {"image_size": 32, "patch_size": 8, "layers": 3, "width": 48, "head_width": 12},
+        "text_cfg": {"context_length": 77, "vocab_size": 49408, "layers": 3, "width": 32, "heads": 4},
+    }
+    torch.manual_seed(3)
+    model = CLIP(**config)
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {}}))
+    save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "open_clip_model.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def role_file(model_folder: Path, tmp_path_factory) -> Path:
+    """Roles of its layers 2 and 3, one of each kind."""
+    identity = load_backbone(f"local-dir:{model_folder}").identity.to_json()
+    core = [HeadRole("core_attribute", "color"), HeadRole("core_attribute", "shape")]
+    given = [*core, HeadRole("mixed"), HeadRole("generalization")]
+    roles = {(layer, h): given[(h + layer) % 4] for layer in (2, 3) for h in range(4)}
+    path = tmp_path_factory.mktemp("roles") / "roles.json"
+    RoleMap(identity, (2, 3), 4, CORE_5, CORE_5, roles).save(path)
+    return path

@@ -1,15 +1,11 @@
 """A small run that was really trained, in a folder of its own with a second run, and a gallery made with it."""
 
-import json
 import struct
 import zlib
 from pathlib import Path
 
-import open_clip
 import pytest
-import torch
 from PIL import Image
-from safetensors.torch import save_file
 
 import dear
 from dear.backbone import load_backbone
@@ -17,21 +13,6 @@ from dear.cli import main
 from dear.roles.rolemap import HeadRole, Phrase, RoleMap
 
 CORE = ("color", "shape", "texture", "object", "location")
-
-
-@pytest.fixture(scope="session")
-def model_folder(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    config = {
-        "embed_dim": 32,
-        "vision_cfg": {"image_size": 32, "patch_size": 8, "layers": 3, "width": 48, "head_width": 12},
-        "text_cfg": {"context_length": 77, "vocab_size": 49408, "layers": 3, "width": 32, "heads": 4},
-    }
-    torch.manual_seed(3)
-    model = open_clip.CLIP(**config)
-    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {}}))
-    save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "open_clip_model.safetensors")
-    return folder
 
 
 @pytest.fixture(scope="session")

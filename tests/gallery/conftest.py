@@ -1,13 +1,10 @@
 """A small adapter on disk, not trained: a gallery asks only that the same image gets the same features."""
 
-import json
 from pathlib import Path
 
-import open_clip
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
 
 import dear
 from dear.adapter import save_adapter
@@ -23,21 +20,11 @@ CORE = ("color", "shape", "texture", "object", "location")
 
 
 @pytest.fixture(scope="session")
-def make_run(tmp_path_factory):
+def make_run(model_folder, tmp_path_factory):
     """seed -> a folder with an adapter; another seed is another adapter on the same backbone."""
-    folder = tmp_path_factory.mktemp("model")
-    config = {
-        "embed_dim": 32,
-        "vision_cfg": {"image_size": 32, "patch_size": 8, "layers": 3, "width": 48, "head_width": 12},
-        "text_cfg": {"context_length": 77, "vocab_size": 49408, "layers": 3, "width": 32, "heads": 4},
-    }
-    torch.manual_seed(3)
-    weights = {k: v.contiguous() for k, v in open_clip.CLIP(**config).state_dict().items()}
-    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {}}))
-    save_file(weights, folder / "open_clip_model.safetensors")
 
     def make(seed: int) -> Path:
-        backbone = load_backbone(f"local-dir:{folder}")
+        backbone = load_backbone(f"local-dir:{model_folder}")
         given = [HeadRole("core_attribute", "color"), HeadRole("mixed"), HeadRole("mixed"), HeadRole("generalization")]
         roles = {(layer, head): given[head] for layer in (2, 3) for head in range(4)}
         torch.manual_seed(seed)
