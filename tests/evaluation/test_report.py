@@ -110,6 +110,30 @@ def test_the_papers_numbers_stand_beside_datasets_it_has(report: Path) -> None:
     assert "only with the same backbone" in (report / "results.md").read_text()
 
 
+def test_the_papers_numbers_are_about_test_images(tmp_path: Path) -> None:
+    held_out = result("base-to-novel", "eurosat", "dear", 1, {"base": 80, "novel": 70})
+    held_out["cell"]["split"] = "held-out"
+    folder = write(tmp_path / "bench", [held_out])
+    assert main(["report", str(folder)]) == 0
+    assert "The paper's numbers" not in (folder / "report" / "results.md").read_text(encoding="utf-8")
+
+
+def test_searching_by_attribute_has_its_chapter(tmp_path: Path, capsys) -> None:
+    folder = write(tmp_path / "bench", grid()[:2])
+    found = {
+        "title": "Adapter of DTD", "images": 30, "labels": 3,
+        "measured": [{"searched by": "cls", "same label (%)": 81.25}, {"searched by": "color", "same label (%)": 40.0}],
+        "examples": [{"query": "cat", "file": "7.jpg", "nearest": {"color": ["dog", "dog", "cat"]}}],
+    }  # fmt: skip
+    (folder / "retrieval-dtd.json").write_text(json.dumps(found), encoding="utf-8")
+    assert main(["report", str(folder)]) == 0
+    assert [row["same label (%)"] for row in table(folder / "report", "retrieval-dtd")] == ["81.2", "40.0"]
+    assert "| cat (7.jpg) | color | dog, dog, cat |" in (folder / "report" / "results.md").read_text(encoding="utf-8")
+    (folder / "retrieval-dtd.json").write_text('{"title": "x"}', encoding="utf-8")
+    assert main(["report", str(folder)]) == 2
+    assert "make it again" in capsys.readouterr().err
+
+
 def test_few_shot_and_domain(report: Path) -> None:
     assert [row["16 shots"] for row in table(report, "few-shot")] == ["66.00", "66.00"]
     rows = {row["method"]: row["average of targets"] for row in table(report, "domain")}

@@ -123,10 +123,13 @@ def test_numeric_values_stand_in_their_order() -> None:
 
 def test_dear_answers_the_ablation_of_inference_itself() -> None:
     of = cell(base=80.0, novel=80.0)
-    of.evaluations.extend(cell(inference="decoupled", base=78.0, novel=78.0).evaluations)
+    of.evaluations.extend(cell(inference="decoupled", base=78.0, novel=90.0).evaluations)
     (study,) = ablations([of])
     assert study.name == "inference"
-    assert str(study.difference("decoupled")) == "-2.0"
+    assert {value: str(study.difference(value)) for value in list(study.rows)[1:]} == {
+        "decoupled": "+3.6",  # 83.6 - 80
+        "fusion for base, decoupled for novel": "+4.7",  # 84.7 - 80
+    }
 
 
 def test_cells_with_other_settings_are_named_not_averaged() -> None:

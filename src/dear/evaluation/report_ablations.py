@@ -92,6 +92,13 @@ def _order(cell: Cell) -> tuple[object, ...]:
         return 1, 0.0, not cell.variant.default, cell.variant.value, cell.dataset
 
 
+_BY_PART = {  # inference for base and for novel classes; the last is MMRL's
+    "fusion": ("fusion", "fusion"),
+    "decoupled": ("decoupled", "decoupled"),
+    "fusion for base, decoupled for novel": ("fusion", "decoupled"),
+}
+
+
 def _inference_variants(cells: Sequence[Cell]) -> list[Cell]:
     if any(cell.variant and cell.variant.ablation == "inference" for cell in cells):
         return []
@@ -99,9 +106,10 @@ def _inference_variants(cells: Sequence[Cell]) -> list[Cell]:
     for cell in cells:
         kinds = {e.inference for e in cell.evaluations}
         if cell.variant is None and cell.protocol == BASE_TO_NOVEL and {"fusion", "decoupled"} <= kinds:
-            for kind in ("fusion", "decoupled"):
-                only = [e for e in cell.evaluations if e.inference == kind]
-                found.append(replace(cell, variant=Variant("inference", kind, kind == "fusion"), evaluations=only))
+            for name, parts in _BY_PART.items():
+                wanted = set(zip(("base", "novel"), parts, strict=True))
+                only = [e for e in cell.evaluations if (e.name, e.inference) in wanted]
+                found.append(replace(cell, variant=Variant("inference", name, name == "fusion"), evaluations=only))
     return found
 
 

@@ -12,6 +12,7 @@ from dear.errors import DearError
 from dear.evaluation.report_details import detail_chapters
 from dear.evaluation.report_figures import Picture, pictures
 from dear.evaluation.report_notes import notes_html
+from dear.evaluation.report_retrieval import retrieval_chapters
 from dear.evaluation.report_tables import AVERAGE, Block, Chapter, main_chapters
 from dear.evaluation.results import Cell, read_cells
 from dear.evaluation.summary import Stat
@@ -29,7 +30,7 @@ def write_report(folders: Sequence[Path], out: Path) -> list[Chapter]:
     """Reads the cells of all folders, writes everything to `out`, and gives back what it wrote."""
     cells = read_cells(folders)
     notes = "\n\n".join(text for folder in folders if (text := _read_notes(folder / "notes.md")))
-    chapters = [*main_chapters(cells), *detail_chapters(cells)]
+    chapters = [*main_chapters(cells), *retrieval_chapters(folders), *detail_chapters(cells)]
     figures = {picture.name: (picture, _png(picture)) for picture in pictures(cells)}
     for block in (block for chapter in chapters for block in chapter.blocks):
         name = re.sub(r"[^\w.-]+", "-", block.name)  # names of ablations and splits come from files

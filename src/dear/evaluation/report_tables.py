@@ -134,7 +134,7 @@ def _base_to_novel(cells: list[Cell], name: str) -> list[Block]:
     note += _add_averages(table, found, ("base", "novel", HM), tail=[None])
     _stress(table, found, columns=range(2, 5))
     blocks = [Block(name, on_split("Base to novel", cells[0].split), table, note)]
-    paper = base_to_novel_table(s.dataset for s in found)
+    paper = base_to_novel_table(s.dataset for s in found) if cells[0].split == "test" else None
     if paper:
         said = " HM is computed from the base and novel printed there, and is not always the HM printed."
         blocks.append(Block(f"{name}_paper", "The paper's numbers", paper, _PAPER_NOTE + said, main=False))
