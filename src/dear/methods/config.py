@@ -31,7 +31,7 @@ class DearConfig(Config):
     projection_start: str = setting(
         "copy", "P_attr starts as a copy of CLIP's image projection, or at random", choices=("copy", "random")
     )
-    fusion_init: float = setting(0.6, "fusion weight of the class feature at the start", low=0.01, high=0.99)
+    fusion_init: float = setting(0.9, "fusion weight of the class feature at the start", low=0.01, high=0.99)
     fusion_loss: str = setting(
         "linear", "L_fusion: linear is 1 - alpha_cls, log is -log alpha_cls", choices=("linear", "log")
     )
