@@ -95,7 +95,7 @@ def _order(cell: Cell) -> tuple[object, ...]:
 _BY_PART = {  # inference for base and for novel classes; the last is MMRL's
     "fusion": ("fusion", "fusion"),
     "decoupled": ("decoupled", "decoupled"),
-    "fusion for base, decoupled for novel": ("fusion", "decoupled"),
+    "fusion, novel decoupled": ("fusion", "decoupled"),
 }
 
 

@@ -221,6 +221,7 @@ def _ablations(studies: list[Ablation]) -> Figure:
         axis.margins(x=0.15)
         left, right = axis.get_xlim()
         axis.set_xlim(min(left, -_LEAST), max(right, _LEAST))
+        axis.locator_params(axis="x", nbins=5)  # more would touch each other in a narrow panel
         axis.grid(visible=False, axis="y")
         split = "" if study.split == "test" else f", {study.split}"
         title = f"{study.name}\n{TITLES[study.protocol].lower()}, {study.shots} shots{split}"
