@@ -3,10 +3,10 @@
     python benchmarks/retrieval.py GALLERY QUERY [QUERY ...] --title WORDS --out retrieval.json --sheets sheets
 
 GALLERY is a folder of `dear index --label-from-folder`, each QUERY an image in it. Photos have no known attributes, so
-three things are measured over all images as queries, each with its ten nearest others: how many have the query's
-label, how far their mean color is from the query's (distance in CIELAB), and how many are also among the ten nearest
-by the class feature. `dear report` shows the JSON as tables; the sheets, one a query, a row an attribute, are for the
-eye and stay where they are made, because photos have owners.
+this is measured over all images as queries, each with its ten nearest others: how many have the query's label, how far
+their mean color is from the query's (distance in CIELAB), and how many are also among the ten nearest by the class
+feature, and by another attribute. `dear report` shows the JSON as tables; the sheets, one a query, a row an attribute,
+are for the eye and stay where they are made, because photos have owners.
 """
 
 import argparse
@@ -53,18 +53,26 @@ def measure(nearest: dict[str, np.ndarray], labels: list[str], colors: np.ndarra
     same = names[:, None] == names
     far = np.linalg.norm(colors[:, None] - colors, axis=-1)
     for component, found in nearest.items():
-        shared = np.mean([len(set(a) & set(b)) for a, b in zip(found, nearest["cls"], strict=True)])
+        shared = {other: _shared(found, nearest[other]) for other in nearest if other != component}
         rows.append(
             {
                 "searched by": component,
                 "same label (%)": 100 * float(np.take_along_axis(same, found, 1).mean()),
                 "color distance": float(np.take_along_axis(far, found, 1).mean()),
-                "shared with cls (%)": 100 * float(shared) / NEAREST,
+                "shared with cls (%)": shared.pop("cls", None),
+                "shared with an attribute (%)": float(np.mean(list(shared.values()))),
             }
         )
     pairs = count * (count - 1)
     chance = {"same label (%)": 100 * float(same.sum() - count) / pairs, "color distance": float(far.sum()) / pairs}
-    return [*rows, {"searched by": "chance", **chance, "shared with cls (%)": 100 * NEAREST / (count - 1)}]
+    overlap = 100 * NEAREST / (count - 1)
+    chance |= {"shared with cls (%)": overlap, "shared with an attribute (%)": overlap}
+    return [*rows, {"searched by": "chance", **chance}]
+
+
+def _shared(one: np.ndarray, other: np.ndarray) -> float:
+    """How many of the nearest in one are also in the other, in percent; both [images, k]."""
+    return 100 * float(np.mean([len(set(a) & set(b)) for a, b in zip(one, other, strict=True)])) / NEAREST
 
 
 def sheet(query: Image.Image, rows: dict[str, list[Image.Image]]) -> Image.Image:
