@@ -19,16 +19,9 @@ from PIL import Image, ImageCms, ImageDraw, ImageFont, ImageOps
 
 from dear.files import write_json
 from dear.gallery import Gallery
-from dear.gallery.columns import as_matrix, vector_column
+from dear.gallery.quality import nearest_others
 
 NEAREST, SHOWN, CELL, GAP = 10, 5, 150, 10
-
-
-def nearest_others(vectors: np.ndarray, k: int = NEAREST) -> np.ndarray:
-    """Unit vectors [images, dim] -> the k nearest others of each, nearest first, [images, k]."""
-    cosines = vectors @ vectors.T
-    np.fill_diagonal(cosines, -np.inf)
-    return np.argsort(-cosines, axis=1, kind="stable")[:, :k]
 
 
 def mean_colors(pictures: list[Image.Image]) -> np.ndarray:
@@ -98,10 +91,9 @@ def main() -> None:
     parser.add_argument("--sheets", type=Path, metavar="FOLDER", help="where to draw the pictures")
     args = parser.parse_args()
     gallery = Gallery.open(args.gallery)
-    columns = ["path", "label", *map(vector_column, gallery.components)]
-    table = gallery.table.search().select(columns).limit(len(gallery)).to_arrow()
+    table = gallery.table.search().select(["path", "label"]).to_arrow()
     paths, labels = table["path"].to_pylist(), table["label"].to_pylist()
-    nearest = {c: nearest_others(as_matrix(table[vector_column(c)], gallery.dim)) for c in gallery.components}
+    nearest = nearest_others(gallery, NEAREST)
     rows = measure(nearest, labels, mean_colors([gallery.image(path) for path in paths]))
     examples = []
     for path in args.queries:

@@ -41,8 +41,8 @@ def test_a_run_leaves_all_that_is_needed_and_the_same_command_the_same_file(trai
 
 
 def test_training_learns(train_arguments, tmp_path) -> None:
-    # The backbone is random: its class feature deserves no more weight than the features that learn.
-    main(train_arguments(tmp_path / "run", "--epochs", "12", "--shots", "8", "--fusion-init", "0.5"))
+    # The backbone is random: its class feature does not deserve the weight that it gets by default.
+    main(train_arguments(tmp_path / "run", "--epochs", "12", "--shots", "8", "--fusion-init", "0.6"))
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["cross_entropy"] < 0.9 * lines[0]["cross_entropy"]  # random features: a little is much
 

@@ -29,14 +29,22 @@ def attribute_precision(gallery: "Gallery", k: int = 10) -> dict[str, dict[str, 
         values = np.array([getattr(t, attribute) for t in traits])
         same[attribute] = values[:, None] == values
         np.fill_diagonal(same[attribute], False)
+    matrix = {
+        component: {a: 100 * float(np.take_along_axis(s, near, 1).mean()) for a, s in same.items()}
+        for component, near in nearest_others(gallery, k).items()
+    }
+    pairs = len(paths) * (len(paths) - 1)
+    matrix[CHANCE] = {attribute: 100 * float(s.sum()) / pairs for attribute, s in same.items()}
+    return matrix
+
+
+def nearest_others(gallery: "Gallery", k: int) -> dict[str, np.ndarray]:
+    """Component -> the k nearest others of each picture, nearest first, [pictures, k], in the order of `paths`."""
     table = gallery.table.search().select([vector_column(c) for c in gallery.components]).to_arrow()
-    matrix = {}
+    nearest = {}
     for component in gallery.components:
         vectors = as_matrix(table[vector_column(component)], gallery.dim)
         cosines = vectors @ vectors.T
         np.fill_diagonal(cosines, -np.inf)
-        nearest = np.argpartition(-cosines, k, axis=1)[:, :k]
-        matrix[component] = {a: 100 * float(np.take_along_axis(s, nearest, 1).mean()) for a, s in same.items()}
-    pairs = len(paths) * (len(paths) - 1)
-    matrix[CHANCE] = {attribute: 100 * float(s.sum()) / pairs for attribute, s in same.items()}
-    return matrix
+        nearest[component] = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
+    return nearest
