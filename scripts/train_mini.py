@@ -96,7 +96,7 @@ class Pictures(Dataset):
         return (
             torch.from_numpy(np.array(picture)),
             self.tokenizer([text])[0],
-            torch.tensor([VALUES[a].index(t) for a, t in zip(ATTRIBUTES, traits, strict=True)]),
+            torch.tensor(traits.labels),
             torch.tensor([a in mentioned for a in ATTRIBUTES]),
         )
 

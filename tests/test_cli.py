@@ -61,6 +61,7 @@ def test_unknown_commands_and_flags_show_the_usage(argv: list[str], capsys) -> N
         (["zero-shot", "--device", "toaster"], "use cpu, cuda"),
         (["world", "--out", "world.xyz"], "must end in .png"),
         (["world", "--out", "."], "must end in .png"),
+        (["world", "--size", "9"], "must be from 16 to 512"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(argv: list[str], sentence: str, capsys) -> None:
@@ -80,7 +81,7 @@ def test_a_user_sees_no_traceback() -> None:
 
 @pytest.mark.parametrize("out", ["file/world.png", "folder.png"])
 def test_an_unwritable_out_leaves_everything_as_it_was(tmp_path: Path, out: str, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("dear.data.world.sheet.contact_sheet", lambda seed: Image.new("RGB", (9, 9)))
+    monkeypatch.setattr("dear.data.world.sheet.contact_sheet", lambda seed, size: Image.new("RGB", (9, 9)))
     (tmp_path / "file").write_text("old")
     (tmp_path / "folder.png").mkdir()
     assert main(["world", "--out", str(tmp_path / out)]) == 2

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from dear.data.dataset import Dataset
 from dear.data.world.captions import ALONE, caption, name_alone, random_caption
@@ -52,6 +53,25 @@ def test_pictures_are_small_rgb_and_decided_by_the_scene(style: str) -> None:
     assert (picture.mode, picture.size) == ("RGB", (64, 64))
     assert digest(scene) == digest(scene)
     assert digest(scene) != digest(Scene(scene.traits, 8, style))
+
+
+@pytest.mark.parametrize("texture", VALUES["texture"])
+@pytest.mark.parametrize("size", [128, 224])
+def test_a_large_picture_shows_what_the_small_one_shows(size: int, texture: str) -> None:
+    """Reduced, it is nearer to the small picture of its scene than the one of any other scene is."""
+    traits = Traits("orange", "drop", texture, "butterfly", "library")
+    large = Scene(traits, 5, size=size).open()
+    assert large.size == (size, size)
+    reduced = np.asarray(large.resize((64, 64), Image.Resampling.BOX), dtype=float)
+    others = [Scene(traits._replace(**{a: v}), 5) for a, values in VALUES.items() for v in values]
+    others = [scene for scene in others if scene.traits != traits] + [Scene(traits, 6)]
+    distance = np.abs(reduced - pixels(Scene(traits, 5))).mean()
+    assert distance < min(np.abs(reduced - pixels(other)).mean() for other in others)
+
+
+@given(any_traits)
+def test_labels_are_the_numbers_of_the_values(traits: Traits) -> None:
+    assert Traits(*(values[n] for values, n in zip(VALUES.values(), traits.labels, strict=True))) == traits
 
 
 def test_styles_differ() -> None:

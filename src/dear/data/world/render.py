@@ -13,9 +13,6 @@ from dear.data.world.shapes import OUTLINES
 from dear.data.world.textures import pattern
 from dear.data.world.vocabulary import Scene
 
-SIZE = 64  # pixels of a picture; it is drawn twice as large and reduced, which smooths the edges
-CANVAS = 2 * SIZE
-
 # Hue, saturation and value of each color name, and how far each may wander without losing its name.
 _HSV: dict[str, tuple[float, float, float]] = {
     "red": (0.995, 0.85, 0.85), "orange": (0.075, 0.92, 0.98), "yellow": (0.145, 0.85, 0.98),
@@ -26,15 +23,21 @@ _HSV: dict[str, tuple[float, float, float]] = {
 
 
 def render(scene: Scene) -> Image.Image:
-    """The picture of a scene, RGB, 64 x 64. The same scene always gives the same pixels."""
+    """The picture of a scene, RGB, size x size. The same scene always gives the same pixels."""
     rng = Random(scene.seed)
-    picture = Image.new("RGB", (CANVAS, CANVAS))
-    BACKDROPS[scene.traits.location](Pen(ImageDraw.Draw(picture), (0, 0, CANVAS, CANVAS), rng.random() < 0.5), rng)
-    center = (CANVAS * rng.uniform(0.465, 0.535), CANVAS * rng.uniform(0.465, 0.535))
-    radius = CANVAS * rng.uniform(0.33, 0.38)
+    canvas = 2 * scene.size  # drawn twice as large and reduced, which smooths the edges
+    picture = Image.new("RGB", (canvas, canvas))
+    pen = Pen(ImageDraw.Draw(picture), (0, 0, canvas, canvas), _outline(canvas), mirrored=rng.random() < 0.5)
+    BACKDROPS[scene.traits.location](pen, rng)
+    center = (canvas * rng.uniform(0.465, 0.535), canvas * rng.uniform(0.465, 0.535))
+    radius = canvas * rng.uniform(0.33, 0.38)
     _draw_sign(picture, scene, center, radius, rng)
     _draw_object(picture, scene.traits.object, center, radius, rng)
     return _STYLES[scene.style](picture.reduce(2), rng)
+
+
+def _outline(canvas: int) -> int:
+    return max(1, round(canvas / 64))
 
 
 def _shades(color: str, rng: Random) -> tuple[RGB, RGB]:
@@ -52,6 +55,7 @@ def _shades(color: str, rng: Random) -> tuple[RGB, RGB]:
 
 
 def _draw_sign(picture: Image.Image, scene: Scene, center: tuple[float, float], radius: float, rng: Random) -> None:
+    canvas = picture.width
     angle = rng.uniform(-0.12, 0.12)
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
     outline = (OUTLINES[scene.traits.shape] @ turn * radius).tolist()
@@ -63,21 +67,22 @@ def _draw_sign(picture: Image.Image, scene: Scene, center: tuple[float, float], 
         ImageDraw.Draw(mask).polygon(points, fill=strength)
         picture.paste(paint, (0, 0), mask)
 
-    paste((0, 0, 0), 1.08, shift=3, strength=110)  # a shadow
+    paste((0, 0, 0), 1.08, shift=canvas * 3 / 128, strength=110)  # a shadow
     paste((45, 42, 50), 1.1)  # a dark and a light rim: the outline can be read on any background
     paste((252, 250, 242), 1.06)
     paste((45, 42, 50), 0.99)
-    amount = pattern(scene.traits.texture, CANVAS, np.random.default_rng(rng.getrandbits(32)))
+    amount = pattern(scene.traits.texture, canvas, np.random.default_rng(rng.getrandbits(32)))
     first, second = (Image.new("RGB", picture.size, shade) for shade in _shades(scene.traits.color, rng))
     paste(Image.composite(second, first, Image.fromarray((255 * amount).astype(np.uint8))), 0.96)
 
 
 def _draw_object(picture: Image.Image, name: str, center: tuple[float, float], radius: float, rng: Random) -> None:
     size = radius * rng.uniform(1.05, 1.15)
-    x, y = (c + rng.uniform(-2, 2) for c in center)
+    x, y = (c + picture.width * rng.uniform(-1, 1) / 64 for c in center)
     box = (x - size / 2, y - size / 2 + 0.04 * radius, size, size)
     light = (255, 250 - rng.randint(0, 10), 235 - rng.randint(0, 15))
-    DRAWINGS[name](Pen(ImageDraw.Draw(picture), box, rng.random() < 0.5), light, (38, 36, 46))
+    pen = Pen(ImageDraw.Draw(picture), box, _outline(picture.width), mirrored=rng.random() < 0.5)
+    DRAWINGS[name](pen, light, (38, 36, 46))
 
 
 def _plain(picture: Image.Image, rng: Random) -> Image.Image:

@@ -6,31 +6,35 @@ from PIL import Image, ImageDraw, ImageFont
 
 from dear.data.world.vocabulary import STYLES, VALUES, Scene, Traits
 
-_CELL, _GAP, _COLUMNS, _MARGIN = 128, 8, 12, 96
+_GAP, _COLUMNS, _MARGIN = 8, 12, 96
 _INK, _PAPER = (40, 38, 46), (252, 251, 248)
 
 
-def contact_sheet(seed: int = 0) -> Image.Image:
-    """Rows: the values of each attribute, then each style; columns: twelve pictures with their names below."""
+def contact_sheet(seed: int = 0, size: int = 64) -> Image.Image:
+    """Rows: the values of each attribute, then each style; columns: twelve pictures with their names below.
+
+    `size`: pixels a side that a picture is drawn at; small ones are shown enlarged.
+    """
     rng = Random(seed)
     rows = [
-        (attribute, [_example({attribute: v}, v, rng) for v in values[:_COLUMNS]])
+        (attribute, [_example({attribute: v}, v, rng, size) for v in values[:_COLUMNS]])
         for attribute, values in VALUES.items()
     ]
-    rows += [(style, [_example({}, "", rng, style) for _ in range(_COLUMNS)]) for style in STYLES[1:]]
-    step = _CELL + _GAP
+    rows += [(style, [_example({}, "", rng, size, style) for _ in range(_COLUMNS)]) for style in STYLES[1:]]
+    cell = max(size, 128)
+    step = cell + _GAP
     sheet = Image.new("RGB", (_MARGIN + _COLUMNS * step + _GAP, len(rows) * (step + 16) + _GAP), _PAPER)
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
     for r, (title, cells) in enumerate(rows):
         y = _GAP + r * (step + 16)
-        draw.text((_GAP, y + _CELL // 2 - 8), title, _INK, ImageFont.load_default(16))
+        draw.text((_GAP, y + cell // 2 - 8), title, _INK, ImageFont.load_default(16))
         for c, (picture, name) in enumerate(cells):
             x = _MARGIN + c * step
-            sheet.paste(picture.resize((_CELL, _CELL), Image.Resampling.LANCZOS), (x, y))
-            draw.text((x + _CELL / 2, y + _CELL + 3), name, _INK, font, anchor="ma")
+            sheet.paste(picture.resize((cell, cell), Image.Resampling.LANCZOS), (x, y))
+            draw.text((x + cell / 2, y + cell + 3), name, _INK, font, anchor="ma")
     return sheet
 
 
-def _example(fixed: dict[str, str], name: str, rng: Random, style: str = "plain") -> tuple[Image.Image, str]:
+def _example(fixed: dict[str, str], name: str, rng: Random, size: int, style: str = "plain") -> tuple[Image.Image, str]:
     traits = Traits(**{a: fixed.get(a) or rng.choice(values) for a, values in VALUES.items()})
-    return Scene(traits, rng.getrandbits(40), style).open(), name or f"{traits.color}, {traits.object}"
+    return Scene(traits, rng.getrandbits(40), style, size).open(), name or f"{traits.color}, {traits.object}"

@@ -20,7 +20,7 @@ def _noise(size: int, cells: int) -> np.ndarray:
 
 
 def _shifted(noise: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return np.roll(noise, rng.integers(0, len(noise), 2), (0, 1))
+    return np.roll(noise, rng.integers(0, 128, 2) * len(noise) // 128, (0, 1))  # the same at every size
 
 
 def _smooth(u: np.ndarray, v: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -70,7 +70,7 @@ def _woven(u: np.ndarray, v: np.ndarray, rng: np.random.Generator) -> np.ndarray
 
 
 def _speckled(u: np.ndarray, v: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return (_shifted(_noise(len(u), len(u) // 3), rng) > 0.38) * 1.0
+    return (_shifted(_noise(len(u), 42), rng) > 0.38) * 1.0
 
 
 def _wooden(u: np.ndarray, v: np.ndarray, rng: np.random.Generator) -> np.ndarray:

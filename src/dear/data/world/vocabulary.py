@@ -55,17 +55,26 @@ class Traits(NamedTuple):
     object: str
     location: str
 
+    @property
+    def labels(self) -> tuple[int, ...]:
+        """The number of each value among all values of its attribute, in the order of ATTRIBUTES."""
+        return tuple(values.index(value) for values, value in zip(VALUES.values(), self, strict=True))
+
 
 @dataclass(frozen=True)
 class Scene:
-    """One picture. `seed` decides everything that is not named: position, size, tint, background details."""
+    """One picture. `seed` decides everything that is not named: position, tint, background details.
+
+    `size`: pixels a side; 64 is what dear-mini sees. Another size shows the same things, not more of them.
+    """
 
     traits: Traits
     seed: int
     style: str = "plain"
+    size: int = 64
 
     def open(self) -> Image.Image:
-        """The picture, RGB, 64 x 64."""
+        """The picture, RGB, size x size."""
         from dear.data.world.render import render
 
         return render(self)
@@ -74,6 +83,6 @@ class Scene:
 def is_held_out(traits: Traits) -> bool:
     """Every eighth combination is kept away from pretraining, so that it can be used to test."""
     code = 0
-    for values, value in zip(VALUES.values(), traits, strict=True):
-        code = code * len(values) + values.index(value)
+    for values, label in zip(VALUES.values(), traits.labels, strict=True):
+        code = code * len(values) + label
     return (code * 2654435761 % 2**32) >> 29 == 0  # Knuth's hash: no attribute value is favoured
