@@ -68,7 +68,7 @@ def read_bench(folder: Path) -> list[dict[str, Any]]:
 def short_name(name: str) -> str:
     """The last part of a path; other names as they are."""
     kind, _, rest = name.partition(":")
-    if kind == "local-dir" or (not rest and "/" in name):
+    if kind in ("local-dir", "transformers") or (not rest and "/" in name):
         return Path(rest or name).name
     return name
 

@@ -1,4 +1,4 @@
-"""From a name to a backbone: OpenCLIP names with a tag, hf-hub:, local-dir:, a checkpoint file, or dear-mini."""
+"""From a name to a backbone: OpenCLIP names with a tag or a file, hf-hub:, local-dir:, transformers:, or dear-mini."""
 
 import difflib
 import warnings
@@ -12,10 +12,13 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from dear.backbone.checkpoint import require_fit
 from dear.backbone.identity import BackboneIdentity, hash_weights
 from dear.backbone.image import ImageTower
 from dear.backbone.support import SUPPORTED, has_known_blocks, why_unsupported
 from dear.backbone.text import TextTower
+from dear.backbone.transformers_clip import PREFIX as TRANSFORMERS
+from dear.backbone.transformers_clip import load_transformers
 from dear.errors import DearError
 from dear.files import read_json
 
@@ -66,6 +69,10 @@ def load_backbone(
     """Loads a frozen backbone. `random_weights` builds the architecture alone, for tests and benchmarks."""
     import open_clip
 
+    if name.startswith(TRANSFORMERS):
+        _refuse_tag(name, pretrained)
+        model, tokenizer = load_transformers(name)
+        return wrap(model.to(device), tokenizer, name)
     source = f"local-dir:{MINI_FOLDER}" if name == MINI else name
     config = _read_config(source)
     if reason := why_unsupported(config):
@@ -149,13 +156,13 @@ def _check_tag(source: str, pretrained: str | None, config: dict[str, Any]) -> s
     import open_clip
 
     if source.startswith(("local-dir:", "hf-hub:")):
-        if pretrained:
-            raise DearError(f"{source} brings its own weights: leave out --pretrained.")
+        _refuse_tag(source, pretrained)
         return None
     tags = open_clip.list_pretrained_tags_by_model(source.replace("/", "-"))
     if not pretrained:
         raise DearError(f"{source} needs weights: choose --pretrained from {', '.join(tags) or 'a checkpoint file'}.")
     if Path(pretrained).is_file():
+        require_fit(source.replace("/", "-"), pretrained)
         return pretrained
     tag = open_clip.get_pretrained_cfg(source.replace("/", "-"), pretrained)
     if not tag:
@@ -171,6 +178,11 @@ def _check_tag(source: str, pretrained: str | None, config: dict[str, Any]) -> s
             f"{'QuickGELU' if has else 'GELU'}: use --model {stem + '-quickgelu' if needs else stem}."
         )
     return pretrained
+
+
+def _refuse_tag(source: str, pretrained: str | None) -> None:
+    if pretrained:
+        raise DearError(f"{source} brings its own weights: leave out --pretrained.")
 
 
 def _tokenizer(source: str) -> Callable[..., Tensor]:

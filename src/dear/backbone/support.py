@@ -1,5 +1,6 @@
 """Which OpenCLIP models the engine can drive, judged by their configuration before anything is downloaded."""
 
+from functools import cache
 from typing import Any
 
 from torch import nn
@@ -42,6 +43,15 @@ def why_unsupported(model_cfg: dict[str, Any]) -> str | None:
         if tower.get("block_type") not in (None, "default") or any(tower.get(key) for key in _CUSTOM_BLOCKS):
             return "it has custom attention blocks"
     return None
+
+
+@cache
+def supported_models() -> dict[str, dict[str, Any]]:
+    """OpenCLIP name -> its config, of every model the engine can drive."""
+    import open_clip
+
+    configs = {name: open_clip.get_model_config(name) for name in open_clip.list_models()}
+    return {name: config for name, config in configs.items() if why_unsupported(config) is None}
 
 
 def has_known_blocks(blocks: Any) -> bool:

@@ -15,7 +15,9 @@ def run(args: argparse.Namespace) -> None:
     from dear.tables import Table
 
     print(f"embedded: {MINI} (a small CLIP of Attribute World, 9 layers x 8 heads, 64 px; no download)")
-    print("also: hf-hub:ORG/NAME, local-dir:FOLDER, or an OpenCLIP name with --pretrained FILE\n")
+    print(
+        "also: transformers:FOLDER_OR_NAME, hf-hub:ORG/NAME, local-dir:FOLDER, or a name below with --pretrained FILE\n"
+    )
     table = Table(["OpenCLIP name", "px", "layers", "heads", "pretrained tags"])
     refused = Table(["not supported", "because"])
     for name in open_clip.list_models():

@@ -13,7 +13,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_backbone_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--model", default="dear-mini", help="OpenCLIP name, hf-hub:NAME, local-dir:FOLDER, or dear-mini (default)"
+        "--model",
+        default="dear-mini",
+        help="OpenCLIP name, transformers:FOLDER_OR_NAME, hf-hub:NAME, local-dir:FOLDER, or dear-mini (default)",
     )
     parser.add_argument("--pretrained", help="OpenCLIP tag or checkpoint file, for a model given by its OpenCLIP name")
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
