@@ -68,21 +68,21 @@ def read_classes(file: Path | None) -> list[str] | None:
 def _answers(model: Any, files: list[Path], topk: int, inference: str, batch: int = 32) -> Iterator[tuple[Path, Any]]:
     """Streams: a batch is decoded, answered and forgotten. An unreadable image comes with its error."""
     import torch
-    from tqdm import tqdm
 
     from dear.data.dataset import ImageFile
     from dear.errors import DearError
+    from dear.progress import Progress
 
-    starts = range(0, len(files), batch)
-    for start in tqdm(starts, desc="predict", unit="batch", leave=False, disable=None if len(files) > batch else True):
-        part, results, pixels = files[start : start + batch], {}, {}
-        for file in part:
-            try:
-                pixels[file] = model.model.backbone.preprocess(ImageFile(file).open())
-            except DearError as error:
-                results[file] = error
-        if pixels:
-            results |= zip(
-                pixels, model.predict_batch(torch.stack(list(pixels.values())), topk, inference), strict=True
-            )
-        yield from ((file, results[file]) for file in part)
+    with Progress("predict", len(files)) as bar:
+        for start in range(0, len(files), batch):
+            part, results, pixels = files[start : start + batch], {}, {}
+            for file in part:
+                try:
+                    pixels[file] = model.model.backbone.preprocess(ImageFile(file).open())
+                except DearError as error:
+                    results[file] = error
+            if pixels:
+                answers = model.predict_batch(torch.stack(list(pixels.values())), topk, inference)
+                results |= zip(pixels, answers, strict=True)
+            yield from ((file, results[file]) for file in part)
+            bar.update(len(part))

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from PIL import Image
-from tqdm import tqdm
 
 from dear.data.dataset import UNREADABLE, Dataset, ImageFile
 from dear.data.splits import SPLITS
 from dear.errors import DearError
+from dear.progress import Progress
 
 T = TypeVar("T")
 Pairs = list[tuple[Path, Path]]
@@ -164,4 +164,9 @@ def _on_threads(function: Callable[[Path], T], paths: Sequence[Path], title: str
     if not paths:
         return []
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        return list(tqdm(pool.map(function, paths), title, len(paths), leave=False, unit="image", disable=None))
+        results = []
+        with Progress(title, len(paths)) as bar:
+            for result in pool.map(function, paths):
+                results.append(result)
+                bar.update()
+        return results

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
-from tqdm import tqdm
 
 from dear.data.dataset import Example
 from dear.errors import DearError
+from dear.progress import Progress
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ def _decode(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     workers = min(4, os.cpu_count() or 1)
     loader = DataLoader(_Decoded(examples, transform), batch, num_workers=workers)
-    with tqdm(total=len(examples), desc=title, unit="image", leave=False, disable=None) as bar:
+    with Progress(title, len(examples)) as bar:
         for pixels, labels in from_workers(loader):
             yield pixels, torch.as_tensor(labels)
             bar.update(len(pixels))

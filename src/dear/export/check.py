@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from dear.data.dataset import Dataset, Example
 from dear.data.resolve import resolve_dataset
 from dear.errors import DearError
 from dear.export.graph import ImageSide, open_session
 from dear.files import read_json
+from dear.progress import progress
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def compare(side: ImageSide, path: Path, pictures: Pictures, settings: dict[str,
 
     session, answers, worst = open_session(path), [], np.zeros(3)
     preprocess, device = side.model.backbone.preprocess, side.model.backbone.device
-    for start in _progress(range(0, len(pictures.examples), batch), "compare"):
+    for start in progress(range(0, len(pictures.examples), batch), "compare", "step"):
         images = [example.picture.open() for example in pictures.examples[start : start + batch]]
         pixels = torch.stack([preprocess(image) for image in images])
         again = np.stack([to_pixels(image, settings) for image in images])
@@ -85,7 +85,7 @@ def answers_one_by_one(path: Path, pictures: Pictures, settings: dict[str, Any])
     from dear.assets.export.classify import to_pixels
 
     session, rows = open_session(path), []
-    for example in _progress(pictures.examples, "int8"):
+    for example in progress(pictures.examples, "int8"):
         rows.append(session.run(["logits"], {"pixels": to_pixels(example.picture.open(), settings)[None]})[0])
     return np.concatenate(rows)
 
@@ -105,7 +105,3 @@ def require_agreement(difference: Difference, limit: float) -> None:
             f"{difference.pixels:.1e} in its pixels, and at most {limit:.0e} is accepted: nothing was written; "
             "please report this with the backbone's name and the versions of torch and onnxruntime."
         )
-
-
-def _progress(items: Any, title: str) -> Any:
-    return tqdm(items, desc=title, leave=False, disable=None)

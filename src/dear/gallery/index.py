@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
-from tqdm import tqdm
 
 from dear.errors import DearError
 from dear.gallery.columns import as_vectors, schema
 from dear.gallery.sources import Source, find_sources
+from dear.progress import Progress
 
 if TYPE_CHECKING:
     from dear.gallery.store import Gallery
@@ -70,7 +70,7 @@ def _collate(items: list[tuple[_Read, Tensor | None]]) -> tuple[list[_Read], Ten
 def _batches(sources: Sequence[Source], transform: Callable[[Any], Tensor]) -> Iterator[tuple[list[_Read], Tensor]]:
     workers = min(4, os.cpu_count() or 1) if len(sources) > _BATCH else 0  # a few are read before a worker is up
     loader = DataLoader(_Decoder(sources, transform), _BATCH, num_workers=workers, collate_fn=_collate)
-    with tqdm(total=len(sources), desc="index", unit="image", leave=False, disable=None) as bar:
+    with Progress("index", len(sources)) as bar:
         with warnings.catch_warnings():
             # LanceDB warns of forks, since its threads do not survive them: the workers never touch it.
             warnings.filterwarnings("ignore", message="lancedb fork support is experimental")

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from tqdm import tqdm
 
 from dear.backbone import Backbone
 from dear.data.dataset import Example
@@ -24,6 +23,7 @@ from dear.data.world.tasks import world_task
 from dear.data.world.vocabulary import VALUES, Scene
 from dear.errors import DearError
 from dear.evaluation.metrics import accuracy
+from dear.progress import Progress
 from dear.roles.contributions import run_layer_heads
 from dear.roles.rolemap import Head, RoleMap
 from dear.tables import Table
@@ -94,7 +94,7 @@ def causal_check(backbone: Backbone, role_map: RoleMap, pictures: int = 960, dra
     trial = _Trial(backbone, role_map.layers[0], pictures)
     whole = trial.accuracies([])
     effects = []
-    with tqdm(total=len(groups) * (1 + draws), desc="ablations", disable=None) as bar:
+    with Progress("ablations", len(groups) * (1 + draws), "set", leave=True) as bar:
         for concept, heads in groups.items():
             rng = Random(concept)
             sets = [heads, *(random_heads(heads, role_map.heads, rng) for _ in range(draws))]

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
-from tqdm import tqdm
 
 from dear.data.dataset import ImageFile, Picture
 from dear.data.folder import image_files
 from dear.data.world.vocabulary import VALUES, Scene, Traits, is_held_out
 from dear.errors import DearError
+from dear.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def picture_batches(
     decoded = _Decoded(pictures, transform)
     workers = min(4, os.cpu_count() or 1) if len(pictures) - start > size else 0
     loader = DataLoader(decoded, size, sampler=range(start, len(pictures)), num_workers=workers, collate_fn=_collate)
-    with tqdm(total=len(pictures), initial=start, desc="heads", unit="image", disable=None) as bar:
+    with Progress("heads", len(pictures), done=start, leave=True) as bar:
         for batch in loader:
             yield batch
             bar.update(len(batch.indices) + len(batch.bad))
