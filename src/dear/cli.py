@@ -8,8 +8,10 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
 
-from dear.errors import DearError
+from dear.errors import DearError, said_plainly, shortened
 from dear.version import __version__
 
 COMMANDS = {
@@ -32,9 +34,40 @@ COMMANDS = {
 }
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(shortened(message))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError):  # a name that the terminal has no letters for is shown as \u1f98a
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        with said_plainly():
+            try:
+                args = _parser(argv).parse_args(argv)
+                args.run(args)
+            finally:
+                if sys.stdout is not None:
+                    sys.stdout.flush()  # here, where a closed pipe or a full disk is still ours to handle
+    except DearError as error:
+        _forget_output()
+        with suppress(OSError):
+            print("dear:", " ".join(str(error).split()), file=sys.stderr, flush=True)
+        return 2
+    except KeyboardInterrupt:
+        print("dear: interrupted; what was finished is kept.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `dear ... | head`
+        _forget_output()
+        return 0
+    return 0
+
+
+def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    parser = _Parser(
         prog="dear", description="Adapt a frozen CLIP to your own classes, and see why it answers as it does."
     )
     parser.add_argument("--version", action="version", version=f"dear {__version__}")
@@ -45,20 +78,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             module = importlib.import_module(f"dear.commands.{name.replace('-', '_')}")
             module.add_arguments(command)
             command.set_defaults(run=module.run)
-    args = parser.parse_args(argv)
+    return parser
+
+
+def _forget_output() -> None:
+    """What could not be written now would be tried again when Python ends, and fail with a traceback."""
     try:
-        args.run(args)
-        sys.stdout.flush()  # here, where a closed pipe is still ours to handle
-    except DearError as error:
-        print("dear:", " ".join(str(error).split()), file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("dear: interrupted; what was finished is kept.", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # `dear ... | head`
+        sys.stdout.flush()
+    except (AttributeError, ValueError):  # there is none
+        pass
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return 0
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import argparse
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dear.errors import DearError
@@ -17,10 +17,14 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+# Where a setting names no limit of its own: no number may ask for more memory or time than any machine has.
+_MOST = {int: 100_000, float: 1e6}
+
+
 def setting(
     default: Any, help: str, *, choices: tuple[str, ...] = (), low: float | None = None, high: float | None = None
 ) -> Any:
-    """A dataclass field with what a user should know about it."""
+    """A dataclass field with what a user should know about it. Numbers have limits, whether they are named or not."""
     return dataclasses.field(default=default, metadata={"help": help, "choices": choices, "low": low, "high": high})
 
 
@@ -32,18 +36,17 @@ class Config:
             value = getattr(self, name)
             if value is None and optional:
                 continue
-            if kind is float and type(value) is int:
-                object.__setattr__(self, name, float(value))
-            elif kind is not type(value):
+            given = type(value)
+            if kind is not given and not (kind is float and given is int):
                 raise DearError(f"{_flag(name)} must be {_KINDS[kind]}, not {value!r}.")
             if meta["choices"] and value not in meta["choices"]:
                 raise DearError(f"{_flag(name)} must be one of {', '.join(meta['choices'])}, not {value!r}.")
-            low, high = meta["low"], meta["high"]
-            if (low is not None and not value >= low) or (high is not None and not value <= high):
-                limits = (
-                    f"at least {low}" if high is None else f"at most {high}" if low is None else f"from {low} to {high}"
-                )
-                raise DearError(f"{_flag(name)} must be {limits}, not {value}.")
+            if kind in _MOST:
+                low = -_MOST[kind] if meta["low"] is None else meta["low"]
+                high = _MOST[kind] if meta["high"] is None else meta["high"]
+                if not low <= value <= high:  # nor is nan
+                    raise DearError(f"{_flag(name)} must be from {low} to {high}, not {_shown(value)}.")
+                object.__setattr__(self, name, kind(value))
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)  # type: ignore[call-overload]
@@ -55,6 +58,23 @@ class Config:
 
 
 _KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
+def number(flag: str, low: float, high: float, kind: type = int) -> Callable[[str], Any]:
+    """The type of a command's own argument: a number within limits."""
+
+    def parse(text: str) -> Any:
+        value = kind(text)
+        if not low <= value <= high:
+            raise DearError(f"{flag} must be from {low} to {high}, not {text}.")
+        return value
+
+    parse.__name__ = kind.__name__  # argparse says "invalid int value"
+    return parse
+
+
+def _shown(value: float) -> str:
+    return str(value) if not isinstance(value, int) or abs(value) < 10**30 else "a number with over 30 digits"
 
 
 def _flag(name: str) -> str:

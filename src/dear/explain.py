@@ -10,8 +10,8 @@ from torch import Tensor
 
 from dear.backbone.attention import attention_weights
 from dear.backbone.image import Entry
-from dear.data.dataset import ImageFile
-from dear.files import atomic_path
+from dear.data.opening import as_rgb, open_picture
+from dear.drawing import save_figure
 from dear.methods.dear import Dear
 from dear.predictor import Answer, Predictor
 from dear.roles.rolemap import CORE_ATTRIBUTE, Head
@@ -75,7 +75,7 @@ def attention_maps(model: Dear, pixels: Tensor) -> dict[str, Tensor]:
 
 def explain(predictor: Predictor, image: "str | Path | Image.Image", out: Path, topk: int = 3) -> Answer:
     """Draws the image, the votes and the attention of each attribute token; returns the answer."""
-    picture = image.convert("RGB") if isinstance(image, Image.Image) else ImageFile(Path(image)).open()
+    picture = as_rgb(image) if isinstance(image, Image.Image) else open_picture(image)
     pixels = predictor.pixels([picture]).to(predictor.model.backbone.device)
     answer = predictor.predict_batch(pixels, topk)[0]
     maps = {
@@ -83,8 +83,7 @@ def explain(predictor: Predictor, image: "str | Path | Image.Image", out: Path, 
         for name, values in attention_maps(predictor.model, pixels).items()
     }
     figure = draw_explanation(answer, as_seen(predictor, pixels[0]), maps)
-    with atomic_path(out) as temporary:
-        figure.savefig(temporary, dpi=150)
+    save_figure(figure, out, dpi=150)
     return answer
 
 

@@ -73,7 +73,7 @@ def test_a_sheet_shows_what_is_gone_as_gone(run, photos, tmp_path) -> None:
         (["--text", "red", "--by", "color=x"], "must be a number"),
         (["--text", "red", "--by", "color=0"], "All weights are zero"),
         (["--text", "red", "--where", "colour = 3"], "does not work"),
-        (["--text", "red", "--topk", "0"], "at least one"),
+        (["--text", "red", "--topk", "0"], "--topk must be from 1"),
         (["--image", "nowhere.jpg"], "The image nowhere.jpg cannot be read"),
         (["--image", "world:colors/test/99999"], "has no image world:colors/test/99999"),
         (["--text", "red " * 100], "shorten it"),

@@ -10,7 +10,7 @@ import pytest
 from dear.errors import DearError
 from dear.gallery import Gallery
 from dear.gallery.columns import as_matrix, vector_column
-from dear.gallery.lock import only_writer
+from dear.lock import only_writer
 
 KILLED = """
 import os, signal, sys
@@ -158,7 +158,7 @@ def test_killed_and_taken_up_again(run, model, noise, tmp_path) -> None:
 HOLDS = """
 import sys, time
 from pathlib import Path
-from dear.gallery.lock import only_writer
+from dear.lock import only_writer
 with only_writer(Path(sys.argv[1])):
     print("holding", flush=True)
     time.sleep(60)
@@ -166,14 +166,14 @@ with only_writer(Path(sys.argv[1])):
 
 
 def test_one_writer_at_a_time(gallery, model, photos) -> None:
-    with only_writer(gallery.folder), pytest.raises(DearError, match="Somebody else is changing"):
+    with only_writer(gallery.folder), pytest.raises(DearError, match="Somebody else is writing"):
         gallery.add(model, [photos])
-    holds = "import sys; from pathlib import Path; from dear.gallery.lock import only_writer\n"
+    holds = "import sys; from pathlib import Path; from dear.lock import only_writer\n"
     holds += "with only_writer(Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", holds, str(gallery.folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         other.stdout.readline()
-        with pytest.raises(DearError, match="Somebody else is changing"):
+        with pytest.raises(DearError, match="Somebody else is writing"):
             gallery.remove([photos])
     assert gallery.add(model, [photos]).added == 12
 

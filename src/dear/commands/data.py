@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dear.config import number
     from dear.data.resolve import HELP
 
     actions = parser.add_subparsers(metavar="list | check", required=True)
@@ -23,7 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check = actions.add_parser("check", help=what, description=what[0].upper() + what[1:] + ".")
     check.add_argument("data", metavar="DATA", help=HELP)
     check.add_argument("--root", "--data-root", metavar="DIR", help=root)
-    check.add_argument("--shots", type=int, default=16, help="training images that a class should have (default: 16)")
+    check.add_argument(
+        "--shots",
+        type=number("--shots", 1, 10**6),
+        default=16,
+        help="training images a class should have (default: 16)",
+    )
     check.set_defaults(action=_check)
 
 

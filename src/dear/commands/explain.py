@@ -15,8 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from dear import load
     from dear.commands.predict import read_classes
+    from dear.drawing import check_suffix
     from dear.explain import explain
 
+    check_suffix(args.out)
     model = load(args.run_folder, classes=read_classes(args.classes), device=args.device)
     print(explain(model, args.image, args.out))
     print(f"wrote {args.out}")

@@ -5,11 +5,17 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dear.config import number
+
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder made by `dear train`")
     parser.add_argument("--onnx", type=Path, required=True, metavar="OUT", help="new folder for model and example")
     parser.add_argument("--int8", action="store_true", help="also a smaller model in 8 bits, and what it costs")
     parser.add_argument(
-        "--check", type=int, default=100, metavar="N", help="compare with PyTorch on N of the run's test images (100)"
+        "--check",
+        type=number("--check", 1, 10**6),
+        default=100,
+        metavar="N",
+        help="compare with PyTorch on N of the run's test images (100)",
     )
 
 

@@ -9,9 +9,13 @@ from typing import Any
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dear.config import number
+
     parser.add_argument("run_folder", metavar="RUN", help="folder made by `dear train`")
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files, folders, or quoted globs")
-    parser.add_argument("--topk", type=int, default=3, help="how many classes to show (default: 3)")
+    parser.add_argument(
+        "--topk", type=number("--topk", 1, 10_000), default=3, help="how many classes to show (default: 3)"
+    )
     parser.add_argument("--classes", type=Path, metavar="FILE", help="other class names, one a line: novel classes")
     parser.add_argument(
         "--inference", choices=("fusion", "decoupled"), default="fusion", help="decoupled: class feature alone"

@@ -17,26 +17,39 @@ _MAP_HELP = "role map file, or the name of a map that comes with dear (paper, de
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.commands.zero_shot import add_backbone_arguments
+    from dear.config import number
 
     add_backbone_arguments(parser)
     parser.add_argument("--images", metavar="DIR", help=f"folder of images, or {_WORLD} (dear-mini's default)")
-    parser.add_argument("--limit", type=int, metavar="N", help="at most N images, spread evenly (default: all)")
+    parser.add_argument(
+        "--limit", type=number("--limit", 2, 10**9), metavar="N", help="at most N images, spread evenly (default: all)"
+    )
     parser.add_argument("--phrases", type=Path, metavar="FILE", help="phrases of your own, one a line")
     parser.add_argument("--sbert", metavar="X", help="sentence model (folder or hub name) for phrases of your own")
-    parser.add_argument("--first-layer", type=int, metavar="J", help="first layer analysed (default: last third)")
-    parser.add_argument("--quantile", type=float, default=0.2, help="share that is specialised, and general (0.2)")
+    parser.add_argument(
+        "--first-layer",
+        type=number("--first-layer", 1, 1000),
+        metavar="J",
+        help="first layer analysed (default: last third)",
+    )
+    parser.add_argument(
+        "--quantile",
+        type=number("--quantile", 0.01, 0.5, float),
+        default=0.2,
+        help="share that is specialised, and general (0.2)",
+    )
     parser.add_argument("--core", type=int, choices=(3, 5, 7), default=5, help="number of core concepts (5)")
     parser.add_argument("--over-core", action="store_true", help="entropy over the core concepts only")
     parser.add_argument("--out", type=Path, default=Path("roles.json"), help="role map (default: roles.json)")
     parser.add_argument("--report", type=Path, metavar="FILE", help="HTML report with each head's phrases and images")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="picture of the map, .png or .svg")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="picture of the map, .png, .svg or .pdf")
     parser.set_defaults(action=_analyse)
     actions = parser.add_subparsers(metavar="show | check")
 
     show = actions.add_parser("show", help="print a role map as a table", description="Print a role map as a table.")
     show.add_argument("map", metavar="FILE|PRESET", help=_MAP_HELP)
     show.add_argument("--against", metavar="FILE|PRESET", help="compare it, head by head, with this one")
-    show.add_argument("--plot", type=Path, metavar="FILE", help="picture of the map, .png or .svg")
+    show.add_argument("--plot", type=Path, metavar="FILE", help="picture of the map, .png, .svg or .pdf")
     show.add_argument("--html", type=Path, metavar="FILE", help="HTML report")
     show.set_defaults(action=_show)
 
@@ -44,13 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check = actions.add_parser("check", help=what, description=what[0].upper() + what[1:] + ".")
     check.add_argument("map", metavar="FILE|PRESET", nargs="?", default="dear-mini", help=_MAP_HELP)
     check.add_argument("--out", type=Path, metavar="FILE", help="all numbers, as JSON")
-    check.add_argument("--plot", type=Path, metavar="FILE", help="heat map, .png or .svg")
+    check.add_argument("--plot", type=Path, metavar="FILE", help="heat map, .png, .svg or .pdf")
     check.set_defaults(action=_check)
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.plot is not None and args.plot.suffix.lower() not in (".png", ".svg"):
-        raise DearError(f"Cannot draw to {args.plot}; name a file that ends in .png or .svg.")
+    from dear.drawing import check_suffix
+
+    check_suffix(args.plot)
     args.action(args)
 
 
@@ -62,8 +76,6 @@ def _analyse(args: argparse.Namespace) -> None:
     from dear.runtime import pick_device
 
     is_mini = args.model == MINI
-    if args.limit is not None and args.limit < 2:
-        raise DearError("--limit must be at least 2: heads are told apart by how they vary from image to image.")
     pictures = _pictures(args.images or (_WORLD if is_mini else None), args.limit)
     phrases = load_phrases(args.phrases or (WORLD if is_mini else None))  # the mini model knows no other words
     backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))

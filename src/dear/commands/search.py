@@ -7,6 +7,8 @@ from typing import Any
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dear.config import number
+
     parser.add_argument("gallery", type=Path, metavar="GALLERY", help="folder made by `dear index`")
     parser.add_argument("--image", metavar="FILE", help="find images like this one; if it is in the gallery, it leads")
     parser.add_argument("--text", metavar="SENTENCE", help='find images like "a red car"')
@@ -17,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="color, or color=0.7,shape=0.3, ... (default: cls, the class feature)",
     )
     parser.add_argument("--where", metavar="SQL", help="filter on path, size in bytes, and label: \"label = 'cat'\"")
-    parser.add_argument("--topk", type=int, default=10, help="how many images (default: 10)")
+    parser.add_argument("--topk", type=number("--topk", 1, 10_000), default=10, help="how many images (default: 10)")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--out", type=Path, metavar="PNG", help="draw a contact sheet")
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from PIL import Image
-
-from dear.data.dataset import UNREADABLE, Dataset, ImageFile
+from dear.data.dataset import Dataset, ImageFile
+from dear.data.opening import why_unreadable
 from dear.data.splits import SPLITS
 from dear.errors import DearError
 from dear.progress import Progress
@@ -114,24 +113,21 @@ def describe(dataset: Dataset) -> str:
     return "\n".join([f"{dataset.name}: {counts}", f"prompt: {dataset.template}", *names, *note])
 
 
-def why_unreadable(path: Path) -> str:
-    """Empty if the image can be read to its end."""
-    try:
-        with Image.open(path) as image:
-            image.draft("RGB", (1, 1))  # a JPEG is read to its end all the same, but made small: 1.5 times as fast
-            image.convert("RGB")
-    except UNREADABLE as error:
-        return str(error)
-    return ""
-
-
 def _contents(paths: Sequence[Path]) -> dict[Path, str]:
     """Equal for equal bytes. Only files of the same size are read."""
-    sizes = {path: path.stat().st_size if path.is_file() else -1 for path in paths}
+    sizes = {path: _size(path) for path in paths}
     alike = Counter(sizes.values())
     read = [path for path in paths if sizes[path] >= 0 and alike[sizes[path]] > 1]
     hashes = dict(zip(read, _on_threads(_sha256, read, "comparing images"), strict=True))
     return {path: hashes.get(path, str(path)) for path in paths}
+
+
+def _size(path: Path) -> int:
+    """-1 for what is no file, or gone."""
+    try:
+        return path.stat().st_size if path.is_file() else -1
+    except OSError:
+        return -1
 
 
 def _sha256(path: Path) -> str:

@@ -10,10 +10,9 @@ from typing import Protocol
 
 from PIL import Image
 
+from dear.data.opening import open_picture
+from dear.data.prompts import fill
 from dear.errors import DearError
-
-# What Pillow raises for files that are no images, or broken ones.
-UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
 class Picture(Protocol):
@@ -27,11 +26,7 @@ class ImageFile:
     path: Path
 
     def open(self) -> Image.Image:
-        try:
-            with Image.open(self.path) as image:
-                return image.convert("RGB")
-        except UNREADABLE as error:
-            raise DearError(f"The image {self.path} cannot be read ({error}): repair or remove it.") from error
+        return open_picture(self.path)
 
 
 @dataclass(frozen=True)
@@ -54,7 +49,7 @@ class Dataset:
 
     @property
     def prompts(self) -> list[str]:
-        return [self.template.format(name) for name in self.classes]
+        return [fill(self.template, name) for name in self.classes]
 
     def with_template(self, template: str) -> "Dataset":
         return replace(self, template=template)

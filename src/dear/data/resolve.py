@@ -5,6 +5,7 @@ from pathlib import Path
 from dear.data.dataset import Dataset
 from dear.data.folder import TEMPLATE, read_dataset
 from dear.data.known import KNOWN, find_known
+from dear.data.prompts import check_template
 from dear.data.world.tasks import world_task
 from dear.errors import DearError
 from dear.files import read_json
@@ -22,8 +23,8 @@ def resolve_dataset(
 
     `root` is the folder that holds the known datasets.
     """
-    if template is not None and template.count("{}") != 1:
-        raise DearError(f"The template {template!r} must have one {{}} where the class name goes.")
+    if template is not None:
+        check_template(template)
     names = None if class_names is None else _read_names(Path(class_names))
     dataset = _find(name, root)
     if template is not None:

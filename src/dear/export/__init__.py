@@ -1,9 +1,6 @@
 """An adapted model as ONNX: a folder that runs with onnxruntime alone, and is known to agree with PyTorch."""
 
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +20,7 @@ from dear.export.check import (
 )
 from dear.export.graph import MODEL, ImageSide, require_packages, write_graph
 from dear.export.int8 import INT8, write_int8
-from dear.files import read_json, write_json
+from dear.files import atomic_folder, read_json, write_json
 from dear.version import __version__
 
 LIMIT = 1e-4
@@ -57,7 +54,7 @@ def export_run(run: Path, out: Path, int8: bool = False, check: int = 100) -> Ex
     settings = pixel_settings(adapter)
     pictures = pick_pictures(run, adapter.classes, check)
     text = adapter.model.text_features()
-    with new_folder(out) as folder:
+    with atomic_folder(out) as folder:
         write_graph(adapter.model, text, folder / MODEL)
         difference = compare(ImageSide(adapter.model, text), folder / MODEL, pictures, settings)
         require_agreement(difference, LIMIT)
@@ -116,26 +113,3 @@ def _variant(path: Path, answers: np.ndarray, difference: Difference, pictures: 
     size = sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))  # with its weights, if apart
     same = 100 * float(np.mean(answers.argmax(1) == difference.answers.argmax(1)))
     return Variant(path.name, size / 1e6, same, accuracy(answers, pictures))
-
-
-@contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
-    """Yields a temporary folder beside `out`; it becomes `out` only if the block succeeds."""
-    if not out.name:
-        raise DearError(f"Cannot write {out}: name a new folder.")
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
-    try:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise DearError(f"{out} already exists and is not an empty folder: choose another --onnx.")
-        temporary.mkdir(parents=True)
-        yield temporary
-        for file in temporary.iterdir():
-            with file.open("rb") as opened:
-                os.fsync(opened.fileno())
-        if out.exists():
-            out.rmdir()
-        temporary.rename(out)
-    except OSError as error:
-        raise DearError(f"Cannot write {out}: {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

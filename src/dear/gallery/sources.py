@@ -9,10 +9,12 @@ from pathlib import Path
 
 from PIL import Image
 
-from dear.data.dataset import Dataset, ImageFile, Picture
+from dear.data.dataset import Dataset, Picture
 from dear.data.folder import clean_name, find_images
+from dear.data.opening import open_picture
 from dear.data.resolve import resolve_dataset
 from dear.errors import DearError
+from dear.files import read_bytes
 
 WORLD = "world:"
 
@@ -42,8 +44,8 @@ class Source:
         if self.path.startswith(WORLD):
             picture = world_picture(self.path).open()
             return picture, hashlib.sha256(picture.tobytes()).hexdigest()
-        picture = ImageFile(Path(self.path)).open()  # first: it says what is wrong in one sentence
-        return picture, hashlib.sha256(Path(self.path).read_bytes()).hexdigest()
+        picture = open_picture(self.path)  # first: it says what is wrong in one sentence
+        return picture, hashlib.sha256(read_bytes(self.path)).hexdigest()
 
 
 def find_sources(given: Sequence[str], label_from_folder: bool) -> Iterator[Source]:

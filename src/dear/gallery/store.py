@@ -19,9 +19,9 @@ from dear.files import read_json, write_json
 from dear.gallery.ann import refresh_indices
 from dear.gallery.columns import schema, vector_column
 from dear.gallery.index import Added, add_images
-from dear.gallery.lock import only_writer
 from dear.gallery.search import Hit, find
 from dear.gallery.sources import WORLD, absolute, world_picture
+from dear.lock import only_writer
 from dear.version import __version__
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ class PictureList:
     @property
     def digest(self) -> str:
         """SHA-256 of names in their order: is it the same list?"""
-        return hashlib.sha256("\n".join(self.names).encode()).hexdigest()
+        return hashlib.sha256("\n".join(self.names).encode("utf-8", "surrogatepass")).hexdigest()
 
     def spread(self, count: int | None) -> "PictureList":
         """At most `count` of them, evenly over the list: a folder is sorted, and its beginning is one class."""
@@ -52,8 +52,16 @@ def folder_pictures(folder: str | Path) -> PictureList:
     files = image_files(folder)
     if not files:
         raise DearError(f"There is no image in {folder} or below it: give another folder.")
-    names = [f"{path.relative_to(folder).as_posix()} ({path.stat().st_size} bytes)" for path in files]
+    names = [f"{path.relative_to(folder).as_posix()} ({_size(path)} bytes)" for path in files]
     return PictureList(folder.resolve().name, [ImageFile(path) for path in files], names)
+
+
+def _size(path: Path) -> int:
+    """0 for a file that is gone: it will be reported when it is opened."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def world_pictures(count: int) -> PictureList:
@@ -98,8 +106,8 @@ class _Decoded(TorchDataset):
     def __getitem__(self, index: int) -> tuple[int, Tensor | str]:
         try:
             return index, self.transform(self.pictures[index].open())
-        except Exception as error:  # decoders raise many kinds, and none is worth the loss of the whole run
-            return index, str(error) or type(error).__name__
+        except DearError as error:
+            return index, str(error)
 
 
 def _collate(items: list[tuple[int, Tensor | str]]) -> Batch:

@@ -9,8 +9,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from dear.errors import DearError
-from dear.files import atomic_path
+from dear.drawing import save_figure
 from dear.roles.rolemap import ROLES, HeadRole, RoleMap
 from dear.roles.show import ROLE_MARKS, ROLE_NAMES, color_strength, concept_colors, role_summary
 
@@ -19,12 +18,8 @@ _CELL = (0.86, 0.62)  # inches: wide enough for the longest concept's name
 
 
 def plot_role_map(role_map: RoleMap, path: str | Path) -> None:
-    """Writes the picture to `path`, a .png or a .svg."""
-    if Path(path).suffix.lower() not in (".png", ".svg"):
-        raise DearError(f"Cannot draw the role map to {path}; name a file that ends in .png or .svg.")
-    figure = draw_role_map(role_map)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=160, facecolor="white", bbox_inches="tight", pad_inches=0.2)
+    """Writes the picture to `path`, a .png, .svg or .pdf."""
+    save_figure(draw_role_map(role_map), path, dpi=160, facecolor="white", bbox_inches="tight", pad_inches=0.2)
 
 
 def draw_role_map(role_map: RoleMap) -> Figure:

@@ -5,7 +5,7 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dear.files import atomic_path
+from dear.drawing import save_figure
 from dear.roles.causal import CausalResult
 
 _INK = "#23262b"
@@ -34,5 +34,4 @@ def plot_causal(result: CausalResult, path: str | Path) -> None:
     axes.spines[:].set_visible(False)
     axes.set_title("Points of accuracy lost (small: as many random heads)", fontsize=11, loc="left", color=_INK)
     figure.colorbar(image, ax=axes, label="lost beyond random heads", shrink=0.9)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=160, facecolor="white")
+    save_figure(figure, path, dpi=160, facecolor="white")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
-from PIL import Image
+from PIL import Image, ImageOps
 
 
 def to_pixels(image: Image.Image, settings: dict) -> np.ndarray:
@@ -28,7 +28,7 @@ if __name__ == "__main__":
     model = onnxruntime.InferenceSession(here / name, providers=["CPUExecutionProvider"])
     for path in (p for p in sorted(Path(folder).iterdir()) if p.suffix.lower() in Image.registered_extensions()):
         with Image.open(path) as image:
-            pixels = to_pixels(image, about["pixels"])
+            pixels = to_pixels(ImageOps.exif_transpose(image), about["pixels"])  # upright, as the camera was held
         features, logits = model.run(None, {"pixels": pixels[None]})  # features: one row for each of "components"
         likelihood = np.exp(logits[0] - logits[0].max())
         best = likelihood.argmax()
