@@ -1,5 +1,6 @@
 """The command line: help is quick, bad input is one sentence and exit code 2, and nothing half-written stays."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pytest
 from PIL import Image
 
 from dear import __version__
-from dear.cli import COMMANDS, main
+from dear.cli import COMMANDS, GROUPS, main
 
 DEAR = "import sys; from dear.cli import main; sys.exit(main())"
 
@@ -26,7 +27,7 @@ def test_every_command_has_a_help_page(command: str, capsys) -> None:
     assert stopped.value.code == 0
     page = capsys.readouterr().out
     assert f"usage: dear {command}" in page
-    assert COMMANDS[command][1:12] in page  # its description
+    assert COMMANDS[command][1:12] in page.replace("\n", " ")  # its description
 
 
 @pytest.mark.parametrize("flag", ["--help", "--version"])
@@ -40,12 +41,66 @@ def test_help_imports_nothing_heavy(flag: str) -> None:
     assert not {"torch", "open_clip", "numpy", "PIL", "matplotlib"} & set(modules.split())
 
 
-@pytest.mark.parametrize("argv", [[], ["fly"], ["world", "--wings"]])
+@pytest.mark.parametrize("argv", [["fly"], ["world", "--wings"]])
 def test_unknown_commands_and_flags_show_the_usage(argv: list[str], capsys) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(argv)
     assert stopped.value.code == 2
     assert "usage: dear" in capsys.readouterr().err
+
+
+def test_dear_alone_says_what_to_do_first_and_groups_the_rest_by_task(capsys) -> None:
+    assert main([]) == 0
+    page = capsys.readouterr().out
+    assert page.index("dear demo") < page.index("dear train") < page.index("dear predict")
+    groups = [page.index(f"\n{title}:\n") for title in GROUPS]
+    assert groups == sorted(groups)
+    assert all(page.count(f"\n  {name} ") == 1 for name in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("dear ex", {"explain", "export"}),
+        ("dear world --se", {"--seed"}),
+        ("dear predict RUN IMAGE --inference ", {"fusion", "decoupled"}),
+        ("dear data ", {"list", "check"}),
+    ],
+)
+def test_the_shell_completes_commands_flags_and_choices(line: str, expected: set[str], tmp_path: Path) -> None:
+    answer = tmp_path / "answer"
+    environment = {
+        **os.environ, "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
+        "COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9",
+    }  # fmt: skip
+    done = dear(env=environment, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    found = {word.strip() for word in answer.read_text().split("\n") if word.strip() and word.strip() != "-"}
+    assert expected <= found
+    assert not any(word.startswith("Trace") for word in found)
+
+
+@pytest.mark.parametrize(
+    ("argv", "names"),
+    [
+        (["backbones", "--json", "--all"], {"supported", "not supported"}),
+        (["data", "list", "--json"], {"datasets"}),
+        (["data", "check", "world:places", "--json"], {"counts"}),
+        (["roles", "show", "paper", "--against", "paper", "--json"], {"heads", "compared"}),
+    ],
+)
+def test_tables_come_as_json_alone(argv: list[str], names: set[str], capsys) -> None:
+    assert main(argv) == 0
+    out, err = capsys.readouterr()
+    tables = json.loads(out)
+    assert set(tables) == names
+    assert all(rows and all(isinstance(row, dict) for row in rows) for rows in tables.values())
+    assert err  # what is said beside the tables is not lost
+
+
+def test_failed_commands_print_no_json(capsys) -> None:
+    assert main(["data", "list", "--json", "--root", "no/such/folder"]) == 2
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

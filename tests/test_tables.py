@@ -2,6 +2,8 @@
 
 import csv
 import io
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +38,21 @@ def test_markdown(table: Table) -> None:
 
 def test_csv_reads_back(table: Table) -> None:
     assert list(csv.reader(io.StringIO(table.csv()))) == [list(table.header), *table.cells()]
+
+
+def test_records_keep_numbers_whole_and_what_is_missing() -> None:
+    @dataclass
+    class Spread:
+        mean: float
+        std: float | None
+
+    table = Table(["name", "images", "accuracy", "spread"])
+    table.add(Path("a"), 740, 88.25, Spread(1.5, None))
+    table.add("x", None, 100.0, True)
+    assert table.records() == [
+        {"name": "a", "images": 740, "accuracy": 88.25, "spread": {"mean": 1.5, "std": None}},
+        {"name": "x", "images": None, "accuracy": 100.0, "spread": True},
+    ]
 
 
 def test_a_column_with_a_word_in_it_is_not_a_column_of_numbers() -> None:

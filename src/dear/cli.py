@@ -14,23 +14,42 @@ from typing import NoReturn
 from dear.errors import DearError, said_plainly, shortened
 from dear.version import __version__
 
-COMMANDS = {
-    "demo": "the main job on the embedded model and world: a first look in minutes",
-    "backbones": "which CLIP backbones are supported, and what is embedded",
-    "train": "adapt a backbone to your classes from a few images each",
-    "predict": "classify images with an adapted model, with what each component said",
-    "explain": "draw why an image got its answer",
-    "export": "write an adapted model as ONNX, to run without PyTorch",
-    "index": "embed images into a gallery, to search them by attribute",
-    "search": "find images that are alike in color, shape, texture, object or place",
-    "app": "a local page: classify, look at heads, search, compare runs",
-    "data": "what datasets are known and found, and whether yours is in order",
-    "zero-shot": "accuracy of a backbone without any training",
-    "roles": "find out what each attention head does, show it, and test whether it is causal",
-    "report": "tables and figures of finished benchmarks, next to the paper's numbers",
-    "bench": "methods, datasets and seeds under a protocol of the paper, one result a cell",
-    "ablate": "what each choice of the method is worth, next to its default",
-    "world": "a contact sheet of Attribute World, the embedded picture world",
+GROUPS = {
+    "look around": {
+        "demo": "the main job on the embedded model and world: a first look in minutes",
+        "backbones": "which CLIP backbones are supported, and what is embedded",
+        "world": "a contact sheet of Attribute World, the embedded picture world",
+        "data": "what datasets are known and found, and whether yours is in order",
+    },
+    "adapt, and use it": {
+        "train": "adapt a backbone to your classes from a few images each",
+        "predict": "classify images with an adapted model, with what each component said",
+        "explain": "draw why an image got its answer",
+        "export": "write an adapted model as ONNX, to run without PyTorch",
+        "app": "a local page: classify, look at heads, search, compare runs",
+    },
+    "search by attribute": {
+        "index": "embed images into a gallery, to search them by attribute",
+        "search": "find images that are alike in color, shape, texture, object or place",
+    },
+    "find out what heads do": {
+        "roles": "find out what each attention head does, show it, and test whether it is causal",
+    },
+    "compare methods": {
+        "zero-shot": "accuracy of a backbone without any training",
+        "bench": "methods, datasets and seeds under a protocol of the paper, one result a cell",
+        "ablate": "what each choice of the method is worth, next to its default",
+        "report": "tables and figures of finished benchmarks, next to the paper's numbers",
+    },
+}
+COMMANDS = {name: what for group in GROUPS.values() for name, what in group.items()}
+_WHAT = "Adapt a frozen CLIP to your own classes, and see why it answers as it does."
+_FIRST = {
+    "dear demo": "all of it on what is embedded; nothing is downloaded",
+    "dear data check PHOTOS": "PHOTOS: a folder with one folder of images for each class",
+    "dear train --model ViT-B-16 --pretrained openai --data PHOTOS --out RUN": "learns from 16 images of each class",
+    "dear predict RUN IMAGE": "the answer, and what each attribute said",
+    "dear explain RUN IMAGE": "the same as a picture",
 }
 
 
@@ -47,8 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with said_plainly():
             try:
-                args = _parser(argv).parse_args(argv)
-                args.run(args)
+                if argv or _completing():
+                    _run(argv)
+                else:
+                    print(_first_steps())
             finally:
                 if sys.stdout is not None:
                     sys.stdout.flush()  # here, where a closed pipe or a full disk is still ours to handle
@@ -66,21 +87,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="dear", description="Adapt a frozen CLIP to your own classes, and see why it answers as it does."
-    )
-    parser.add_argument("--version", action="version", version=f"dear {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, help_text in COMMANDS.items():
-        command = commands.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
-        if name in argv:  # only what may be asked for is imported
-            module = importlib.import_module(f"dear.commands.{name.replace('-', '_')}")
-            module.add_arguments(command)
-            command.set_defaults(run=module.run)
-    return parser
-
-
 def _forget_output() -> None:
     """What could not be written now would be tried again when Python ends, and fail with a traceback."""
     try:
@@ -89,6 +95,52 @@ def _forget_output() -> None:
         pass
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(argv: Sequence[str]) -> None:
+    args = _parser(argv).parse_args(argv)
+    from dear.tables import showing  # `--help` needs none of it
+
+    with showing(getattr(args, "json_tables", False)) as args.show:
+        args.run(args)
+
+
+def _completing() -> bool:
+    """Does the shell ask what may come next? As argcomplete does."""
+    return "_ARGCOMPLETE" in os.environ
+
+
+def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="dear", description=_WHAT, epilog=_groups(), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"dear {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, help="one of those below")
+    words = os.environ.get("COMP_LINE", "").split() if _completing() else argv
+    for name, what in COMMANDS.items():
+        command = commands.add_parser(name, description=what[0].upper() + what[1:] + ".")
+        if name in words:  # only what may be asked for is imported
+            module = importlib.import_module(f"dear.commands.{name.replace('-', '_')}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    if _completing():
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
+    return parser
+
+
+def _groups() -> str:
+    width = max(map(len, COMMANDS))
+    parts = []
+    for title, commands in GROUPS.items():
+        parts.append("\n".join([f"{title}:", *(f"  {name:{width}}  {what}" for name, what in commands.items())]))
+    return "\n\n".join(parts)
+
+
+def _first_steps() -> str:
+    first = "\n".join(f"  {command}\n      {what}" for command, what in _FIRST.items())
+    return f"{_WHAT}\n\nfirst:\n{first}\n\n{_groups()}\n\n`dear COMMAND --help` says more about each."
 
 
 if __name__ == "__main__":

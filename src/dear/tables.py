@@ -1,10 +1,15 @@
-"""One small table that prints as text, Markdown, CSV or LaTeX."""
+"""One small table that prints as text, Markdown, CSV, LaTeX or JSON."""
 
+import argparse
 import csv
+import dataclasses
 import io
-from collections.abc import Sequence
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -56,6 +61,10 @@ class Table:
         lines = [render(self.header), "|" + "---|" * len(self.header)]
         return "\n".join(lines + [render(row) for row in self._stressed(self.cells(), "**", "**")])
 
+    def records(self) -> list[dict[str, Any]]:
+        """One mapping from heading to value for each row; numbers are not rounded."""
+        return [dict(zip(self.header, map(_plain, row), strict=True)) for row in self.rows]
+
     def csv(self) -> str:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
@@ -77,6 +86,32 @@ class Table:
             [before + cell + after if (r, c) in self.bold else cell for c, cell in enumerate(row)]
             for r, row in enumerate(rows)
         ]
+
+
+def add_json_argument(parser: argparse.ArgumentParser) -> None:
+    what = "tables as one JSON object on stdout, everything else on stderr"
+    parser.add_argument("--json", dest="json_tables", action="store_true", default=argparse.SUPPRESS, help=what)
+
+
+@contextmanager
+def showing(as_json: bool) -> Iterator[Callable[[str, Table], None]]:
+    """Gives `show(name, table)`, which prints the table at once, or all of them as one JSON object at the end."""
+    if not as_json:
+        yield lambda name, table: print(table.text())
+        return
+    tables: dict[str, Any] = {}
+    with redirect_stdout(sys.stderr):
+        yield lambda name, table: tables.update({name: table.records()})
+    print(json.dumps(tables, indent=1, ensure_ascii=False))
+
+
+def _plain(cell: object) -> Any:
+    """What JSON can hold."""
+    if dataclasses.is_dataclass(cell) and not isinstance(cell, type):
+        return dataclasses.asdict(cell)
+    if cell is None or isinstance(cell, bool | int | float | str):
+        return cell
+    return float(cell) if isinstance(cell, SupportsFloat) else str(cell)
 
 
 def _is_number(cell: object) -> bool:

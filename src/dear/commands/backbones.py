@@ -4,7 +4,10 @@ import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dear.tables import add_json_argument
+
     parser.add_argument("--all", action="store_true", help="also list what is not supported, and why")
+    add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -28,8 +31,9 @@ def run(args: argparse.Namespace) -> None:
         vision, tags = config["vision_cfg"], open_clip.list_pretrained_tags_by_model(name)
         heads = vision["width"] // vision.get("head_width", 64)
         table.add(name, vision["image_size"], vision["layers"], heads, ", ".join(tags) or "-")
-    print(table.text())
+    args.show("supported", table)
     if args.all:
-        print("\n" + refused.text())
+        print()
+        args.show("not supported", refused)
     else:
         print(f"\n{len(table.rows)} supported; {len(refused.rows)} others are not: `dear backbones --all` says why.")

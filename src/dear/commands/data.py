@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.config import number
     from dear.data.resolve import HELP
+    from dear.tables import add_json_argument
 
     actions = parser.add_subparsers(metavar="list | check", required=True)
     root = "folder that holds the known datasets, as CoOp lays them out"
@@ -18,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "the known datasets, which of them are found, and where to get them; nothing is downloaded"
     every = actions.add_parser("list", help=what, description=what[0].upper() + what[1:] + ".")
     every.add_argument("--root", "--data-root", type=Path, metavar="DIR", help=root)
+    add_json_argument(every)
     every.set_defaults(action=_list)
 
     what = "read every image of a dataset, and compare its counts with what is known"
@@ -30,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=16,
         help="training images a class should have (default: 16)",
     )
+    add_json_argument(check)
     check.set_defaults(action=_check)
 
 
@@ -47,7 +50,7 @@ def _list(args: argparse.Namespace) -> None:
     table = Table(["dataset", "folder", "classes", "train", "val", "test", "found"])
     for known in KNOWN:
         table.add(known.name, known.folder, known.classes, *(n or None for n in known.counts), _found(known, args.root))
-    print(table.text())
+    args.show("datasets", table)
     print("\nHow to get them, each into its folder:")
     for known in KNOWN:
         print(f"  {known.name}: {known.get.replace(COOP, 'CoOp')}")
@@ -79,12 +82,13 @@ def _check(args: argparse.Namespace) -> None:
     dataset = resolve_dataset(args.data, root=args.root)
     known = find_known(args.data) if args.root else None  # as it was resolved
     print(describe(dataset) + "\n")
-    table = Table(["", "found", "known"])
+    table = Table(["part", "found", "known"])
     found = {"classes": dataset.classes, "train": dataset.train, "val": dataset.val, "test": dataset.test}
     published = (known.classes, *known.counts) if known else (None,) * 4
     for (name, items), count in zip(found.items(), published, strict=True):
         table.add(name, len(items), count)
-    print(table.text() + "\n")
+    args.show("counts", table)
+    print()
     findings = problems(dataset, args.shots)
     lines = findings.warnings()
     if known and (differences := known.differences(dataset)):

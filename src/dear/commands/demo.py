@@ -5,6 +5,9 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dear.tables import add_json_argument
+
+    add_json_argument(parser)
     parser.add_argument("--out", type=Path, default=Path("dear-demo"), help="folder of results (default: dear-demo)")
 
 
@@ -48,6 +51,6 @@ def run(args: argparse.Namespace) -> None:
     table = Table(["accuracy (%)", "base", "novel", "HM"])
     table.add("zero-shot", before.base, before.novel, 2 * before.base * before.novel / (before.base + before.novel))
     table.add("DeAR, 16 shots", after["base"], after["novel"], after["hm"])
-    print(table.text())
+    args.show("accuracy", table)
     print("base: the kinds it was trained on; novel: the other half, seen never; HM: their harmonic mean")
     print(f"look at {args.out / 'explain.png'} and {args.out / 'world.png'}")

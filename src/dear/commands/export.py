@@ -6,7 +6,9 @@ from pathlib import Path
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.config import number
+    from dear.tables import add_json_argument
 
+    add_json_argument(parser)
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder made by `dear train`")
     parser.add_argument("--onnx", type=Path, required=True, metavar="OUT", help="new folder for model and example")
     parser.add_argument("--int8", action="store_true", help="also a smaller model in 8 bits, and what it costs")
@@ -35,7 +37,8 @@ def run(args: argparse.Namespace) -> None:
     table = Table(["model", "MB", "same answer as fp32 (%)", "accuracy (%)"])
     for variant in exported.variants:
         table.add(variant.file, variant.megabytes, variant.same_answer, variant.accuracy)
-    print(table.text(), end="\n\n")
+    args.show("models", table)
+    print()
     if exported.variants[-1].same_answer < 95:
         print("In 8 bits more than one answer in twenty is another one here: prefer model.onnx.")
     print(f"wrote {args.onnx}    try: python {args.onnx / 'classify.py'} IMAGES")

@@ -7,6 +7,9 @@ _MOST_MISSING = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dear.tables import add_json_argument
+
+    add_json_argument(parser)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="what `dear bench` or `dear ablate` wrote")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: report in the first DIR)")
 
@@ -19,7 +22,9 @@ def run(args: argparse.Namespace) -> None:
     for chapter in chapters:
         for block in chapter.blocks:
             if block.main:
-                print(f"{block.title}\n{block.note}\n\n{block.table.text()}\n")
+                print(f"{block.title}\n{block.note}\n")
+                args.show(block.title, block.table)
+                print()
         if chapter.missing:
             more = len(chapter.missing) - _MOST_MISSING
             print("missing:", "; ".join(chapter.missing[:_MOST_MISSING]) + (f"; and {more} more" if more > 0 else ""))

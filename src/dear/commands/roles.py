@@ -18,6 +18,7 @@ _MAP_HELP = "role map file, or the name of a map that comes with dear (paper, de
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.commands.zero_shot import add_backbone_arguments
     from dear.config import number
+    from dear.tables import add_json_argument
 
     add_backbone_arguments(parser)
     parser.add_argument("--images", metavar="DIR", help=f"folder of images, or {_WORLD} (dear-mini's default)")
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("roles.json"), help="role map (default: roles.json)")
     parser.add_argument("--report", type=Path, metavar="FILE", help="HTML report with each head's phrases and images")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="picture of the map, .png, .svg or .pdf")
+    add_json_argument(parser)
     parser.set_defaults(action=_analyse)
     actions = parser.add_subparsers(metavar="show | check")
 
@@ -51,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("--against", metavar="FILE|PRESET", help="compare it, head by head, with this one")
     show.add_argument("--plot", type=Path, metavar="FILE", help="picture of the map, .png, .svg or .pdf")
     show.add_argument("--html", type=Path, metavar="FILE", help="HTML report")
+    add_json_argument(show)
     show.set_defaults(action=_show)
 
     what = "take away the heads of each concept from dear-mini, and see what it can't recognise any more"
@@ -58,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("map", metavar="FILE|PRESET", nargs="?", default="dear-mini", help=_MAP_HELP)
     check.add_argument("--out", type=Path, metavar="FILE", help="all numbers, as JSON")
     check.add_argument("--plot", type=Path, metavar="FILE", help="heat map, .png, .svg or .pdf")
+    add_json_argument(check)
     check.set_defaults(action=_check)
 
 
@@ -85,7 +89,7 @@ def _analyse(args: argparse.Namespace) -> None:
         quantile=args.quantile, over_core=args.over_core, sbert=args.sbert, checkpoint=checkpoint,
     )  # fmt: skip
     analysis.role_map.save(args.out)
-    _print(analysis.role_map)
+    _print(args, analysis.role_map)
     print(f"wrote {args.out}")
     _draw(analysis.role_map, args.plot)
     if args.report is not None:
@@ -106,12 +110,14 @@ def _pictures(images: str | None, limit: int | None) -> "PictureList":
 
 def _show(args: argparse.Namespace) -> None:
     role_map = _load_map(args.map)
-    _print(role_map)
+    _print(args, role_map)
     if args.against is not None:
         from dear.roles.show import overlap
 
         print(f"\n{args.map} against {args.against}")
-        print(overlap(role_map, _load_map(args.against)).text())
+        found = overlap(role_map, _load_map(args.against))
+        args.show("compared", found.table)
+        print(f"\n{found.summary()}")
     _draw(role_map, args.plot)
     if args.html is not None:
         from dear.roles.report import write_report
@@ -130,7 +136,7 @@ def _check(args: argparse.Namespace) -> None:
     print(f"zero-shot accuracy (%) on {result.pictures} held-out pictures: {with_all}")
     print("points lost without the heads whose dominant concept is the row's")
     print(f"(and without as many random heads of the same layers, mean ± std of {result.draws} draws)\n")
-    print(result.table().text())
+    args.show("points lost", result.table())
     print("\n" + result.verdict())
     if args.out is not None:
         write_json(args.out, result.to_json())
@@ -149,10 +155,10 @@ def _load_map(name: str) -> "RoleMap":
     return RoleMap.load(name) if is_file else RoleMap.preset(name)
 
 
-def _print(role_map: "RoleMap") -> None:
+def _print(args: argparse.Namespace, role_map: "RoleMap") -> None:
     from dear.roles.show import role_summary, role_table
 
-    print(role_table(role_map).text())
+    args.show("heads", role_table(role_map))
     print(f"\n{role_summary(role_map)}")
     if images := role_map.origin.get("images"):
         skipped = len(role_map.origin.get("skipped_images", ()))

@@ -5,8 +5,10 @@ import argparse
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.data.resolve import HELP
+    from dear.tables import add_json_argument
 
     add_backbone_arguments(parser)
+    add_json_argument(parser)
     parser.add_argument("--data-root", metavar="DIR", help="folder that holds the known datasets")
     parser.add_argument("--data", nargs="+", metavar="DATA", help=f"{HELP} (default: all tasks of Attribute World)")
 
@@ -38,4 +40,4 @@ def run(args: argparse.Namespace) -> None:
             dataset.name, result.classes, result.images, 100 / result.classes, result.all, result.base, result.novel
         )
     print(f"zero-shot accuracy of {args.model} (%); base and novel: each half of the classes alone")
-    print(table.text())
+    args.show("accuracy", table)

@@ -75,10 +75,10 @@ class Overlap:
     same_role_and_concept: float
     table: Table
 
-    def text(self) -> str:
+    def summary(self) -> str:
         role, chance, both = (100 * share for share in (self.same_role, self.by_chance, self.same_role_and_concept))
         agreed = f"{role:.1f}% have the same role (by chance {chance:.1f}%), {both:.1f}% the same role and concept"
-        return f"{self.table.text()}\n\nof {self.heads} heads, {agreed}"
+        return f"of {self.heads} heads, {agreed}"
 
 
 def overlap(a: RoleMap, b: RoleMap) -> Overlap:
