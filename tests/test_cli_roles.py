@@ -65,7 +65,7 @@ def test_overlap_of_the_paper_with_a_shuffle_of_it() -> None:
     [
         (["--images", "EMPTY"], "There is no image in"),
         (["--images", "EMPTY/missing"], "There is no folder"),
-        (["--phrases", "EMPTY/missing.txt"], "Cannot read the phrases"),
+        (["--phrases", "EMPTY/missing.txt"], "does not exist"),
         (["--phrases", "none.txt"], "holds no phrases"),
         (["--phrases", "few.txt"], "cannot be picked from 2"),
         (["--phrases", "long.txt"], "longer than the 20 tokens"),

@@ -91,7 +91,7 @@ def broken(path, value):
             "boss",
             "unknown role 'boss'; known: core_attribute, other_specialized",
         ),
-        (["roles", "3", "0", "role"], KeyError, "'role' is missing"),
+        (["roles", "3", "0", "role"], KeyError, "missing required field role"),
         (["roles", "3", "1"], KeyError, r"no role for \(layer, head\) \(3, 1\)"),
         (["roles", "4"], KeyError, r"no role for \(layer, head\) \(4, 0\), \(4, 1\)"),
         (["roles", "5"], {"0": {"role": "mixed"}}, r"\(5, 0\) is outside"),
@@ -101,7 +101,7 @@ def broken(path, value):
         (["roles", "3", "1", "concept"], "shape", "specialised in something else"),
         (["roles", "3", "0", "distribution"], {"sound": 1.0}, "concept sound is not among"),
         (["roles", "3", "0", "phrases", 0, "concept"], "sound", "'sound', which is not among"),
-        (["roles", "3", "0", "entropy"], "low", "could not convert"),
+        (["roles", "3", "0", "entropy"], "low", "expected float"),
         (["roles", "x"], {"0": {"role": "mixed"}}, "invalid literal"),
         (["core"], ["color", "sound"], "core concept sound is not among"),
         (["core"], [], "the core needs concepts"),
@@ -109,10 +109,10 @@ def broken(path, value):
         (["layers"], [4, 3], "must increase"),
         (["layers"], [], "must increase"),
         (["layers"], [0, 3, 4], "must increase"),
-        (["layers"], 3, "Not a valid role map"),
+        (["layers"], 3, "role map is damaged"),
         (["heads"], 3, r"no role for \(layer, head\) \(3, 2\), \(4, 2\)"),
-        (["heads"], "2", "Not a valid role map"),
-        (["backbone"], KeyError, "'backbone' is missing"),
+        (["heads"], "2", "role map is damaged"),
+        (["backbone"], KeyError, "missing required field backbone"),
     ],
 )
 def test_a_bad_file_is_refused_with_a_sentence(path, value, sentence, tmp_path):
@@ -125,7 +125,7 @@ def test_a_bad_file_is_refused_with_a_sentence(path, value, sentence, tmp_path):
 
 @pytest.mark.parametrize("value", [[], 3, "roles", None, {"roles": []}, {"concepts": [], "roles": []}])
 def test_json_that_is_no_role_map_is_refused(value):
-    with pytest.raises(DearError, match="Not a valid role map"):
+    with pytest.raises(DearError, match="role map is damaged"):
         RoleMap.from_json(value)
 
 

@@ -57,13 +57,11 @@ def run(args: argparse.Namespace) -> None:
 
 def read_classes(file: Path | None) -> list[str] | None:
     from dear.errors import DearError
+    from dear.files import read_text
 
     if file is None:
         return None
-    try:
-        names = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DearError(f"The class file {file} cannot be read: {error}.") from None
+    names = [line.strip() for line in read_text(file).splitlines() if line.strip()]
     if not names:
         raise DearError(f"The class file {file} is empty: write one class name a line.")
     return names

@@ -162,7 +162,7 @@ def _print(args: argparse.Namespace, role_map: "RoleMap") -> None:
     print(f"\n{role_summary(role_map)}")
     if images := role_map.origin.get("images"):
         skipped = len(role_map.origin.get("skipped_images", ()))
-        print(f"judged by {images['used']} images of {images['source']}; {skipped} could not be read")
+        print(f"judged by {images.get('used')} images of {images.get('source')}; {skipped} could not be read")
 
 
 def _draw(role_map: "RoleMap", path: Path | None) -> None:

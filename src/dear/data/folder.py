@@ -23,6 +23,8 @@ def find_images(patterns: Sequence[str]) -> list[Path]:
     """Files as given, all images of folders, matches of globs."""
     found: list[Path] = []
     for pattern in patterns:
+        if not pattern.strip():
+            raise DearError("An image has no name: give an image file, a folder of images, or a glob in quotes.")
         path = Path(pattern)
         matches = (
             [path] if path.is_file() else image_files(path) if path.is_dir() else sorted(map(Path, glob.glob(pattern)))

@@ -1,13 +1,25 @@
 """One's own pictures in a list: a CSV or JSONL file of path, label and, if wanted, split."""
 
 import csv
-import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypedDict
 
 from dear.data.dataset import Dataset, Example, ImageFile
 from dear.data.splits import SPLITS, make_dataset, split_by_rule
 from dear.errors import DearError
+from dear.files import parse_json
+from dear.reading import check_shape
+
+
+class _Needed(TypedDict):
+    path: str
+    label: str | int
+
+
+class _Row(_Needed, total=False):
+    split: str | None
 
 
 def read_listing(file: Path, template: str) -> Dataset:
@@ -33,13 +45,14 @@ def read_listing(file: Path, template: str) -> Dataset:
 def _rows(file: Path) -> Iterator[tuple[int, Path, str, str | None]]:
     """(line, path, label, split) of each row; split is None where the file has none."""
     for line, row in _records(file):
-        path, label, split = (row.get(key) for key in ("path", "label", "split"))
-        if path in (None, "") or label in (None, ""):
+        check_shape(row, _Row, f"{file}, line {line},", "each row needs a path, a label and, if wanted, a split")
+        path, label, split = row["path"], str(row["label"]).strip(), row.get("split")
+        if not path or not label:
             raise DearError(f"{file}, line {line}: each row needs a path and a label.")
-        image = file.parent / str(path)
-        if not image.is_file():
+        image = file.parent / path
+        if not os.path.isfile(image):
             raise DearError(f"{file}, line {line} names {path}, but there is no file {image}: correct the path.")
-        yield line, image, str(label), None if split is None else str(split).strip()
+        yield line, image, label, None if split is None else split.strip()
 
 
 def _records(file: Path) -> Iterator[tuple[int, dict]]:
@@ -49,11 +62,13 @@ def _records(file: Path) -> Iterator[tuple[int, dict]]:
                 reader = csv.DictReader(stream, skipinitialspace=True)
                 if not {"path", "label"} <= set(reader.fieldnames or ()):
                     raise DearError(f"The first line of {file} must be path,label or path,label,split.")
-                yield from ((reader.line_num, row) for row in reader)
+                for row in reader:
+                    row.pop(None, None)  # type: ignore[call-overload] # cells behind the last heading
+                    yield reader.line_num, row
                 return
             for line, text in enumerate(stream, 1):
                 if text.strip():
-                    row = json.loads(text)
+                    row = parse_json(text)
                     if not isinstance(row, dict):
                         raise ValueError(f'line {line} is not an object like {{"path": ..., "label": ...}}')
                     yield line, row
@@ -62,4 +77,4 @@ def _records(file: Path) -> Iterator[tuple[int, dict]]:
 
 
 def _numbers_by_size(label: str) -> tuple[int, str]:
-    return (int(label), "") if label.isdecimal() else (0, label)
+    return (int(label), "") if label.isdecimal() and len(label) < 20 else (0, label)

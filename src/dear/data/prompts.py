@@ -25,12 +25,16 @@ def check_class_names(names: object) -> tuple[str, ...]:
     """At least one; each a text of its own, without the spaces around it."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise DearError(f"Class names must be a list of texts, such as ['cat', 'dog'], not {names!r}.")
-    plain = tuple(_plain(name, "A class name").strip() for name in names)
+    plain = tuple(check_name(name).strip() for name in names)
     if not plain:
         raise DearError("There are no class names: give at least one.")
     if twice := first_twice(plain):
         raise DearError(f"The class name {twice!r} is given twice: make the names differ.")
     return plain
+
+
+def check_name(name: object) -> str:
+    return _plain(name, "A class name")
 
 
 def first_twice(names: Sequence[str]) -> str | None:

@@ -5,10 +5,11 @@ from pathlib import Path
 from dear.data.dataset import Dataset
 from dear.data.folder import TEMPLATE, read_dataset
 from dear.data.known import KNOWN, find_known
-from dear.data.prompts import check_template
+from dear.data.prompts import check_name, check_template
 from dear.data.world.tasks import world_task
 from dear.errors import DearError
 from dear.files import read_json
+from dear.reading import Name, check_shape
 
 HELP = (
     "a folder with one folder of images a class, a split JSON, a CSV or JSONL of path,label[,split], a known dataset "
@@ -54,6 +55,5 @@ def _find(name: str, root: str | None) -> Dataset:
 
 def _read_names(file: Path) -> dict[str, str]:
     names = read_json(file)
-    if not isinstance(names, dict) or not all(isinstance(name, str) and name.strip() for name in names.values()):
-        raise DearError(f'{file} must hold one JSON object like {{"name as shown": "better name"}}.')
-    return names
+    check_shape(names, dict[str, Name], str(file), 'it must hold one JSON object like {"name as shown": "better name"}')
+    return {shown: check_name(better).strip() for shown, better in names.items()}

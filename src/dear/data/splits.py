@@ -3,12 +3,22 @@
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypedDict
 
 from dear.data.dataset import Dataset, Example, ImageFile
+from dear.data.prompts import check_name
 from dear.errors import DearError
 from dear.files import read_json
+from dear.reading import Name, check_shape
 
 SPLITS = ("train", "val", "test")
+_Entry = tuple[Name, int, str]  # path, label, class name
+
+
+class _SplitFile(TypedDict, total=False):
+    train: list[_Entry]
+    val: list[_Entry]
+    test: list[_Entry]
 
 
 def read_split(file: Path, places: Sequence[Path], template: str, name: str) -> Dataset:
@@ -17,22 +27,24 @@ def read_split(file: Path, places: Sequence[Path], template: str, name: str) -> 
     Underscores in class names become spaces, as CoOp does it in its prompts.
     """
     value = read_json(file)
-    try:
-        entries = {split: [(str(p), int(label), str(name)) for p, label, name in value.get(split, [])]
-                   for split in SPLITS}  # fmt: skip
-    except (AttributeError, TypeError, ValueError):
-        raise DearError(f"{file} is not a split file: each entry must be [path, label, class name].") from None
+    check_shape(value, _SplitFile, f"The split file {file}", "each entry must be [path, label, class name]")
+    entries: dict[str, list[tuple[str, int, str]]] = {split: value.get(split, []) for split in SPLITS}
     if not entries["train"]:
         raise DearError(f'{file} has no training images: it needs a list under "train".')
-    names = {label: name.replace("_", " ") for split in entries.values() for _, label, name in split}
+    names: dict[int, str] = {}
+    for _, label, given in (entry for split in entries.values() for entry in split):
+        if names.setdefault(label, given) != given:
+            raise DearError(f"{file} gives class {label} two names, {names[label]!r} and {given!r}: choose one.")
     if sorted(names) != list(range(len(names))):
         raise DearError(f"{file} must number its classes from 0 without gaps.")
+    if len(names) < 2:
+        raise DearError(f"{file} has one class: it needs images of at least two.")
     first = entries["train"][0][0]
     images = next((place for place in places if (place / first).is_file()), None)
     if images is None:
         raise DearError(f"{file} names the image {first}, but there is no {places[0] / first}: put the images there.")
     splits = [[Example(ImageFile(images / p), label) for p, label, _ in split] for split in entries.values()]
-    return make_dataset(name, [names[i] for i in range(len(names))], template, splits)
+    return make_dataset(name, [names[i].replace("_", " ") for i in range(len(names))], template, splits)
 
 
 def split_by_rule(name: str, classes: Sequence[str], template: str, files: Sequence[Sequence[Path]]) -> Dataset:
@@ -55,4 +67,6 @@ def make_dataset(
     name: str, classes: Sequence[str], template: str, splits: Iterable[Iterable[Example]], note: str = ""
 ) -> Dataset:
     train, val, test = (tuple(split) for split in splits)
+    for text in classes:
+        check_name(text)
     return Dataset(name, tuple(classes), template, train, val, test, note)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from dear.errors import DearError
+from dear.files import read_text
 
 ASSETS = Path(__file__).parent / "assets"
 SHIPPED = ASSETS / "phrases.tsv"
@@ -31,13 +32,7 @@ def labelled_phrases(path: str | Path | None = None) -> list[tuple[str, str]]:
 def _read(path: str | Path | None) -> list[tuple[str, str]]:
     """(concept or "", phrase) of every line that holds a phrase."""
     path = SHIPPED if path is None else Path(path)
-    try:
-        text = path.read_text(encoding="utf-8-sig")  # -sig: editors on Windows begin a file with a mark
-    except UnicodeDecodeError:
-        raise DearError(f"{path} is not UTF-8 text; save it as UTF-8, one phrase a line.") from None
-    except OSError as error:
-        raise DearError(f"Cannot read the phrases in {path}: {error.strerror or error}.") from None
-    lines = [line.strip() for line in text.splitlines()]
+    lines = [line.strip() for line in read_text(path).splitlines()]
     pairs = [line.rpartition("\t") for line in lines if line and not line.startswith("#")]
     if not pairs:
         raise DearError(f"{path} holds no phrases; write one phrase a line.")

@@ -8,10 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, TypedDict
+
+from msgspec import Meta
 
 from dear.errors import DearError
 from dear.files import read_json, write_json
+from dear.reading import Finite, check_shape, damaged
 
 CORE_ATTRIBUTE = "core_attribute"
 OTHER_SPECIALIZED = "other_specialized"
@@ -20,6 +23,8 @@ MIXED = "mixed"
 ROLES = (CORE_ATTRIBUTE, OTHER_SPECIALIZED, GENERALIZATION, MIXED)
 
 Head = tuple[int, int]  # (layer, head)
+_MOST = 1000  # layers, and heads a layer: more than any backbone has, and few enough to list
+_ADVICE = "make it again with `dear roles`"
 _PRESETS = Path(__file__).parent / "assets"
 
 
@@ -146,6 +151,7 @@ class RoleMap:
             if not condition:
                 raise DearError(f"Not a valid role map: {sentence}.")
 
+        demand(len(self.layers) <= _MOST and self.heads <= _MOST, f"at most {_MOST} layers and heads are read")
         increasing = list(self.layers) == sorted(set(self.layers))
         demand(bool(self.layers) and increasing and self.layers[0] >= 1, "layers must increase, from 1 up")
         demand(self.heads >= 1, "a layer needs at least one head")
@@ -204,7 +210,8 @@ class RoleMap:
 
     @classmethod
     def from_json(cls, value: Any) -> "RoleMap":
-        try:
+        check_shape(value, _MapFile, "The role map", _ADVICE)
+        with damaged("The role map", _ADVICE):
             concepts = value["concepts"]
             roles = {
                 (int(layer), int(number)): _head_from_json(entry, concepts)
@@ -213,10 +220,6 @@ class RoleMap:
             }
             parts = {key: value[key] for key in ("backbone", "layers", "heads", "core")}
             return cls(concepts=concepts, roles=roles, origin=value.get("origin", {}), **parts)
-        except KeyError as error:
-            raise DearError(f"Not a valid role map: {error.args[0]!r} is missing.") from None
-        except (TypeError, ValueError, AttributeError) as error:
-            raise DearError(f"Not a valid role map: {error}.") from None
 
     @classmethod
     def load(cls, path: str | Path) -> "RoleMap":
@@ -236,6 +239,42 @@ class RoleMap:
         if name not in known:
             raise DearError(f"There is no role map named {name}; known: {_listed(known)}.")
         return cls.load(_PRESETS / f"rolemap_{name}.json")
+
+
+class _PhraseFile(TypedDict):
+    text: str
+    variance: Finite
+    concept: str
+
+
+class _RoleFile(TypedDict):
+    role: str
+
+
+class _HeadFile(_RoleFile, total=False):
+    concept: str | None
+    entropy: Finite | None
+    distribution: dict[str, Finite] | None
+    phrases: list[_PhraseFile]
+
+
+class _Needed(TypedDict):
+    backbone: dict[str, str | None]
+    layers: Annotated[list[int], Meta(max_length=_MOST)]
+    heads: Annotated[int, Meta(le=_MOST)]
+    concepts: list[str]
+    core: list[str]
+    roles: dict[str, dict[str, _HeadFile]]
+
+
+class _Origin(TypedDict, total=False):
+    images: dict[str, Any]
+    skipped_images: list[str]
+    quantile: Finite | None
+
+
+class _MapFile(_Needed, total=False):
+    origin: _Origin
 
 
 def _head_from_json(entry: Mapping[str, Any], concepts: Sequence[str]) -> HeadRole:

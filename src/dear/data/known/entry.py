@@ -7,6 +7,7 @@ from pathlib import Path
 from dear.data.dataset import Dataset
 from dear.data.splits import read_split
 from dear.errors import DearError
+from dear.reading import damaged
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class Known:
                 dataset = replace(dataset, note=f"split by {file}: not comparable with published numbers")
         else:
             assert self.rule is not None  # `missing` has said so otherwise
-            dataset = self.rule(self, folder)
+            with damaged(f"{self.name} in {folder}", "download it again"):
+                dataset = self.rule(self, folder)
             if self.split:
                 note = f"split by a fixed rule, without {self.split}: not comparable with published numbers"
                 dataset = replace(dataset, note=note)

@@ -8,6 +8,7 @@ from dear.data.folder import SUFFIXES
 from dear.data.known.entry import Known
 from dear.data.splits import SPLITS, make_dataset, split_by_rule
 from dear.errors import DearError
+from dear.files import read_text
 
 NOT_CLASSES = {"BACKGROUND_Google", "Faces_easy"}  # of Caltech101; CoOp leaves them out, too
 
@@ -44,7 +45,7 @@ def pets(known: Known, folder: Path) -> Dataset:
 
 def aircraft(known: Known, folder: Path) -> Dataset:
     """The dataset's own lists; classes are its variants."""
-    classes = [line.strip() for line in (folder / "variants.txt").read_text(encoding="utf-8").splitlines() if line]
+    classes = [line.strip() for line in read_text(folder / "variants.txt").splitlines() if line]
     number = {name: label for label, name in enumerate(classes)}
     splits = []
     for split in SPLITS:
@@ -119,7 +120,7 @@ def _images(path: Path) -> list[Path]:
 
 def _lines(file: Path, fields: int) -> list[list[str]]:
     """The words of each line that is not empty."""
-    rows = [line.split() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    rows = [line.split() for line in read_text(file).splitlines() if line.strip()]
     if bad := next((row for row in rows if len(row) < fields), None):
         raise DearError(f"{file} has the line {' '.join(bad)!r}, which has too few words: download the file again.")
     return rows
