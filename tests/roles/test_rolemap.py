@@ -14,6 +14,7 @@ from dear.roles.rolemap import HeadRole, Phrase, RoleMap
 from dear.roles.show import role_summary, role_table
 
 PAPER = RoleMap.preset("paper")
+ORIGIN = {"images": {"used": 7, "source": "photos"}}
 
 
 def small_map() -> RoleMap:
@@ -26,7 +27,7 @@ def small_map() -> RoleMap:
         (4, 1): HeadRole("mixed"),
     }
     backbone = {"model": "tiny", "pretrained": None, "weights": "abc"}
-    return RoleMap(backbone, (3, 4), 2, ("color", "animal", "shape"), ("color", "shape"), roles, {"images": 7})
+    return RoleMap(backbone, (3, 4), 2, ("color", "animal", "shape"), ("color", "shape"), roles, ORIGIN)
 
 
 def test_the_paper_preset_is_table_2():
