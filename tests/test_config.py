@@ -67,6 +67,38 @@ def write(tmp_path: Path):
 DEFAULTS = resolve([])
 
 
+def test_help_leaves_out_what_few_set_and_help_all_shows_it(capsys) -> None:
+    @dataclass(frozen=True)
+    class Rare(Config):
+        """Rare things."""
+
+        rare: int = setting(3, "hardly ever set", expert=True)
+        seldom: bool = setting(False, "nor is this", expert=True)
+
+    @dataclass(frozen=True)
+    class Usual(Config):
+        """Usual things."""
+
+        usual: int = setting(1, "often set")
+
+    pages = {}
+    for flag in ("--help", "--help-all"):
+        parser = argparse.ArgumentParser()
+        add_arguments(parser, Rare, Usual)
+        with pytest.raises(SystemExit) as stopped:
+            parser.parse_args([flag])
+        assert stopped.value.code == 0
+        pages[flag] = capsys.readouterr().out
+    assert "--usual" in pages["--help"]
+    assert not any(word in pages["--help"] for word in ("--rare", "--seldom", "Rare things"))
+    assert all(
+        word in pages["--help-all"] for word in ("--usual", "--rare", "--no-seldom", "Rare things", "default: 3")
+    )
+    parser = argparse.ArgumentParser()
+    add_arguments(parser, Rare, Usual)
+    assert from_arguments(parser.parse_args(["--rare", "5"]), Rare)[0].rare == 5
+
+
 def test_every_field_of_the_examples_is_tried() -> None:
     assert set(OTHER) == set(DEFAULTS)
 

@@ -22,10 +22,20 @@ _MOST = {int: 100_000, float: 1e6}
 
 
 def setting(
-    default: Any, help: str, *, choices: tuple[str, ...] = (), low: float | None = None, high: float | None = None
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] = (),
+    low: float | None = None,
+    high: float | None = None,
+    expert: bool = False,
 ) -> Any:
-    """A dataclass field with what a user should know about it. Numbers have limits, whether they are named or not."""
-    return dataclasses.field(default=default, metadata={"help": help, "choices": choices, "low": low, "high": high})
+    """A dataclass field with what a user should know about it. Numbers have limits, whether they are named or not.
+
+    `expert`: few will ever set it; only --help-all lists it.
+    """
+    about = {"help": help, "choices": choices, "low": low, "high": high, "expert": expert}
+    return dataclasses.field(default=default, metadata=about)
 
 
 class Config:
@@ -93,8 +103,19 @@ def _fields(cls: type) -> list[tuple[str, type, bool, dict[str, Any]]]:
     return found
 
 
+class _HelpAll(argparse.Action):
+    """Prints the help page with the flags that --help leaves out."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        for action in parser._actions:
+            action.help = getattr(action, "full_help", action.help)
+        parser.print_help()
+        parser.exit()
+
+
 def add_arguments(parser: argparse.ArgumentParser, *configs: type[Config]) -> None:
     """One flag for each field, and --config FILE for all of them."""
+    parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="show all settings, and exit")
     parser.add_argument("--config", metavar="FILE", help="JSON file with any of the settings; flags win over it")
     for cls in configs:
         group = parser.add_argument_group((cls.__doc__ or cls.__name__).splitlines()[0].rstrip("."))
@@ -107,7 +128,9 @@ def add_arguments(parser: argparse.ArgumentParser, *configs: type[Config]) -> No
             else:
                 options |= {"type": kind, "choices": meta["choices"] or None}
                 options["metavar"] = None if meta["choices"] else kind.__name__.upper()
-            group.add_argument(_flag(name), **options)
+            action = group.add_argument(_flag(name), **options)
+            if meta["expert"]:
+                action.full_help, action.help = action.help, argparse.SUPPRESS  # type: ignore[attr-defined]
 
 
 def from_arguments(args: argparse.Namespace, *configs: type[Config]) -> list[Any]:
