@@ -15,8 +15,8 @@ def run(args: argparse.Namespace) -> None:
     """Zero-shot, adaptation on half of the classes, both on the other half too, and one answer explained."""
     import dear
     from dear.backbone import load_backbone
-    from dear.commands import world
     from dear.data.resolve import resolve_dataset
+    from dear.data.world.sheet import contact_sheet
     from dear.errors import DearError
     from dear.evaluation.zero_shot import zero_shot
     from dear.explain import explain
@@ -30,7 +30,8 @@ def run(args: argparse.Namespace) -> None:
 
     if args.out.exists():
         raise DearError(f"{args.out} is already there: choose another --out, or remove it.")
-    world.run(argparse.Namespace(out=args.out / "world.png", seed=0))
+    with atomic_path(args.out / "world.png") as temporary:
+        contact_sheet(0).save(temporary)
     dataset = resolve_dataset("world:signs")
     print(f"\ndear-mini and {len(dataset.classes)} kinds of signs, e.g. {', '.join(dataset.classes[:3])}")
     print(role_summary(RoleMap.preset("dear-mini")))
