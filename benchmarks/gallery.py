@@ -128,7 +128,7 @@ def indexing(images: int, rounds: int = 4) -> None:
             picture.open().resize((256, 256)).save(folder / f"{number:05d}.jpg", quality=90)
         files = image_files(folder)
         adapter = Path(name) / "adapter"
-        save_adapter(adapter, model.model, model.classes, model.template)
+        save_adapter(adapter, "dear", model.model, model.template)
         workers = min(4, os.cpu_count() or 1)
         plain, indexed = [], []
         for turn in range(rounds):

@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 
 from dear.backbone import load_backbone
-from dear.data.augment import TrainingData
+from dear.data.augment import Batches, TrainingData
 from dear.data.check import why_unreadable
 from dear.data.dataset import Example, ImageFile
 from dear.data.loading import evaluation_batches
@@ -59,7 +59,7 @@ def main() -> None:
             photo(file, i)
         kilobytes = sum(file.stat().st_size for file in files) / len(files) / 1000
         examples = [Example(ImageFile(file), 0) for file in files]
-        training = TrainingData(examples, backbone, seed=0, batch=16, workers=0)
+        training = TrainingData(examples, backbone, Batches([0] * len(examples), 0, 16, False, False), workers=0)
 
         def again() -> None:
             list(evaluation_batches(examples, backbone.preprocess, "again"))

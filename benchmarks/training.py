@@ -19,9 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dear.backbone import Backbone, load_backbone
-from dear.methods.config import DearConfig
-from dear.methods.dear import Dear
-from dear.roles.rolemap import RoleMap
+from dear.methods.dear import Dear, DearConfig
 from dear.tables import Table
 
 BATCH = 16
@@ -30,10 +28,10 @@ BATCH = 16
 def build(classes: int, **settings: float) -> Dear:
     torch.manual_seed(0)
     backbone = load_backbone("ViT-B-16-quickgelu", random_weights=True)
-    dear = Dear(backbone, RoleMap.preset("paper"), DearConfig(**settings))
+    dear = Dear(backbone, DearConfig(roles="paper", **settings))
     words = ["cat", "red fox", "fire truck", "golden retriever", "church", "grand piano", "lemon", "tabby cat"]
-    dear.set_prompts([f"a photo of a {words[i % 8]} {i}." for i in range(classes)])
     dear.all_prompts = [f"a photo of a {words[i % 8]} {i}." for i in range(classes)]
+    dear.set_classes(dear.all_prompts, "{}")
     return dear
 
 
@@ -76,7 +74,7 @@ def published_step(dear: Dear, pixels: Tensor, labels: Tensor, ids: Tensor) -> T
     with torch.no_grad():
         frozen = model.encode_image(pixels, normalize=True)
     loss = F.cross_entropy(logits, labels) + 2 - (features[:, 0] * frozen).sum(-1).mean()
-    loss = loss - (text * dear.frozen_text).sum(-1).mean() + 0.7 * (1 - dear.fusion_weights()[0])
+    loss = loss - (text * dear.texts.frozen).sum(-1).mean() + 0.7 * (1 - dear.fusion_weights()[0])
     loss.backward()
     return loss.detach()
 

@@ -12,7 +12,7 @@ from dear.backbone.load import MINI_FOLDER
 from dear.data.loading import evaluation_batches
 from dear.data.world.tasks import world_task
 from dear.data.world.vocabulary import VALUES
-from dear.evaluation.metrics import accuracy
+from dear.metrics import accuracy
 
 TASK_OF = {"color": "colors", "shape": "shapes", "texture": "textures", "object": "objects", "location": "places"}
 

@@ -9,10 +9,8 @@ import torch
 
 from dear.backbone import Backbone, load_backbone
 from dear.data.resolve import resolve_dataset
-from dear.evaluation.metrics import accuracy
-from dear.methods.config import DearConfig
-from dear.methods.dear import Dear
-from dear.roles.rolemap import RoleMap
+from dear.methods.dear import Dear, DearConfig
+from dear.metrics import accuracy
 
 
 @pytest.fixture(scope="module")
@@ -29,16 +27,16 @@ def test_real_photos_through_the_paper_roles(real: Backbone, shared: Path) -> No
     pixels = torch.stack([real.preprocess(e.picture.open()) for e in examples])
     labels = torch.tensor([e.label for e in examples])
     torch.manual_seed(0)
-    dear = Dear(real, RoleMap.preset("paper"), DearConfig())
-    dear.set_prompts(dataset.prompts)
+    dear = Dear(real, DearConfig(roles="paper"))
+    dear.set_classes(dataset.classes, dataset.template)
     with torch.no_grad():
         states = dear.trunk(pixels)
         features = dear.image_features(states)
         frozen = dear.frozen_image(states)
         expected = real.model.encode_image(pixels[:8], normalize=True)
     torch.testing.assert_close(frozen[:8], expected, rtol=0, atol=1e-5)
-    zero_shot = accuracy(frozen @ dear.frozen_text.T, labels)
+    zero_shot = accuracy(frozen @ dear.texts.frozen.T, labels)
     assert zero_shot > 50  # the whole test split: 69.2, chance: 10
     # method.md: attribute features classify 70-74% under one_way isolation with tokens at their random start.
     for i, name in enumerate(dear.attributes):
-        assert accuracy(features[:, 1 + i] @ dear.frozen_text.T, labels) > 40, name
+        assert accuracy(features[:, 1 + i] @ dear.texts.frozen.T, labels) > 40, name

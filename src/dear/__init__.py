@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dear.errors import DearError
 from dear.version import __version__
@@ -29,22 +29,19 @@ def create(
     pretrained: str | None = None,
     *,
     classes: Sequence[str],
-    roles: str = "auto",
+    method: str = "dear",
     template: str = "a photo of a {}.",
     device: str = "auto",
+    **settings: Any,
 ) -> "Predictor":
-    """An untrained model: its class feature is close to plain CLIP's, its attribute tokens are at their start."""
+    """An untrained model at its start, with the method's own settings, such as roles="paper"."""
     from dear.adapter import Adapter
     from dear.backbone import load_backbone
-    from dear.methods.config import DearConfig
-    from dear.methods.dear import Dear
+    from dear.methods.registry import find_method
     from dear.predictor import Predictor
     from dear.runtime import pick_device
-    from dear.training.config import RunConfig
-    from dear.training.roles import pick_roles
 
-    backbone = load_backbone(model, pretrained, device=pick_device(device))
-    run = RunConfig(model=model, pretrained=pretrained, roles=roles)
-    adapted = Dear(backbone, pick_roles(run, seed=0), DearConfig())
-    adapted.set_prompts([template.format(name) for name in classes])
+    kind = find_method(method)
+    adapted = kind(load_backbone(model, pretrained, device=pick_device(device)), kind.Settings(**settings))
+    adapted.set_classes(classes, template)
     return Predictor(Adapter(adapted.eval().requires_grad_(False), tuple(classes), template))

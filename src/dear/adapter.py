@@ -15,38 +15,37 @@ from safetensors.torch import load_file, save_file
 from dear.backbone import Backbone, load_backbone
 from dear.errors import DearError
 from dear.files import atomic_path, read_json, write_json
-from dear.methods.config import DearConfig
-from dear.methods.dear import Dear
-from dear.roles.rolemap import RoleMap
+from dear.methods.base import Method
+from dear.methods.registry import METHODS, find_method
 from dear.version import __version__
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
 class Adapter:
     """A model ready to answer, and the classes it answers with."""
 
-    model: Dear
+    model: Method
     classes: tuple[str, ...]
     template: str
 
 
-def save_adapter(folder: Path, model: Dear, classes: Sequence[str], template: str) -> None:
-    """Weights first, config last: a folder with a config is complete."""
+def save_adapter(folder: Path, method: str, model: Method, template: str) -> None:
+    """Of the classes it was last given. Weights first, config last: a folder with a config is complete."""
     with atomic_path(folder / WEIGHTS) as temporary:
         save_file({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}, temporary)
     backbone = model.backbone
     config = {
         "format": _FORMAT,
-        "method": "dear",
+        "method": method,
         "backbone": backbone.identity.to_json(),
-        "classes": list(classes),
+        "classes": list(model.texts.names),
         "template": template,
         "normalisation": {"mean": backbone.mean, "std": backbone.std, "size": backbone.image.image_size},
         "settings": model.config.to_json(),
-        "roles": model.roles.to_json(),
+        "facts": model.facts(),
         "weights_sha256": _sha256((folder / WEIGHTS).read_bytes()),
         "versions": {"dear": __version__, "torch": torch.__version__, "open_clip": version("open_clip_torch")},
     }
@@ -72,20 +71,21 @@ def load_adapter(
     identity = config["backbone"]
     backbone = backbone or load_backbone(identity["model"], identity["pretrained"], device=device)
     backbone.identity.require_same(identity, f"The adapter in {folder}")
-    model = Dear(backbone, RoleMap.from_json(config["roles"]), DearConfig(**config["settings"]))
+    kind = find_method(config["method"])
+    model = kind(backbone, kind.Settings(**config["settings"]), config["facts"])
     model.load_state_dict(load_file(folder / WEIGHTS))
     if classes is not None and len(set(classes)) != len(classes):  # ImageNet's own names have two such pairs
         raise DearError("A class name is given twice: make the names differ.")
     classes = tuple(config["classes"] if classes is None else classes)
     template = template or config["template"]
-    model.set_prompts([template.format(name) for name in classes])
+    model.set_classes(classes, template)
     return Adapter(model.eval().requires_grad_(False), classes, template)
 
 
 def _check(folder: Path, config: Any) -> None:
     """Refuses what is not whole or not as it was written."""
-    if not isinstance(config, dict) or config.get("format") != _FORMAT or config.get("method") != "dear":
-        raise DearError(f"{folder / CONFIG} is not an adapter config that dear {__version__} can read.")
+    if not isinstance(config, dict) or config.get("format") != _FORMAT or config.get("method") not in METHODS:
+        raise DearError(f"{folder / CONFIG} is not an adapter config that dear {__version__} can read: train it again.")
     rest = {key: value for key, value in config.items() if key != "config_sha256"}
     if config.get("config_sha256") != _config_hash(rest):
         raise DearError(f"{folder / CONFIG} was changed after training: give new classes at load time instead.")

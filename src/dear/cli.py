@@ -36,6 +36,7 @@ GROUPS = {
         "roles": "find out what each attention head does, show it, and test whether it is causal",
     },
     "compare methods": {
+        "methods": "every way to adapt a backbone that dear knows, one line each",
         "zero-shot": "accuracy of a backbone without any training",
         "bench": "methods, datasets and seeds under a protocol of the paper, one result a cell",
         "ablate": "what each choice of the method is worth, next to its default",
@@ -122,6 +123,8 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
         if name in words:  # only what may be asked for is imported
             module = importlib.import_module(f"dear.commands.{name.replace('-', '_')}")
             module.add_arguments(command)
+            if hasattr(module, "add_settings"):  # flags that depend on what else was asked for
+                module.add_settings(command, words)
             command.set_defaults(run=module.run)
     if _completing():
         import argcomplete

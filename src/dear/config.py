@@ -113,14 +113,24 @@ class _HelpAll(argparse.Action):
         parser.exit()
 
 
-def add_arguments(parser: argparse.ArgumentParser, *configs: type[Config]) -> None:
-    """One flag for each field, and --config FILE for all of them."""
+def add_arguments(
+    parser: argparse.ArgumentParser, *configs: type[Config], defaults: Mapping[str, Any] | None = None
+) -> None:
+    """One flag for each field, and --config FILE for all of them. `defaults`: other ones than the fields' own.
+
+    A field that several classes have is one flag, which sets it in all of them.
+    """
     parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="show all settings, and exit")
     parser.add_argument("--config", metavar="FILE", help="JSON file with any of the settings; flags win over it")
+    added: set[str] = set()
     for cls in configs:
         group = parser.add_argument_group((cls.__doc__ or cls.__name__).splitlines()[0].rstrip("."))
         for field, (name, kind, _, meta) in zip(dataclasses.fields(cls), _fields(cls), strict=True):  # type: ignore[arg-type]
-            default = "" if field.default is None else f" (default: {field.default})"
+            if name in added:
+                continue
+            added.add(name)
+            usual = (defaults or {}).get(name, field.default)
+            default = "" if usual is None else f" (default: {usual})"
             help_text = (meta["help"] + default).replace("%", "%%")  # argparse formats it
             options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": help_text}
             if kind is bool:
@@ -133,8 +143,8 @@ def add_arguments(parser: argparse.ArgumentParser, *configs: type[Config]) -> No
                 action.full_help, action.help = action.help, argparse.SUPPRESS  # type: ignore[attr-defined]
 
 
-def from_arguments(args: argparse.Namespace, *configs: type[Config]) -> list[Any]:
-    """The settings of each class: defaults, then the file, then the flags. Unknown names in the file are refused."""
+def given_arguments(args: argparse.Namespace, *configs: type[Config]) -> dict[str, Any]:
+    """The settings that were asked for: in the file, then by flags. Unknown names in the file are refused."""
     known = {name for cls in configs for name, *_ in _fields(cls)}
     given: dict[str, Any] = {}
     if args.config:
@@ -145,5 +155,12 @@ def from_arguments(args: argparse.Namespace, *configs: type[Config]) -> list[Any
             raise DearError(
                 f"{args.config} has unknown settings: {', '.join(unknown)}. Known: {', '.join(sorted(known))}."
             )
-    given = given | {name: value for name, value in vars(args).items() if name in known}
+    return given | {name: value for name, value in vars(args).items() if name in known}
+
+
+def from_arguments(
+    args: argparse.Namespace, *configs: type[Config], defaults: Mapping[str, Any] | None = None
+) -> list[Any]:
+    """The settings of each class: defaults, then the file, then the flags."""
+    given = {**(defaults or {}), **given_arguments(args, *configs)}
     return [cls.pick(given) for cls in configs]

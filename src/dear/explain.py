@@ -1,4 +1,4 @@
-"""Why this answer: what each component said, and where each attribute token looked."""
+"""Why this answer: what each component said, and where it looked."""
 
 from pathlib import Path
 from typing import Any
@@ -8,15 +8,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from dear.backbone.attention import attention_weights
-from dear.backbone.image import Entry
 from dear.data.opening import as_rgb, open_picture
 from dear.drawing import save_figure
-from dear.methods.dear import Dear
 from dear.predictor import Answer, Predictor
-from dear.roles.rolemap import CORE_ATTRIBUTE, Head
-
-_REGISTER = 5.0  # times the median length
 
 COLORS = {
     "cls": "#4c566a",
@@ -28,59 +22,15 @@ COLORS = {
 }
 
 
-def expert_heads(model: Dear, attribute: str) -> list[Head]:
-    """The core attribute heads of one attribute; a role map need not have any."""
-    heads = model.roles.roles.items()
-    return [at for at, head in heads if head.role == CORE_ATTRIBUTE and head.concept == attribute]
-
-
-def registers(entry: Entry) -> Tensor:
-    """Patches that no longer show what lies under them, [batch, patches]: states many times longer than most.
-
-    Large ViTs use a few background patches to store what concerns the whole image (Darcet et al., 2024). In OpenAI's
-    ViT-B/16 their states are 20 times as long as others, and every token of every attribute looks at them first.
-    """
-    lengths = entry.x[:, 1:].norm(dim=-1)
-    return lengths > _REGISTER * lengths.median(dim=1, keepdim=True).values
-
-
-@torch.no_grad()
-def attention_maps(model: Dear, pixels: Tensor) -> dict[str, Tensor]:
-    """Attention of each attribute's tokens over the patches, [batch, rows, columns], summing to at most one.
-
-    Averaged over the attribute's expert heads in all adapted layers; over all heads if it has no expert. Attention to
-    `registers` is left out: it is the same for every attribute and says nothing about a place.
-    """
-    tower = model.backbone.image
-    rows, columns = tower.grid
-    experts = {name: expert_heads(model, name) or list(model.roles.roles) for name in model.attributes}
-    per = model.config.tokens_per_attribute
-    sums = {name: torch.zeros(len(pixels), rows, columns, device=pixels.device) for name in model.attributes}
-
-    def observe(original: Entry, learned: Entry) -> None:
-        weights = attention_weights(learned.q, torch.cat([original.k, learned.k], 2), model.mask(learned.layer)[1])
-        for i, name in enumerate(model.attributes):
-            for layer, head in experts[name]:
-                if layer == learned.layer:
-                    seen = weights[:, head, i * per : (i + 1) * per, 1 : 1 + rows * columns].mean(1)
-                    sums[name] += seen.unflatten(-1, (rows, columns)) / len(experts[name])
-
-    entry = model.trunk(pixels)
-    model.image_features(entry, observe)
-    if len(entry.x[0]) > 1:  # with one adapted layer only CLS is there
-        kept = ~registers(entry).unflatten(1, (rows, columns))
-        sums = {name: values * kept for name, values in sums.items()}
-    return sums
-
-
 def explain(predictor: Predictor, image: "str | Path | Image.Image", out: Path, topk: int = 3) -> Answer:
-    """Draws the image, the votes and the attention of each attribute token; returns the answer."""
+    """Draws the image, the votes and where each component looked; returns the answer."""
     picture = as_rgb(image) if isinstance(image, Image.Image) else open_picture(image)
     pixels = predictor.pixels([picture]).to(predictor.model.backbone.device)
     answer = predictor.predict_batch(pixels, topk)[0]
+    roles = predictor.model.roles
     maps = {
-        name if expert_heads(predictor.model, name) else f"{name}*": values[0].float().cpu().numpy()
-        for name, values in attention_maps(predictor.model, pixels).items()
+        f"{name}*" if roles is not None and not roles.experts(name) else name: values[0].float().cpu().numpy()
+        for name, values in predictor.model.attention_maps(pixels).items()
     }
     figure = draw_explanation(answer, as_seen(predictor, pixels[0]), maps)
     save_figure(figure, out, dpi=150)
@@ -95,7 +45,7 @@ def as_seen(predictor: Predictor, pixels: Tensor) -> np.ndarray:
 
 
 def draw_explanation(answer: Answer, picture: np.ndarray, maps: dict[str, np.ndarray]) -> Any:
-    """A matplotlib figure: picture and answer on the left, votes on the right, one attention map an attribute below."""
+    """A matplotlib figure: picture and answer on the left, votes on the right, attention maps below."""
     from matplotlib.figure import Figure
 
     count = len(maps)
@@ -121,7 +71,8 @@ def draw_explanation(answer: Answer, picture: np.ndarray, maps: dict[str, np.nda
     right.spines[["top", "right"]].set_visible(False)
     axes = np.atleast_1d(lower.subplots(1, count))
     note = "; * it has no head of its own: in all heads" if any(name.endswith("*") for name in maps) else ""
-    lower.suptitle(f"where each attribute token looked (attention in its own heads{note})", fontsize=11)
+    tokens = f"where each attribute token looked (attention in its own heads{note})"
+    lower.suptitle("where CLS looked in the last layer" if list(maps) == ["cls"] else tokens, fontsize=11)
     height, width = picture.shape[:2]
     for axis, (name, values) in zip(axes, maps.items(), strict=True):
         axis.imshow(picture.mean(-1), cmap="gray", vmin=-0.4, vmax=1.4)

@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn import functional as F
 
 from dear.adapter import Adapter
-from dear.backbone import LearnedTokens
 from dear.data.dataset import ImageFile
-from dear.methods.dear import Dear
+from dear.errors import DearError
+from dear.methods.base import DECOUPLED, Method
 
 
 @dataclass(frozen=True)
@@ -50,17 +49,17 @@ class Predictor:
     """An adapted model. Images are paths, PIL images, or normalised pixels [batch, 3, height, width]."""
 
     def __init__(self, adapter: Adapter) -> None:
-        self.model: Dear = adapter.model
+        self.model: Method = adapter.model
         self.classes, self.template = adapter.classes, adapter.template
         with torch.no_grad():
             self._text = self.model.text_features()
 
     @torch.no_grad()
-    def predict(self, image: "str | Path | Image.Image", topk: int = 3, inference: str = "fusion") -> Answer:
-        """The answer for one image. `inference="decoupled"` uses the class feature alone."""
+    def predict(self, image: "str | Path | Image.Image", topk: int = 3, inference: str | None = None) -> Answer:
+        """The answer for one image. `inference="decoupled"` uses the class feature alone, where there is more."""
         return self.answers(self._features(self.pixels([image])), topk, inference)[0]
 
-    def predict_batch(self, pixels: Tensor, topk: int = 3, inference: str = "fusion") -> list[Answer]:
+    def predict_batch(self, pixels: Tensor, topk: int = 3, inference: str | None = None) -> list[Answer]:
         """Answers for normalised pixels [batch, 3, height, width]."""
         return self.answers(self._features(pixels), topk, inference)
 
@@ -69,14 +68,9 @@ class Predictor:
         features = self._features(images if isinstance(images, Tensor) else self.pixels(images))
         return dict(zip(self.model.components, features.unbind(1), strict=True))
 
-    @torch.no_grad()
     def encode_text(self, sentences: Sequence[str]) -> Tensor:
         """Adapted, normalised features [sentences, dim] of any text; the classes stay as they are."""
-        model, text = self.model, self.model.backbone.text
-        prompts = text.prompts(sentences)
-        states = text.trunk(prompts, model.first_text_layer - 1)
-        tokens = LearnedTokens(model.text_tokens, model.config.beta)
-        return F.normalize(text.project(text.read_eot(states, prompts, model.first_text_layer, tokens)), dim=-1)
+        return self.model.encode_text(sentences)
 
     def pixels(self, images: "Sequence[str | Path | Image.Image]") -> Tensor:
         opened = (i if isinstance(i, Image.Image) else ImageFile(Path(i)).open() for i in images)
@@ -87,12 +81,15 @@ class Predictor:
         return self.model.image_features(self.model.trunk(pixels.to(self.model.backbone.device)))
 
     @torch.no_grad()
-    def answers(self, features: Tensor, topk: int, inference: str) -> list[Answer]:
+    def answers(self, features: Tensor, topk: int, inference: str | None = None) -> list[Answer]:
         """features [batch, components, dim] -> one answer an image."""
+        inference = inference or self.model.inferences[0]
+        if inference not in self.model.inferences:
+            raise DearError(f"This method answers by {' or '.join(self.model.inferences)}, not by {inference}.")
         fused = self.model.logits(features, self._text, inference).softmax(-1)  # [batch, classes]
         votes = self.model.votes(features, self._text).softmax(-1)  # [batch, components, classes]
         weights = self.model.fusion_weights().tolist()
-        if inference == "decoupled":
+        if inference == DECOUPLED:
             weights = [1.0] + [0.0] * (len(weights) - 1)
         return [self._answer(f, v, weights, topk) for f, v in zip(fused.cpu(), votes.cpu(), strict=True)]
 

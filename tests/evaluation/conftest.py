@@ -1,17 +1,12 @@
 """Settings with which whole grids run in seconds."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dear.methods.config import DearConfig
-from dear.training.config import RunConfig, TrainConfig
-
 
 @pytest.fixture(scope="session")
-def small_configs(model_folder: Path, role_file: Path) -> tuple[RunConfig, TrainConfig, DearConfig]:
-    return (
-        RunConfig(model=f"local-dir:{model_folder}", roles=str(role_file)),
-        TrainConfig(shots=2, epochs=2, lr=0.01, workers=0, device="cpu"),
-        DearConfig(first_layer=2),
-    )
+def small(model_folder: Path, role_file: Path) -> dict[str, Any]:
+    backbone = {"model": f"local-dir:{model_folder}", "roles": str(role_file), "first_layer": 2}
+    return {**backbone, "shots": 2, "epochs": 2, "lr": 0.01, "workers": 0, "device": "cpu"}

@@ -30,8 +30,8 @@ def _measured(result: dict) -> list[dict]:
     return [result["cell"], result["evaluations"], result["fusion"]]
 
 
-def test_a_cell_is_a_pure_function(small_configs, tmp_path: Path) -> None:
-    cell = plan("base-to-novel", [DATA], ["dear"], [1], small_configs)[0]
+def test_a_cell_is_a_pure_function(small, tmp_path: Path) -> None:
+    cell = plan("base-to-novel", [DATA], ["dear"], [1], small)[0]
     one = run_cell(cell, _bench(), tmp_path / "one")
     used = _bench()
     run_cell(replace(cell, seed=2), used, tmp_path / "before")  # a bench that has done other things
@@ -45,15 +45,15 @@ def test_a_cell_is_a_pure_function(small_configs, tmp_path: Path) -> None:
     assert one["peak_memory_mb"] is None or one["peak_memory_mb"] > 10
 
 
-def test_kept_states_change_no_evaluation(small_configs, tmp_path: Path) -> None:
-    cells = plan("few-shot", [DATA], ["zero-shot", "dear"], [1], small_configs, shots=[1])
+def test_kept_states_change_no_evaluation(small, tmp_path: Path) -> None:
+    cells = plan("few-shot", [DATA], ["zero-shot", "dear"], [1], small, shots=[1])
     plain = run_cells(cells, tmp_path / "plain", _bench())
     kept = run_cells(cells, tmp_path / "kept", _bench(tmp_path / "states"))
     assert [_measured(r) for r in plain] == [_measured(r) for r in kept]
 
 
-def test_done_cells_are_not_run_again(small_configs, tmp_path: Path, monkeypatch, capsys) -> None:
-    cells = plan("few-shot", [DATA], ["zero-shot", "tip-adapter"], [1, 2], small_configs, shots=[1, 2])
+def test_done_cells_are_not_run_again(small, tmp_path: Path, monkeypatch, capsys) -> None:
+    cells = plan("few-shot", [DATA], ["zero-shot", "tip-adapter"], [1, 2], small, shots=[1, 2])
     assert len(cells) == 8
     first = run_cells(cells[:3], tmp_path, _bench())
     ran: list[Cell] = []
@@ -70,34 +70,32 @@ def test_done_cells_are_not_run_again(small_configs, tmp_path: Path, monkeypatch
     assert sorted(p.stem for p in (tmp_path / "cells").iterdir()) == sorted(cell.name for cell in cells)
 
 
-def test_other_settings_in_the_same_folder_are_refused(small_configs, tmp_path: Path) -> None:
-    run, train, method = small_configs
-    run_cells(plan("few-shot", [DATA], ["dear"], [1], small_configs, shots=[1]), tmp_path, _bench())
-    changed = plan("few-shot", [DATA], ["dear"], [1], (run, replace(train, lr=0.02), method), shots=[1])
+def test_other_settings_in_the_same_folder_are_refused(small, tmp_path: Path) -> None:
+    run_cells(plan("few-shot", [DATA], ["dear"], [1], small, shots=[1]), tmp_path, _bench())
+    changed = plan("few-shot", [DATA], ["dear"], [1], {**small, "lr": 0.02}, shots=[1])
     with pytest.raises(DearError, match=r"other settings \(lr\): choose another --out, or add --other-settings"):
         run_cells(changed, tmp_path, _bench())
     run_cells(changed, tmp_path, _bench(), other_settings=True)
     assert len(list((tmp_path / "cells").iterdir())) == 2
 
 
-def test_references_do_not_depend_on_the_recipe(small_configs) -> None:
-    run, train, method = small_configs
-    other = (run, replace(train, lr=0.5, epochs=7), replace(method, beta=0.1))
-    names = [[cell.name for cell in plan("few-shot", [DATA], ["tip-adapter"], [1], c)] for c in (small_configs, other)]
+def test_references_do_not_depend_on_the_recipe(small) -> None:
+    other = {**small, "lr": 0.5, "epochs": 7, "beta": 0.1}
+    names = [[cell.name for cell in plan("few-shot", [DATA], ["tip-adapter"], [1], c)] for c in (small, other)]
     assert names[0] == names[1]
 
 
-def test_held_out_images_were_neither_drawn_nor_test(small_configs, tmp_path: Path) -> None:
-    cell = plan("base-to-novel", [DATA], ["zero-shot"], [1], small_configs, split="held-out")[0]
+def test_held_out_images_were_neither_drawn_nor_test(small, tmp_path: Path) -> None:
+    cell = plan("base-to-novel", [DATA], ["zero-shot"], [1], small, split="held-out")[0]
     found = run_cell(cell, _bench(), tmp_path)["evaluations"]
     data = resolve_dataset(DATA)
     assert sum(e["images"] for e in found) == len(data.train) + len(data.val) - 2 * len(data.classes)
 
 
-def test_domain_and_cross_dataset_test_on_their_targets(small_configs, tmp_path: Path) -> None:
+def test_domain_and_cross_dataset_test_on_their_targets(small, tmp_path: Path) -> None:
     targets = [f"{DATA}:sketch", "world:shapes"]
     methods = ["zero-shot", "linear-probe", "tip-adapter", "dear"]
-    for cell in plan("cross-dataset", [DATA], methods, [1], small_configs, targets=targets):
+    for cell in plan("cross-dataset", [DATA], methods, [1], small, targets=targets):
         names = [e["name"] for e in run_cell(cell, _bench(), tmp_path / cell.method)["evaluations"]]
         expected = [DATA, targets[0]] if cell.method == "linear-probe" else [DATA, *targets]
         assert list(dict.fromkeys(names)) == expected
@@ -112,7 +110,6 @@ def test_domain_and_cross_dataset_test_on_their_targets(small_configs, tmp_path:
         (["domain", "--targets", "world:shapes", "--split", "held-out"], "leave --split out"),
         (["few-shot", "--seeds", "-1"], "from 0 up"),
         (["few-shot", "--datasets", "nowhere"], "nowhere"),
-        (["few-shot", "--methods", "dear", "--fixed-views", "2"], "add --states"),
     ],
 )
 def test_bad_grids_are_refused(arguments: list[str], says: str, tmp_path: Path, capsys) -> None:
@@ -122,11 +119,10 @@ def test_bad_grids_are_refused(arguments: list[str], says: str, tmp_path: Path, 
     assert len(said.strip().splitlines()) == 1
 
 
-def test_a_killed_bench_goes_on_and_ends_in_the_same_results(small_configs, tmp_path: Path) -> None:
-    run, _, _ = small_configs
+def test_a_killed_bench_goes_on_and_ends_in_the_same_results(small, tmp_path: Path) -> None:
     arguments = [
         sys.executable, "-m", "dear.cli", "bench", "few-shot", "--datasets", DATA, "--methods", "zero-shot", "dear",
-        "--seeds", "1", "--shots", "4", "--model", run.model, "--roles", run.roles, "--first-layer", "2",
+        "--seeds", "1", "--shots", "4", "--model", small["model"], "--roles", small["roles"], "--first-layer", "2",
         "--epochs", "12", "--workers", "0", "--device", "cpu", "--out",
     ]  # fmt: skip
     killed, whole = tmp_path / "killed", tmp_path / "whole"

@@ -6,8 +6,8 @@ from torch.nn import functional as F
 
 from dear.data.dataset import Dataset
 from dear.data.world.tasks import world_task
-from dear.evaluation.metrics import accuracy
 from dear.evaluation.zero_shot import zero_shot
+from dear.metrics import accuracy
 
 
 def small_task(classes: int) -> Dataset:

@@ -13,8 +13,7 @@ from dear.backbone import load_backbone
 from dear.cli import main
 from dear.data.world.tasks import world_task
 from dear.files import write_json
-from dear.methods.config import DearConfig
-from dear.methods.dear import Dear
+from dear.methods.dear import Dear, DearConfig
 from dear.roles.rolemap import HeadRole, RoleMap
 
 CORE = ("color", "shape", "texture", "object", "location")
@@ -40,13 +39,13 @@ def exported_run(tmp_path_factory) -> Path:
              HeadRole("generalization")]  # fmt: skip
     roles = {(layer, h): given[(h + layer) % 4] for layer in (2, 3) for h in range(4)}
     backbone, dataset = load_backbone(name), world_task("colors")
-    model = Dear(
-        backbone, RoleMap(backbone.identity.to_json(), (2, 3), 4, CORE, CORE, roles), DearConfig(first_layer=2)
-    )
+    found = RoleMap(backbone.identity.to_json(), (2, 3), 4, CORE, CORE, roles)
+    model = Dear(backbone, DearConfig(first_layer=2), {"roles": found.to_json()})
     with torch.no_grad():  # as if trained: nothing is left at its start
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    save_adapter(folder / "run", model, dataset.classes, dataset.template)
+    model.set_classes(dataset.classes, dataset.template)
+    save_adapter(folder / "run", "dear", model, dataset.template)
     write_json(folder / "run" / "config.json", {"data": "world:colors", "classes": "all"})
     return folder / "run"
 

@@ -18,8 +18,7 @@ from dear.cli import main
 from dear.data.world.tasks import world_task
 from dear.errors import DearError
 from dear.files import atomic_folder, read_json, write_json
-from dear.methods.config import DearConfig
-from dear.methods.dear import Dear
+from dear.methods.dear import Dear, DearConfig
 from dear.roles.rolemap import HeadRole, RoleMap
 
 pytest.importorskip("onnx")
@@ -69,8 +68,8 @@ def small_model(backbone, **settings) -> Dear:
     given = [HeadRole("core_attribute", "color"), HeadRole("mixed"), HeadRole("generalization"), HeadRole("mixed")]
     roles = {(layer, h): given[h] for layer in (3, 4) for h in range(4)}
     roles = RoleMap(backbone.identity.to_json(), (3, 4), 4, core, core, roles)
-    model = Dear(backbone, roles, DearConfig(**{"first_layer": 3, **settings}))
-    model.set_prompts([f"class {i}" for i in range(30)])  # more than a feature has numbers
+    model = Dear(backbone, DearConfig(**{"first_layer": 3, **settings}), {"roles": roles.to_json()})
+    model.set_classes([f"class {i}" for i in range(30)], "{}")  # more than a feature has numbers
     return model.eval().requires_grad_(False)
 
 

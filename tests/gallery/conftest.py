@@ -10,8 +10,7 @@ import dear
 from dear.adapter import save_adapter
 from dear.backbone import load_backbone
 from dear.data.world.tasks import world_task
-from dear.methods.config import DearConfig
-from dear.methods.dear import Dear
+from dear.methods.dear import Dear, DearConfig
 from dear.roles.rolemap import HeadRole, RoleMap
 
 pytest.importorskip("lancedb")
@@ -29,9 +28,11 @@ def make_run(model_folder, tmp_path_factory):
         roles = {(layer, head): given[head] for layer in (2, 3) for head in range(4)}
         torch.manual_seed(seed)
         settings = DearConfig(first_layer=2, token_std=1.0)
-        model = Dear(backbone, RoleMap(backbone.identity.to_json(), (2, 3), 4, CORE, CORE, roles), settings)
+        found = RoleMap(backbone.identity.to_json(), (2, 3), 4, CORE, CORE, roles)
+        model = Dear(backbone, settings, {"roles": found.to_json()})
+        model.set_classes(["red", "blue"], "a {} sign")
         out = tmp_path_factory.mktemp("runs") / "run"
-        save_adapter(out, model, ["red", "blue"], "a {} sign")
+        save_adapter(out, "dear", model, "a {} sign")
         return out
 
     return make

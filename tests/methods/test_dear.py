@@ -9,8 +9,7 @@ import torch
 
 from dear.backbone.image import last_third
 from dear.errors import DearError
-from dear.methods.config import DearConfig
-from dear.methods.dear import Dear
+from dear.methods.dear import Dear, DearConfig
 from dear.methods.role_mask import head_mask, role_masks
 from dear.roles.rolemap import HeadRole, RoleMap
 
@@ -40,11 +39,12 @@ def make(tiny, dtype=torch.float64, roles=None, spread: float = 0.5, **settings)
     backbone.model.to(dtype)
     config = DearConfig(**{"first_layer": 3, "token_std": 0.5, **settings})
     torch.manual_seed(5)
-    dear = Dear(backbone, roles or role_map(first=config.first_layer or 3), config)
+    found = roles or role_map(first=config.first_layer or 3)
+    dear = Dear(backbone, config, {"roles": found.to_json()})
     with torch.no_grad():  # away from the start, where gradients could vanish by symmetry
         dear.projection += spread * torch.randn_like(dear.projection) * 0.1
         dear.fusion += spread * torch.randn_like(dear.fusion)
-    dear.set_prompts(PROMPTS)
+    dear.set_classes(PROMPTS, "{}")
     return dear
 
 

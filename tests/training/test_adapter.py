@@ -12,7 +12,6 @@ from dear.adapter import load_adapter
 from dear.cli import main
 from dear.data.world.tasks import world_task
 from dear.errors import DearError
-from dear.explain import attention_maps
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,7 @@ def test_saved_and_loaded_are_the_same(run) -> None:
     pixels = torch.randn(2, 3, 32, 32)
     assert torch.equal(one.image_features(one.trunk(pixels)), two.image_features(two.trunk(pixels)))
     config = json.loads((run / "adapter_config.json").read_text())
-    assert {"backbone", "method", "classes", "template", "roles", "normalisation", "versions"} <= set(config)
+    assert {"backbone", "method", "classes", "template", "facts", "normalisation", "versions"} <= set(config)
     assert config["classes"][0] == "red"
 
 
@@ -114,7 +113,7 @@ def test_explain_draws_a_picture_and_maps_are_attention(run, tmp_path, capsys) -
     with Image.open(tmp_path / "why.png") as drawn:
         assert min(drawn.size) > 600
     model = dear.load(run, device="cpu")
-    maps = attention_maps(model.model, model.pixels([picture]))
+    maps = model.model.attention_maps(model.pixels([picture]))
     assert set(maps) == {"color", "shape", "texture", "object", "location"}
     for values in maps.values():
         assert values.shape == (1, 4, 4)
@@ -126,7 +125,7 @@ def test_attention_to_registers_is_left_out(run, monkeypatch) -> None:
     """A patch whose state is many times longer than the others' draws attention and shows no place."""
     model = dear.load(run, device="cpu").model
     pixels = torch.randn(1, 3, *model.backbone.image.image_size)
-    before = attention_maps(model, pixels)["color"]
+    before = model.attention_maps(pixels)["color"]
     trunk = type(model.backbone.image).trunk
 
     def with_register(self, pixels, last):
@@ -135,7 +134,7 @@ def test_attention_to_registers_is_left_out(run, monkeypatch) -> None:
         return states
 
     monkeypatch.setattr(type(model.backbone.image), "trunk", with_register)
-    after = attention_maps(model, pixels)["color"]
+    after = model.attention_maps(pixels)["color"]
     assert before[0, 1, 2] > 0
     assert after[0, 1, 2] == 0
     assert (after.flatten() > 0).sum() == 15

@@ -5,17 +5,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dear.backbone import Backbone
 from dear.backbone.image import TrunkStates
-from dear.data.augment import epoch_order
+from dear.data.augment import Batches, TrainingData
 from dear.data.resolve import resolve_dataset
-from dear.errors import DearError
-from dear.methods.config import DearConfig
-from dear.methods.dear import Dear
+from dear.methods.dear import Dear, DearConfig
 from dear.roles.rolemap import HeadRole, RoleMap
-from dear.training.config import TrainConfig
-from dear.training.states import KeptViews, StateStore, training_data
+from dear.training.states import KeptViews, StateStore
 
 CORE = ("color", "shape", "texture", "object", "location")
 
@@ -24,10 +23,12 @@ CORE = ("color", "shape", "texture", "object", "location")
 def model(tiny: Callable[..., Backbone]) -> Dear:
     backbone = tiny()
     roles = [HeadRole("core_attribute", "color"), HeadRole("mixed"), HeadRole("generalization"), HeadRole("mixed")]
-    given = {(layer, head): roles[(layer + head) % 4] for layer in (3, 4) for head in range(4)}
+    dealt = {(layer, head): roles[(layer + head) % 4] for layer in (3, 4) for head in range(4)}
     torch.manual_seed(0)
-    dear = Dear(backbone, RoleMap(backbone.identity.to_json(), (3, 4), 4, CORE, CORE, given), DearConfig(first_layer=3))
-    dear.set_prompts(resolve_dataset("world:colors").prompts)
+    roles_found = RoleMap(backbone.identity.to_json(), (3, 4), 4, CORE, CORE, dealt)
+    dear = Dear(backbone, DearConfig(first_layer=3), {"roles": roles_found.to_json()})
+    data = resolve_dataset("world:colors")
+    dear.set_classes(data.classes, data.template)
     return dear
 
 
@@ -65,12 +66,13 @@ def test_loss_and_gradients_on_kept_views_are_those_of_their_pixels(model: Dear,
     shown: list[torch.Tensor] = []
     compute = StateStore._compute
     monkeypatch.setattr(StateStore, "_compute", lambda self, pixels: shown.append(pixels) or compute(self, pixels))
-    data = KeptViews(examples, _store(model, tmp_path), views=2, seed=5, batch=6)
     labels = torch.tensor([e.label for e in examples])
+    batches = Batches(labels.tolist(), seed=5, batch=6, one_class=False, drop_last=False)
+    data = KeptViews(examples, _store(model, tmp_path), batches, fixed=2)
     for epoch in range(3):
         ((kept, given),) = data.epoch(epoch)
         assert isinstance(kept, TrunkStates)
-        order = epoch_order(6, 5, epoch)
+        (order,) = batches.of_epoch(epoch)
         assert given.tolist() == labels[order].tolist()
         results = []
         for images in (kept, shown[epoch % 2][order]):
@@ -98,7 +100,53 @@ def test_another_backbone_or_layer_has_its_own_states(tiny: Callable[..., Backbo
     assert len(folders) == 4
 
 
-def test_fixed_views_need_a_folder(model: Dear) -> None:
-    examples = resolve_dataset("world:colors").train[:2]
-    with pytest.raises(DearError, match="add --states"):
-        training_data(examples, model.backbone, 3, TrainConfig(fixed_views=2), None)
+def test_without_a_folder_states_are_kept_in_memory(model: Dear, tmp_path: Path) -> None:
+    examples = resolve_dataset("world:colors").train[:3]
+    stores = [StateStore(folder, model.backbone, 3, workers=0) for folder in (tmp_path, None)]
+    for store in stores:
+        store.prepare(examples, 1, "views")
+    on_disk, in_memory = (store.read(examples, 1) for store in stores)
+    torch.testing.assert_close(on_disk.states, in_memory.states, rtol=0, atol=0)
+    torch.testing.assert_close(on_disk.frozen_cls, in_memory.frozen_cls, rtol=0, atol=0)
+
+
+def test_behind_the_last_layer_only_cls_is_kept(model: Dear) -> None:
+    tower, examples = model.backbone.image, resolve_dataset("world:colors").test[:3]
+    store = StateStore(None, model.backbone, tower.layers + 1, workers=0)
+    (kept, _), *_ = store.batches(examples, "test")
+    pixels = torch.stack([model.backbone.preprocess(e.picture.open()) for e in examples])
+    assert kept.states.shape[1] == 1
+    torch.testing.assert_close(tower.project(kept.frozen_cls), tower.encode(pixels).detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_views_of_a_batch_stand_one_behind_the_other_with_the_clean_one_last(model: Dear) -> None:
+    examples = resolve_dataset("world:colors").train[:4]
+    batches = Batches([e.label for e in examples], 1, 4, False, False)
+    store = StateStore(None, model.backbone, 3, workers=0)
+    ((kept, labels),) = KeptViews(examples, store, batches, fixed=3, views=2, clean_view=True).epoch(1)
+    (order,) = batches.of_epoch(1)
+    shown = [examples[i] for i in order]
+    expected = [store.read(shown, view).states for view in (2, 0, None)]  # views 0 and 1 were the first epoch's
+    torch.testing.assert_close(kept.states, torch.cat(expected))
+    assert labels.tolist() == [e.label for e in shown]
+    fresh = TrainingData(examples, model.backbone, batches, 0, views=2, clean_view=True)
+    ((pixels, same),) = fresh.epoch(1)
+    assert pixels.shape == (12, 3, 32, 32)
+    assert same.tolist() == labels.tolist()
+    clean = torch.stack([model.backbone.preprocess(e.picture.open()) for e in shown])
+    torch.testing.assert_close(pixels[8:], clean)
+    assert not torch.equal(pixels[:4], pixels[4:8])
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(1, 8), st.booleans(), st.booleans())
+def test_every_image_is_in_one_batch_of_an_epoch(labels, size, one_class, drop_last) -> None:
+    batches = Batches(labels, 3, size, one_class, drop_last).of_epoch(2)
+    seen = [index for batch in batches for index in batch]
+    assert len(seen) == len(set(seen))
+    assert max(map(len, batches)) <= size
+    if not drop_last:
+        assert sorted(seen) == list(range(len(labels)))
+    if one_class:
+        assert all(len({labels[i] for i in batch}) == 1 for batch in batches)
+        assert {labels[i] for i in seen} == set(labels)  # no class is lost
+    assert batches == Batches(labels, 3, size, one_class, drop_last).of_epoch(2)

@@ -1,4 +1,4 @@
-"""The first view: what is it, what did each component say, and where did each attribute token look."""
+"""The first view: what is it, what did each component say, and where did it look."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from PIL import Image
 from dear.app.pictures import data_url
 from dear.data.dataset import Example
 from dear.data.resolve import resolve_dataset
-from dear.explain import as_seen, attention_maps, expert_heads
+from dear.explain import as_seen
 from dear.predictor import Predictor
 
 _SIZE = 320  # pixels of a picture with an attention map
@@ -16,17 +16,18 @@ _EXAMPLES = 8
 
 
 def classify(predictor: Predictor, picture: Image.Image) -> dict[str, Any]:
-    """The answer with its votes, and the picture as the model saw it under each token's attention."""
+    """The answer with its votes, and the picture as the model saw it under each component's attention."""
     pixels = predictor.pixels([picture]).to(predictor.model.backbone.device)
     answer = predictor.predict_batch(pixels, topk=5)[0]
     seen = Image.fromarray((255 * as_seen(predictor, pixels[0])).round().astype(np.uint8))
+    roles = predictor.model.roles
     maps = [
         {
             "attribute": name,
-            "heads": len(expert_heads(predictor.model, name)),
+            "heads": len(roles.experts(name)) if roles else None,
             "image": data_url(attention_overlay(seen, values[0].float().cpu().numpy()), _SIZE),
         }
-        for name, values in attention_maps(predictor.model, pixels).items()
+        for name, values in predictor.model.attention_maps(pixels).items()
     ]
     return {**answer.to_json(), "seen": data_url(seen, _SIZE), "maps": maps}
 

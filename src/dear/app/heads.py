@@ -11,6 +11,7 @@ from torch import Tensor
 from dear.app.colors import page_colors
 from dear.app.pictures import data_url
 from dear.errors import DearError
+from dear.methods.roles import roles_of
 from dear.predictor import Predictor
 from dear.roles.analyse import encode_phrases
 from dear.roles.contributions import HeadReader
@@ -89,7 +90,7 @@ class HeadPictures:
 
         Without phrases, along the direction in which its output varies most: its two ends are two kinds of pictures.
         """
-        roles, pictures = self._predictor.model.roles, self._pictures
+        roles, pictures = roles_of(self._predictor.model), self._pictures
         if head not in roles.roles:
             raise DearError(f"The role map has no head {head[1]} in layer {head[0]}: choose one that is shown.")
         if pictures is None:
@@ -119,7 +120,7 @@ class HeadPictures:
 
     def _read(self, pictures: PictureList) -> None:
         model = self._predictor.model
-        reader = HeadReader(model.backbone, model.roles.layers[0])
+        reader = HeadReader(model.backbone, roles_of(model).layers[0])
         self._maps = reader.maps.cpu()
         codes = []
         for start in range(0, len(pictures), _BATCH):

@@ -19,6 +19,7 @@ from dear.app.safety import MAX_BYTES, TOO_MANY_BYTES, open_upload
 from dear.data.dataset import Picture
 from dear.errors import DearError
 from dear.files import read_json
+from dear.methods.roles import roles_of
 
 if TYPE_CHECKING:
     from dear.gallery import Gallery
@@ -54,7 +55,7 @@ class Page:
         self.routes: dict[tuple[str, str], Callable[[Request], Any]] = {
             ("GET", "/api/about"): self.about,
             ("POST", "/api/classify"): self.classify,
-            ("GET", "/api/heads"): lambda _: head_map(self.predictor.model.roles),
+            ("GET", "/api/heads"): lambda _: head_map(roles_of(self.predictor.model)),
             ("GET", "/api/head-pictures"): self.pictures_of_head,
             ("GET", "/api/starters"): self.starters,
             ("POST", "/api/search"): self.search,

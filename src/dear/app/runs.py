@@ -7,10 +7,10 @@ from typing import Any
 
 from dear.adapter import CONFIG
 from dear.errors import DearError
-from dear.evaluation.report_tables import main_cells, on_split
-from dear.evaluation.results import BASE_TO_NOVEL, read_cells
-from dear.evaluation.summary import HM, series
 from dear.files import read_json
+from dear.report.results import BASE_TO_NOVEL, read_cells
+from dear.report.summary import HM, series
+from dear.report.tables import main_cells, on_split
 from dear.training.loop import METRICS
 
 _SETTINGS = ("model", "data", "classes", "shots", "seed", "lr")

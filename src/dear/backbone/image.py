@@ -20,8 +20,8 @@ LayerMask = Callable[[int], tuple[Tensor | None, Tensor | None]]
 """Layer (from 1) -> masks of original and of learned queries, broadcast to [1, heads, queries, keys], as
 `scaled_dot_product_attention` takes them (boolean, True: may see; or additive); None: sees all."""
 
-Observer = Callable[["Entry", "Entry"], None]
-"""Told, at each layer, the entry of the original and of the learned tokens."""
+Observer = Callable[["Entry", "Entry | None"], None]
+"""Told, at each layer, the entry of the original tokens, and of the learned ones if they ask."""
 
 
 def last_third(layers: int) -> int:
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
     """A layer's input and its queries, keys and values, [batch, heads, tokens, head_dim], before its attention.
 
     At the first adapted layer they are constant: the frozen and the adapted branch share them, and no gradient
-    is computed through them.
+    is computed through them. Behind the last layer there is only `frozen_cls`.
     """
 
     layer: int
@@ -92,14 +92,22 @@ class ImageTower:
             return Entry(layer, x[:, :1], project_queries(attn, normed[:, :1]), *project_keys_values(attn, normed))
         return Entry(layer, x, project_queries(attn, normed), *project_keys_values(attn, normed))
 
-    def read_cls(self, entry: "Entry") -> Tensor:
+    def behind(self, cls: Tensor) -> "Entry":
+        """The place behind the last layer, for what reads nothing but the CLS state [batch, width] made there."""
+        none = cls.new_empty(0)
+        return Entry(self.layers + 1, cls[:, None], none, none, none, cls)
+
+    def read_cls(self, entry: "Entry", observe: Observer | None = None) -> Tensor:
         """The rest of the tower, untouched: CLS state [batch, width]. The last layer computes no other query."""
-        if entry.frozen_cls is not None:
+        if entry.frozen_cls is not None and observe is None:
             return entry.frozen_cls
-        while entry.layer < self.layers:
+        while True:
+            if observe is not None:
+                observe(entry, None)
+            if entry.layer == self.layers:
+                return self._finish(entry)[:, 0]
             following = entry.layer + 1
             entry = self.enter(self._finish(entry), following, only_cls=following == self.layers)
-        return self._finish(entry)[:, 0]
 
     def _finish(self, entry: "Entry") -> Tensor:
         """The rest of the entry's layer, untouched, [batch, queries, width]."""
@@ -107,31 +115,44 @@ class ImageTower:
         return finish_block(self.blocks[entry.layer - 1], entry.x, merge_heads(out))
 
     def read_with_tokens(
-        self, entry: "Entry", tokens: LearnedTokens, masks: LayerMask, observe: Observer | None = None
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        entry: "Entry",
+        tokens: LearnedTokens,
+        masks: LayerMask | None = None,
+        read_tokens: bool = True,
+        observe: Observer | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
         """The rest of the tower with learned tokens, which enter at the entry's layer.
 
-        Returns the CLS state [batch, width] and the states of the tokens [batch, tokens, width]. The last
-        layer computes only these queries.
+        Returns the CLS state [batch, width] and the states of the tokens [batch, tokens, width], or None without
+        `read_tokens`. The last layer computes only these queries. Where nothing that a layer makes of the tokens is
+        used (they are replaced at the next one, or not read), it takes them as keys and values only.
         """
-        added = tokens.raw.expand(entry.x.shape[0], -1, -1)
+        batch, added = len(entry.x), None
         while True:
-            own = self.enter(added, entry.layer)
+            layer, last = entry.layer, entry.layer == self.layers
+            given = tokens.into(layer, added)
+            ask = read_tokens if last else not tokens.replaced_at(layer + 1)
+            # Raw tokens are the same for all images: what they become before attention is computed once.
+            own = self.enter(given if given.dim() == 3 else given[None], layer)
             if observe is not None:
-                observe(entry, own)
-            q, k, v, x = (
-                torch.cat([original, learned], dim=-2)
-                for original, learned in ((entry.q, own.q), (entry.k, own.k), (entry.v, own.v), (entry.x, own.x))
-            )
+                observe(entry, Entry(layer, *(t.expand(batch, *t.shape[1:]) for t in own[1:5])) if ask else None)
+            k, v = (_behind(one, other) for one, other in ((entry.k, own.k), (entry.v, own.v)))
             asking = entry.x.shape[1]
-            of_original, of_added = masks(entry.layer)
-            out = attend(q, k, v, [QueryGroup(asking, of_original), QueryGroup(len(tokens), of_added)])
-            x = finish_block(self.blocks[entry.layer - 1], x, merge_heads(out))
-            if entry.layer == self.layers:
-                return x[:, 0], x[:, asking:]
-            following = entry.layer + 1
-            added = tokens.mixed(x[:, asking:])
-            entry = self.enter(x[:, :asking], following, only_cls=following == self.layers)
+            of_original, of_added = (None, None) if masks is None else masks(layer)
+            if of_original is not None and of_original.shape[-2] > asking:  # CLS, which comes first, asks alone
+                of_original = of_original[..., :asking, :]
+            groups, q, x = [QueryGroup(asking, of_original)], entry.q, entry.x
+            if ask:
+                groups.append(QueryGroup(len(tokens), of_added))
+                q, x = _behind(q, own.q), _behind(x, own.x)
+            x = finish_block(self.blocks[layer - 1], x, merge_heads(attend(q, k, v, groups)))
+            added = x[:, asking:] if ask else None
+            if last:
+                return x[:, 0], added
+            if not ask:
+                added = given  # only says that they have entered: the next layer replaces them
+            entry = self.enter(x[:, :asking], layer + 1, only_cls=layer + 1 == self.layers)
 
     def project(self, cls: Tensor) -> Tensor:
         """Eq. 10: CLS state [batch, width] -> class feature [batch, dim], not normalised."""
@@ -140,3 +161,8 @@ class ImageTower:
     def encode(self, pixels: Tensor) -> Tensor:
         """Normalised pixels -> image features [batch, dim], as OpenCLIP's `encode_image`, not normalised."""
         return self.project(self.read_cls(self.enter(self.embed(pixels), 1)))
+
+
+def _behind(original: Tensor, learned: Tensor) -> Tensor:
+    """Learned tokens, of every image or the same for all, behind the original ones, along the tokens' axis."""
+    return torch.cat([original, learned.expand(len(original), *learned.shape[1:])], dim=-2)

@@ -8,6 +8,8 @@ the own tokens to [prompts, longest, ...].
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,25 +21,75 @@ from dear.backbone.tokens import LearnedTokens
 from dear.errors import DearError
 
 
+@dataclass(frozen=True)
 class Prompts:
     """Tokenised texts, packed: first the tokens that all share, then each prompt's own, EOT last."""
 
-    def __init__(self, tokens: Tensor, eot: Tensor) -> None:
+    ids: Tensor  # [packed]
+    positions: Tensor  # [packed]
+    shared: int
+    filled: Tensor  # which places of [prompts, longest] hold an own token
+    slots: Tensor | None = None  # places of words that learned tokens stand in for, [tokens], all of them shared
+
+    @classmethod
+    def pack(cls, tokens: Tensor, eot: Tensor, slots: Sequence[int] = ()) -> "Prompts":
         """tokens [prompts, context]; eot [prompts], the position of each EOT."""
         shortest = int(eot.min())  # every prompt keeps at least its EOT as its own
         same = (tokens[:, :shortest] == tokens[:1, :shortest]).all(0)
-        self.shared = int(same.int().cumprod(0).sum())
-        lengths = eot + 1 - self.shared
-        self.longest = int(lengths.max())
-        self.filled = torch.arange(self.longest, device=tokens.device) < lengths[:, None]  # [prompts, longest]
-        own = tokens[:, self.shared : self.shared + self.longest][self.filled]
-        self.ids = torch.cat([tokens[0, : self.shared], own])  # [packed]
-        place = (self.shared + torch.arange(self.longest, device=tokens.device)).expand_as(self.filled)
-        self.positions = torch.cat([torch.arange(self.shared, device=tokens.device), place[self.filled]])
-        self.eot = lengths.cumsum(0) - 1  # where each EOT stands among the own tokens
+        shared = int(same.int().cumprod(0).sum())
+        if any(slot >= shared for slot in slots):
+            raise DearError("Learned tokens can only stand in for words that come before every class name.")
+        device = tokens.device
+        lengths = eot + 1 - shared
+        filled = torch.arange(int(lengths.max()), device=device) < lengths[:, None]
+        own = tokens[:, shared : shared + filled.shape[1]][filled]
+        place = (shared + torch.arange(filled.shape[1], device=device)).expand_as(filled)
+        return cls(
+            torch.cat([tokens[0, :shared], own]),
+            torch.cat([torch.arange(shared, device=device), place[filled]]),
+            shared,
+            filled,
+            torch.tensor(slots, device=device) if slots else None,
+        )
 
     def __len__(self) -> int:
-        return len(self.eot)
+        return len(self.filled)
+
+    @property
+    def longest(self) -> int:
+        return self.filled.shape[1]
+
+    @cached_property
+    def eot(self) -> Tensor:
+        """Where each EOT stands among the own tokens, [prompts]."""
+        return self.filled.sum(1).cumsum(0) - 1
+
+    def subset(self, chosen: Tensor) -> tuple["Prompts", Tensor]:
+        """Only the prompts [chosen], and where their packed states are among all: x[places]."""
+        filled = self.filled[chosen]
+        index = torch.zeros_like(self.filled, dtype=torch.long)
+        index[self.filled] = torch.arange(self.shared, len(self.ids), device=index.device)
+        places = torch.cat([torch.arange(self.shared, device=index.device), index[chosen][filled]])
+        filled = filled[:, : int(filled.sum(1).max())]
+        return Prompts(self.ids[places], self.positions[places], self.shared, filled, self.slots), places
+
+
+def unshare(x: Tensor, prompts: Prompts, shared: int, places: Tensor) -> tuple[Tensor, Prompts, Tensor]:
+    """From here on prompts differ in the shared places [tokens] too: only BOT, which sees nothing else, stays shared.
+
+    x [shared + own, width], packed anew; `shared` counts the learned tokens that were inserted. Returns the new
+    states, how they are packed, and the places, now of each prompt, [prompts, tokens].
+    """
+    device, extra = x.device, shared - 1
+    lengths = prompts.filled.sum(1)
+    starts = shared + lengths.cumsum(0) - lengths
+    before = torch.arange(1, shared, device=device).expand(len(prompts), -1)
+    index = torch.cat([before, starts[:, None] + torch.arange(prompts.longest, device=device)], 1)
+    filled = F.pad(prompts.filled, (extra, 0), value=True)
+    order = torch.cat([torch.zeros(1, dtype=torch.long, device=device), index[filled]])
+    lengths = lengths + extra
+    own = 1 + (lengths.cumsum(0) - lengths)[:, None] + places - 1
+    return x[order], replace(prompts, shared=1, filled=filled), own
 
 
 class TextTower:
@@ -68,10 +120,20 @@ class TextTower:
     def _find_eot(self, tokens: Tensor) -> Tensor:
         return tokens.argmax(-1) if self.end is None else (tokens == self.end).int().argmax(-1)
 
-    def prompts(self, texts: Sequence[str]) -> Prompts:
+    def prompts(self, texts: Sequence[str], slots: Sequence[int] = ()) -> Prompts:
+        """`slots`: places, counted from BOT's 0, of the words that learned tokens stand in for."""
         if not texts:
             raise DearError("There is no text to encode: give at least one class name or phrase.")
-        return Prompts(*self.tokenize(texts))
+        return Prompts.pack(*self.tokenize(texts), slots)
+
+    def words(self, text: str) -> Tensor:
+        """Embeddings of the tokens of `text` alone, without BOT, EOT and positions, [tokens, width]."""
+        tokens, eot = self.tokenize([text])
+        return self.module.token_embedding(tokens[0, 1 : int(eot)]).detach()
+
+    def placed(self, raw: Tensor, prompts: Prompts) -> Tensor:
+        """Learned tokens [..., tokens, width] with the positions of the words they stand in for, as at layer 1."""
+        return raw + self.module.positional_embedding[prompts.slots].detach()
 
     def embed(self, prompts: Prompts) -> Tensor:
         """Packed token embeddings with their positions, [packed, width]."""
@@ -91,16 +153,24 @@ class TextTower:
     def read_eot(self, x: Tensor, prompts: Prompts, first: int, tokens: LearnedTokens | None = None) -> Tensor:
         """Layers first..L on packed states -> EOT states [prompts, width]; the last layer reads EOT alone.
 
-        Learned tokens (Eq. 6), if any, enter at `first` right behind BOT, inside the shared part.
+        Learned tokens, if any, enter at `first`: in the slots of the prompts where they have some, else right behind
+        BOT, which moves the words (Eq. 6). Either way they are in the shared part, until a layer gets other tokens
+        for every prompt, [prompts, tokens, width].
         """
-        shared, count = prompts.shared, 0 if tokens is None else len(tokens)
-        if tokens is not None:
-            x = torch.cat([x[:1], tokens.raw, x[1:]])
+        shared, places = prompts.shared, prompts.slots
+        if tokens is not None and places is None:
+            x = torch.cat([x[:1], tokens.into(first, None), x[1:]])
+            places = torch.arange(1, 1 + len(tokens), device=x.device)
+            shared += len(tokens)
         for layer in range(first, self.layers + 1):
-            if tokens is not None and layer > first:
-                x = torch.cat([x[:1], tokens.mixed(x[1 : 1 + count]), x[1 + count :]])
+            if tokens is not None and places is not None and layer in tokens.raw:
+                if tokens.raw[layer].dim() == 3 and places.dim() == 1:
+                    x, prompts, places = unshare(x, prompts, shared, places)
+                    shared = prompts.shared
+                given = tokens.into(layer, None if layer == first else x[places])
+                x = x.index_copy(0, places.flatten(), given.expand(*places.shape, -1).flatten(0, -2).to(x.dtype))
             read = prompts.eot if layer == self.layers else None
-            x = self._run_block(self.blocks[layer - 1], x, prompts, shared + count, read)
+            x = self._run_block(self.blocks[layer - 1], x, prompts, shared, read)
         return x
 
     def project(self, eot: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
-"""How learned tokens live on from layer to layer: Eq. 5 and 6."""
+"""How learned tokens live on from layer to layer: replaced, carried on, or mixed (Eq. 5 and 6 of DeAR)."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -7,14 +8,33 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class LearnedTokens:
-    """Tokens that enter a tower at some layer and are mixed back with themselves before every later one."""
+    """Tokens that enter a tower at the first layer of `raw`.
 
-    raw: Tensor  # [tokens, width]
-    beta: float
+    What a later layer gets in their place is `beta * raw[layer] + (1 - beta) * what came out of the layer before`, or
+    simply what came out where it has no raw tokens. So beta 1 replaces them layer by layer, beta 0 and layers without
+    raw tokens carry them on, and everything between mixes.
+    """
+
+    raw: Mapping[int, Tensor]  # layer, from 1 -> [tokens, width]; in a text tower also [prompts, tokens, width]
+    beta: float = 1.0
+
+    @classmethod
+    def in_all(cls, raw: Tensor, layers: Iterable[int], beta: float) -> "LearnedTokens":
+        """The same raw tokens in each of the layers."""
+        return cls(dict.fromkeys(layers, raw), beta)
 
     def __len__(self) -> int:
-        return self.raw.shape[0]
+        return next(iter(self.raw.values())).shape[-2]
 
-    def mixed(self, carried: Tensor) -> Tensor:
-        """Eq. 5/6, input to every layer after the first: beta * raw + (1 - beta) * output of the layer before."""
-        return self.beta * self.raw + (1 - self.beta) * carried
+    def into(self, layer: int, carried: Tensor | None) -> Tensor:
+        """The tokens that `layer` gets; `carried`: what came out of the layer before, None where they enter."""
+        if carried is None:
+            return self.raw[layer]
+        if layer not in self.raw or self.beta == 0:
+            return carried
+        raw = self.raw[layer]
+        return raw if self.beta == 1 else self.beta * raw + (1 - self.beta) * carried
+
+    def replaced_at(self, layer: int) -> bool:
+        """Nothing of what the layer before made of the tokens is used: there they were keys and values only."""
+        return self.beta == 1 and layer in self.raw

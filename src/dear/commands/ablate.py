@@ -1,6 +1,9 @@
 """dear ablate: what each choice is worth, as a table with the difference to the default."""
 
 import argparse
+from collections.abc import Sequence
+
+METHOD = "dear"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,20 +16,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_grid_arguments(parser)
 
 
+def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    from dear.commands.bench import add_method_settings
+
+    add_method_settings(parser, [METHOD])
+
+
 def run(args: argparse.Namespace) -> None:
-    from dear.commands.bench import grid_configs, workbench
+    from dear.commands.bench import given_settings, workbench
     from dear.evaluation.ablations import ablation_cells, ablations, choose
     from dear.evaluation.bench import plan, run_cells
-    from dear.evaluation.report_tables import ablation_tables
-    from dear.training.roles import find_roles
+    from dear.methods.roles import RoleSettings, find_roles
+    from dear.report.tables import ablation_tables
+    from dear.training.config import RunConfig
 
-    configs = grid_configs(args)
-    roles = find_roles(configs[0])
+    given = given_settings(args, [METHOD])
+    on = RunConfig.pick(given)
+    roles = find_roles(RoleSettings.pick(given).roles, on.model, on.pretrained)
     chosen = choose(args.ablations, ablations(roles))
-    defaults = plan("base-to-novel", args.datasets, ["dear"], args.seeds, configs, split=args.split)
-    results = run_cells(
-        ablation_cells(defaults, chosen, roles), args.out, workbench(args, configs), args.other_settings
-    )
+    defaults = plan("base-to-novel", args.datasets, [METHOD], args.seeds, given, split=args.split)
+    results = run_cells(ablation_cells(defaults, chosen, roles), args.out, workbench(args, given), args.other_settings)
     for title, table in ablation_tables(results).items():
         print(f"\n{title}\n{table.text()}")
     print(f"\n{len(results)} results in {args.out}    all tables and figures: dear report {args.out}")

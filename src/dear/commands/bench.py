@@ -1,6 +1,7 @@
 """dear bench: a grid of methods, datasets and seeds under one of the paper's protocols."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,25 +14,41 @@ PROTOCOLS = {
     "cross-dataset": "train on one dataset, test on others with other classes",
     "domain": "train on one dataset, test on others that show the same classes in another way",
 }
+_USUAL = ["zero-shot", "linear-probe", "tip-adapter", "dear"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     listed = "; ".join(f"{name}: {what}" for name, what in PROTOCOLS.items())
     parser.add_argument("protocol", choices=tuple(PROTOCOLS), metavar="PROTOCOL", help=listed)
-    parser.add_argument(
-        "--methods", nargs="+", default=["zero-shot", "linear-probe", "tip-adapter", "dear"], metavar="METHOD",
-        help="zero-shot, zero-shot-ensemble, linear-probe, tip-adapter, dear (default: all but the ensemble)",
-    )  # fmt: skip
+    _add_methods(parser)
     parser.add_argument("--targets", nargs="+", default=[], metavar="DATA", help="cross-dataset, domain: tested on")
     add_grid_arguments(parser)
 
 
+def _add_methods(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--methods", nargs="+", default=_USUAL, metavar="METHOD",
+        help=f"names of `dear methods`, or all (default: {' '.join(_USUAL)})",
+    )  # fmt: skip
+
+
+def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    _add_methods(early)
+    add_method_settings(parser, chosen_methods(early.parse_known_args(list(argv))[0].methods))
+
+
+def chosen_methods(names: Sequence[str]) -> list[str]:
+    from dear.methods.registry import METHODS, find_method
+
+    chosen = list(METHODS) if "all" in names else list(names)
+    for name in chosen:
+        find_method(name)
+    return chosen
+
+
 def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
     """What bench and ablate share."""
-    from dear.config import add_arguments as add_settings
-    from dear.methods.config import DearConfig
-    from dear.training.config import RunConfig, TrainConfig
-
     parser.add_argument("--datasets", nargs="+", default=["world:signs"], metavar="DATA", help="as --data elsewhere")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], metavar="SEED", help="default: 1 2 3")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of results, one JSON a cell")
@@ -43,36 +60,48 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
         "--states", type=Path, metavar="DIR", help="keep the trunk's states of images here, for all cells"
     )
     parser.add_argument("--other-settings", action="store_true", help="add cells to a DIR that has them with others")
-    add_settings(parser, RunConfig, TrainConfig, DearConfig)
 
 
-def grid_configs(args: argparse.Namespace) -> tuple[Any, Any, Any]:
-    from dear.config import from_arguments
-    from dear.errors import DearError
-    from dear.methods.config import DearConfig
+def add_method_settings(parser: argparse.ArgumentParser, methods: Sequence[str]) -> None:
+    """A flag counts for every method that has it; what is not given is each method's own recipe."""
+    from dear.config import add_arguments as add
+
+    add(parser, *_kinds(methods))
+
+
+def _kinds(methods: Sequence[str]) -> list[Any]:
+    from dear.methods.registry import find_method
     from dear.training.config import RunConfig, TrainConfig
+
+    return [RunConfig, TrainConfig, *dict.fromkeys(find_method(name).Settings for name in methods)]
+
+
+def given_settings(args: argparse.Namespace, methods: Sequence[str]) -> dict[str, Any]:
+    from dear.config import given_arguments
+    from dear.errors import DearError
 
     if any(seed < 0 for seed in args.seeds):
         raise DearError("--seeds must be whole numbers from 0 up.")
-    configs = from_arguments(args, RunConfig, TrainConfig, DearConfig)
-    return configs[0], configs[1], configs[2]
+    return given_arguments(args, *_kinds(methods))
 
 
-def workbench(args: argparse.Namespace, configs: tuple[Any, Any, Any]) -> "Workbench":
+def workbench(args: argparse.Namespace, given: dict[str, Any]) -> "Workbench":
     from dear.evaluation.workbench import Workbench
+    from dear.training.config import TrainConfig
 
-    run, train, _ = configs
-    return Workbench(args.states, run.data_root, train.device, train.workers)
+    train = TrainConfig.pick(given)
+    return Workbench(args.states, given.get("data_root"), train.device, train.workers)
 
 
 def run(args: argparse.Namespace) -> None:
     from dear.evaluation.bench import plan, run_cells
-    from dear.evaluation.report_tables import main_tables
+    from dear.report.tables import main_tables
 
-    configs = grid_configs(args)
+    methods = chosen_methods(args.methods)
+    given = given_settings(args, methods)
     shots = [args.shots] if "shots" in args else []
-    cells = plan(args.protocol, args.datasets, args.methods, args.seeds, configs, shots, args.targets, args.split)
-    results = run_cells(cells, args.out, workbench(args, configs), args.other_settings)
+    cells = plan(args.protocol, args.datasets, methods, args.seeds, given, shots, args.targets, args.split)
+    results = run_cells(cells, args.out, workbench(args, given), args.other_settings)
     for title, table in main_tables(results).items():
         print(f"\n{title}\n{table.text()}")
     print(f"\n{len(results)} results in {args.out}    all tables and figures: dear report {args.out}")

@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> None:
     from dear.evaluation.zero_shot import zero_shot
     from dear.explain import explain
     from dear.files import atomic_path
-    from dear.methods.config import DearConfig
+    from dear.methods.dear import DearConfig
     from dear.roles.rolemap import RoleMap
     from dear.roles.show import role_summary
     from dear.tables import Table

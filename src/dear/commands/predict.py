@@ -18,7 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--classes", type=Path, metavar="FILE", help="other class names, one a line: novel classes")
     parser.add_argument(
-        "--inference", choices=("fusion", "decoupled"), default="fusion", help="decoupled: class feature alone"
+        "--inference",
+        choices=("plain", "fusion", "decoupled"),
+        help="decoupled: the class feature alone; default: the method's usual way",
     )
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
     form = parser.add_mutually_exclusive_group()
@@ -67,7 +69,9 @@ def read_classes(file: Path | None) -> list[str] | None:
     return names
 
 
-def _answers(model: Any, files: list[Path], topk: int, inference: str, batch: int = 32) -> Iterator[tuple[Path, Any]]:
+def _answers(
+    model: Any, files: list[Path], topk: int, inference: str | None, batch: int = 32
+) -> Iterator[tuple[Path, Any]]:
     """Streams: a batch is decoded, answered and forgotten. An unreadable image comes with its error."""
     import torch
 

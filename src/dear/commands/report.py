@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.evaluation.report_page import write_report
+    from dear.report.page import write_report
 
     out = args.out or args.folders[0] / "report"
     chapters = write_report(args.folders, out)

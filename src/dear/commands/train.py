@@ -1,27 +1,49 @@
 """dear train: adapt a backbone to classes from a few images each."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.config import add_arguments as add_settings
-    from dear.methods.config import DearConfig
-    from dear.training.config import RunConfig, TrainConfig
-
     parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="folder of the run; becomes the adapter")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out after an interruption")
     parser.add_argument("--states", type=Path, metavar="DIR", help="with --fixed-views: where their states are kept")
-    add_settings(parser, RunConfig, TrainConfig, DearConfig)
+
+
+def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    from dear.config import add_arguments as add
+    from dear.methods.registry import find_method, recipe_of
+    from dear.training.config import RunConfig, TrainConfig
+
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early.add_argument("--method", default=argparse.SUPPRESS)
+    early.add_argument("--config")
+    method = _method(early.parse_known_args(list(argv))[0])
+    add(parser, RunConfig, TrainConfig, find_method(method).Settings, defaults=recipe_of(method))
 
 
 def run(args: argparse.Namespace) -> None:
     from dear.config import from_arguments
-    from dear.methods.config import DearConfig
+    from dear.methods.registry import find_method, recipe_of
     from dear.training.config import RunConfig, TrainConfig
     from dear.training.run import train_run
 
-    run_config, train_config, method = from_arguments(args, RunConfig, TrainConfig, DearConfig)
-    result = train_run(run_config, method, train_config, args.out, args.resume, args.states)
+    method = _method(args)
+    kinds = (RunConfig, TrainConfig, find_method(method).Settings)
+    run_config, train_config, settings = from_arguments(args, *kinds, defaults=recipe_of(method))
+    result = train_run(run_config, settings, train_config, args.out, args.resume, args.states)
     print("test accuracy (%): " + "  ".join(f"{name} {value:.1f}" for name, value in result.items()))
     print(f"adapter: {args.out}    try: dear predict {args.out} IMAGE")
+
+
+def _method(args: argparse.Namespace) -> str:
+    """The method whose settings are to be known: by flag, else by the config file, else the default."""
+    from dear.files import read_json
+    from dear.training.config import RunConfig
+
+    if "method" in args:
+        return args.method
+    file = read_json(args.config) if args.config else {}
+    named = file.get("method") if isinstance(file, dict) else None
+    return named if isinstance(named, str) else RunConfig().method

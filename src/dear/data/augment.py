@@ -1,25 +1,28 @@
 """Training views: each is decided by the seed, the epoch and the image alone, whatever worker makes it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 
-from dear.backbone import Backbone
 from dear.data.dataset import Example
 
+if TYPE_CHECKING:
+    from dear.backbone import Backbone
 
-def training_view(backbone: Backbone) -> Callable[[Image.Image], Tensor]:
-    """RandomResizedCrop with scale (0.5, 1), bicubic, and a flip; normalised as the backbone wants it."""
+
+def training_view(backbone: "Backbone", crop: float) -> Callable[[Image.Image], Tensor]:
+    """RandomResizedCrop that keeps a share from `crop` to 1, bicubic, and a flip; normalised for the backbone."""
     return transforms.Compose(
         [
             transforms.RandomResizedCrop(
-                backbone.image.image_size, (0.5, 1.0), interpolation=InterpolationMode.BICUBIC
+                backbone.image.image_size, (crop, 1.0), interpolation=InterpolationMode.BICUBIC
             ),
             transforms.RandomHorizontalFlip(),
             transforms.ToTensor(),
@@ -28,47 +31,87 @@ def training_view(backbone: Backbone) -> Callable[[Image.Image], Tensor]:
     )
 
 
+class Batches:
+    """Which examples are in which batch, decided by the seed and the epoch's number."""
+
+    def __init__(self, labels: Sequence[int], seed: int, batch: int, one_class: bool, drop_last: bool) -> None:
+        self.labels, self.seed, self.batch, self.one_class = labels, seed, batch, one_class
+        self.drop_last = drop_last and len(labels) >= batch  # a set smaller than a batch is one small step
+
+    def of_epoch(self, epoch: int) -> list[list[int]]:
+        generator = torch.Generator().manual_seed(hash((self.seed, epoch)))
+        order = torch.randperm(len(self.labels), generator=generator).tolist()
+        if self.one_class:  # cut each class into batches, then shuffle these
+            by_class: dict[int, list[int]] = {}
+            for index in order:
+                by_class.setdefault(self.labels[index], []).append(index)
+            cut = [batch for items in by_class.values() for batch in self._cut(items)]
+            return [cut[i] for i in torch.randperm(len(cut), generator=generator).tolist()]
+        return self._cut(order)
+
+    def _cut(self, order: list[int]) -> list[list[int]]:
+        cut = [order[start : start + self.batch] for start in range(0, len(order), self.batch)]
+        return cut[:-1] if self.drop_last and len(cut) > 1 and len(cut[-1]) < self.batch else cut
+
+
 class _Views(TorchDataset):
     """Indexed by (epoch, example), so that a view does not depend on who asks, or when."""
 
-    def __init__(self, examples: Sequence[Example], view: Callable[[Image.Image], Tensor], seed: int) -> None:
-        self.examples, self.view, self.seed = examples, view, seed
+    def __init__(
+        self, examples: Sequence[Example], view: Callable, clean: Callable | None, views: int, seed: int
+    ) -> None:
+        self.examples, self.view, self.clean, self.views, self.seed = examples, view, clean, views, seed
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, int]:
         epoch, index = key
         example = self.examples[index]
+        picture = example.picture.open()
         with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
             torch.manual_seed(hash((self.seed, epoch, index)))
-            return self.view(example.picture.open()), example.label
+            made = [self.view(picture) for _ in range(self.views)]
+        if self.clean is not None:
+            made.append(self.clean(picture))
+        return torch.stack(made), example.label
 
 
-def epoch_order(count: int, seed: int, epoch: int) -> list[int]:
-    """The order of one epoch's examples."""
-    return torch.randperm(count, generator=torch.Generator().manual_seed(hash((seed, epoch)))).tolist()
+def _collate(items: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
+    """View by view: first the first view of every image, then the second."""
+    views = torch.stack([views for views, _ in items], 1).flatten(0, 1)
+    return views, torch.tensor([label for _, label in items])
 
 
-class _Epochs(Sampler):
-    """The order of one epoch after the other, each decided by the seed and its number."""
+class _Sampler:
+    """The batches of one epoch after the other, as (epoch, example)."""
 
-    def __init__(self, count: int, seed: int) -> None:
-        self.count, self.seed, self.epoch = count, seed, 0
+    def __init__(self, batches: Batches) -> None:
+        self.batches, self.epoch = batches, 0
 
     def __len__(self) -> int:
-        return self.count
+        return len(self.batches.of_epoch(self.epoch))
 
-    def __iter__(self):
-        return iter([(self.epoch, index) for index in epoch_order(self.count, self.seed, self.epoch)])
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        return iter([[(self.epoch, index) for index in batch] for batch in self.batches.of_epoch(self.epoch)])
 
 
 class TrainingData:
-    """Shuffled batches of fresh views, [batch, 3, height, width] and labels [batch], for any epoch."""
+    """Batches of fresh views, [views * images, 3, height, width] and labels [images], for any epoch."""
 
-    def __init__(self, examples: Sequence[Example], backbone: Backbone, seed: int, batch: int, workers: int) -> None:
-        self.sampler = _Epochs(len(examples), seed)
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        backbone: "Backbone",
+        batches: Batches,
+        workers: int,
+        crop: float = 0.5,
+        views: int = 1,
+        clean_view: bool = False,
+    ) -> None:
+        self.sampler = _Sampler(batches)
+        clean = backbone.preprocess if clean_view else None
         self.loader = DataLoader(
-            _Views(examples, training_view(backbone), seed),
-            batch,
-            sampler=self.sampler,
+            _Views(examples, training_view(backbone, crop), clean, views, batches.seed),
+            batch_sampler=self.sampler,  # type: ignore[arg-type]  # keys need not be numbers
+            collate_fn=_collate,
             num_workers=workers,
             persistent_workers=workers > 0,
             pin_memory=backbone.device.type == "cuda",

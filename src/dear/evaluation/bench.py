@@ -8,29 +8,33 @@ from typing import Any
 
 from tqdm import tqdm
 
-from dear.config import Config
 from dear.errors import DearError
 from dear.evaluation.cells import PROTOCOLS, Cell, run_cell
-from dear.evaluation.methods import BACKBONE_SETTINGS, find_method
-from dear.evaluation.metrics import harmonic_mean
 from dear.evaluation.workbench import Workbench
 from dear.files import read_json, write_text
-from dear.methods.config import DearConfig
+from dear.methods.registry import METHODS, find_method, recipe_of
+from dear.metrics import harmonic_mean
 from dear.training.config import RunConfig, TrainConfig
 
 FEW_SHOTS = (1, 2, 4, 8, 16)
 CELLS, WORK = "cells", "work"
 
 # What a cell says itself, or what changes how fast and where it runs but not what comes out.
-_NOT_SETTINGS = {"data", "data_root", "seed", "shots", "classes", "workers", "device", "tensorboard", "validate"}
+_NOT_SETTINGS = {
+    "method", "data", "data_root", "seed", "shots", "classes", "workers", "device", "tensorboard", "validate"
+}  # fmt: skip
 
 
-def cell_settings(method: str, configs: Sequence[Config]) -> dict[str, Any]:
-    """The settings that decide the result of a method: of the references, only the backbone's."""
-    merged = {name: value for config in configs for name, value in config.to_json().items()}
-    if method == "dear":
-        return {name: value for name, value in merged.items() if name not in _NOT_SETTINGS}
-    return {name: merged[name] for name in BACKBONE_SETTINGS}
+def cell_settings(method: str, protocol: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that decide the result of a method: its published ones for the protocol, and what was given.
+
+    A method that is not trained depends on the backbone's and its own only.
+    """
+    settings = {**recipe_of(method, protocol), **given}
+    found = {**RunConfig.pick(settings).to_json(), **find_method(method).Settings.pick(settings).to_json()}
+    if METHODS[method].trained:
+        found |= TrainConfig.pick(settings).to_json()
+    return {name: value for name, value in found.items() if name not in _NOT_SETTINGS}
 
 
 def plan(
@@ -38,12 +42,15 @@ def plan(
     datasets: Sequence[str],
     methods: Sequence[str],
     seeds: Sequence[int],
-    configs: tuple[RunConfig, TrainConfig, DearConfig],
+    given: Mapping[str, Any],
     shots: Sequence[int] = (),
     targets: Sequence[str] = (),
     split: str = "test",
 ) -> list[Cell]:
-    """All cells of a grid, cheap methods first. Of several datasets, cross-dataset trains on the first."""
+    """All cells of a grid, cheap methods first. Of several datasets, cross-dataset trains on the first.
+
+    `given`: settings that the user asked for, of training and of any method.
+    """
     if protocol not in PROTOCOLS:
         raise DearError(f"There is no protocol {protocol!r}: choose from {', '.join(PROTOCOLS)}.")
     transfer = protocol in ("cross-dataset", "domain")
@@ -53,14 +60,13 @@ def plan(
         raise DearError(f"--targets belongs to cross-dataset and domain, not to {protocol}.")
     if transfer and split != "test":
         raise DearError(f"{protocol} is measured on test images: leave --split out.")
-    for method in methods:
-        find_method(method)
-    shots = shots or (FEW_SHOTS if protocol == "few-shot" else (configs[1].shots,))
+    settings = {method: cell_settings(method, protocol, given) for method in methods}
+    shots = shots or (FEW_SHOTS if protocol == "few-shot" else (TrainConfig.pick(given).shots,))
     return [
-        Cell(protocol, dataset, method, seed, count, cell_settings(method, configs), tuple(targets), split)
+        Cell(protocol, dataset, method, seed, count, settings[method], tuple(targets), split)
         for seed in seeds
         for dataset in datasets
-        for method in sorted(methods, key=lambda name: name == "dear")
+        for method in sorted(methods, key=lambda name: METHODS[name].trained)
         for count in shots
     ]
 

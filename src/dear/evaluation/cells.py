@@ -18,9 +18,11 @@ import torch
 
 from dear.data.dataset import Dataset
 from dear.errors import DearError
-from dear.evaluation.methods import Task, find_method
-from dear.evaluation.metrics import evaluation
 from dear.evaluation.workbench import Workbench
+from dear.methods.registry import find_method
+from dear.metrics import evaluation
+from dear.training.adapt import adapt, answers
+from dear.training.config import TrainConfig
 from dear.version import __version__
 
 PROTOCOLS = ("base-to-novel", "few-shot", "cross-dataset", "domain")
@@ -68,9 +70,13 @@ def run_cell(cell: Cell, bench: Workbench, work: Path) -> dict[str, Any]:
     if not drawn.train:
         raise DearError(f"{cell.dataset} has no training images: train on another dataset, and test on this one.")
     trained = drawn.base() if cell.protocol == "base-to-novel" else drawn
-    fit = find_method(cell.method)
+    kind = find_method(cell.method)
+    train = replace(
+        TrainConfig.pick(cell.settings), seed=cell.seed, shots=cell.shots, workers=bench.workers, device=bench.device
+    )
+    source = bench.source(cell.settings["model"], cell.settings["pretrained"])
     began = time.perf_counter()
-    classifier = fit(Task(trained, cell.seed, cell.shots, cell.settings, bench, work))
+    model = adapt(kind, kind.Settings.pick(cell.settings), trained, train, source, work)
     fitted = time.perf_counter()
     evaluations = []
     for name, data in _measured_on(cell, drawn, bench):
@@ -78,16 +84,21 @@ def run_cell(cell: Cell, bench: Workbench, work: Path) -> dict[str, Any]:
             raise DearError(
                 f"{cell.dataset} has no {cell.split} images for {name}: add some, or choose another --split."
             )
+        if not model.can_answer(data.classes):
+            continue
         labels = torch.tensor([example.label for example in data.test])
-        for inference, logits in classifier.logits(data, data.test).items():
+        model.set_classes(data.classes, data.template)
+        for inference, logits in answers(model, data.test, source, data.name).items():
             evaluations.append({"name": name, "inference": inference, **evaluation(logits, labels, data.classes)})
+    several = len(model.components) > 1
+    fusion = dict(zip(model.components, model.fusion_weights().tolist(), strict=True)) if several else None
     seconds = {"fit": fitted - began, "evaluate": time.perf_counter() - fitted}
     return {
         "format": FORMAT,
         "cell": cell.to_json(),
         "evaluations": _rounded(evaluations),
-        "fusion": _rounded(classifier.fusion),
-        "trained_parameters": classifier.parameters,
+        "fusion": _rounded(fusion),
+        "trained_parameters": model.learned(),
         "seconds": _rounded(seconds),
         "peak_memory_mb": _peak_memory_mb(),
         "versions": _versions(),

@@ -10,7 +10,7 @@ from dear.backbone import Backbone
 from dear.data.dataset import Dataset
 from dear.data.loading import evaluation_batches
 from dear.errors import DearError
-from dear.evaluation.metrics import accuracy
+from dear.metrics import accuracy
 
 
 @dataclass(frozen=True)

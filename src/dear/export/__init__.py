@@ -75,7 +75,6 @@ def export_run(run: Path, out: Path, int8: bool = False, check: int = 100) -> Ex
             "components": adapter.model.components,
             "fusion_weights": adapter.model.fusion_weights().tolist(),
             "temperature": adapter.model.backbone.temperature.item(),
-            "logits": "temperature * (fusion_weights @ features) @ text_features.T",
             "pixels": settings,
             "compared": {
                 "images": len(pictures.examples),

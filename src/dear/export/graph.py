@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dear.errors import DearError
-from dear.methods.dear import Dear
+from dear.methods.base import Method
 
 MODEL = "model.onnx"
 _ONE_FILE = 1_900_000_000  # bytes; a protobuf ends at 2 GB, so weights beyond it go into a file of their own
@@ -23,10 +23,10 @@ class ImageSide(nn.Module):
 
     text: Tensor
 
-    def __init__(self, model: Dear, text: Tensor) -> None:
+    def __init__(self, model: Method, text: Tensor) -> None:
         super().__init__()
         self.model = model
-        self.visual = model.backbone.image.visual  # `Dear` keeps the backbone out of its state; a graph needs it in
+        self.visual = model.backbone.image.visual  # a method keeps the backbone out of its state; a graph needs it in
         self.register_buffer("text", text)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
@@ -40,7 +40,7 @@ def require_packages() -> None:
         raise DearError(f"Export needs {' and '.join(missing)}: pip install 'dear-vlm[export]'.")
 
 
-def write_graph(model: Dear, text: Tensor, path: Path) -> None:
+def write_graph(model: Method, text: Tensor, path: Path) -> None:
     """Writes the graph; `text` are the normalised features of its classes, [classes, dim]."""
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
     from onnxscript.optimizer import optimize

@@ -3,37 +3,88 @@
 Where the paper leaves a choice open, the choice is a setting of `DearConfig`; docs/method.md gives the reasons.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dear.backbone import Backbone, LearnedTokens
-from dear.backbone.image import Entry, Observer, TrunkStates, last_third
+from dear.backbone.image import Entry, Observer, last_third
+from dear.config import setting
 from dear.errors import DearError
-from dear.methods.config import DearConfig
+from dear.methods.attention_maps import token_attention
+from dear.methods.base import CLS, DECOUPLED, FUSION, Loss, Method, Texts
 from dear.methods.role_mask import role_masks
+from dear.methods.roles import RoleSettings, pick_roles
 from dear.roles.rolemap import RoleMap
 
-CLS = "cls"
+
+@dataclass(frozen=True)
+class DearConfig(RoleSettings):
+    """The method (Eq. 5-19)."""
+
+    first_layer: int | None = setting(
+        None, "first adapted image layer J, from 1; default: the last third, 9 of 12", low=1
+    )
+    tokens_per_attribute: int = setting(1, "learnable tokens for each core attribute", low=1)
+    text_tokens: int = setting(5, "learnable tokens on the text side, between BOT and the words", low=1)
+    token_std: float = setting(0.02, "standard deviation of the tokens at the start", low=0.0)
+    beta: float = setting(
+        0.9, "weight of the raw token between layers: 1 re-injects it, 0 carries on", low=0.0, high=1.0
+    )
+    isolation: str = setting(
+        "one_way",
+        "generalization heads: one_way hides attribute tokens from the image; two_way also the image from them",
+        choices=("one_way", "two_way"),
+    )
+    routing: str = setting(
+        "open",
+        "strict: a token reads the image only in heads of its attribute and in mixed heads",
+        choices=("open", "strict"),
+    )
+    projection_start: str = setting(
+        "copy", "P_attr starts as a copy of CLIP's image projection, or at random", choices=("copy", "random")
+    )
+    fusion_init: float = setting(0.9, "fusion weight of the class feature at the start", low=0.01, high=0.99)
+    fusion_loss: str = setting(
+        "linear", "L_fusion: linear is 1 - alpha_cls, log is -log alpha_cls", choices=("linear", "log")
+    )
+    lambda_reg: float = setting(1.0, "weight of the self-regularisation", low=0.0)
+    lambda_fusion: float = setting(0.7, "weight of L_fusion", low=0.0)
+    fusion_lr: float | None = setting(None, "learning rate of the fusion weights; default: the same", low=0.0)
 
 
-class Dear(nn.Module):
-    """The trainable part. It holds no copy of the backbone: its state is the adapter, and nothing else."""
+def text_layer_of(backbone: Backbone, first: int) -> int:
+    """The text layer that corresponds to image layer `first`: of another depth, the same share is adapted."""
+    image, text = backbone.image, backbone.text
+    adapted = round((image.layers - first + 1) * text.layers / image.layers)
+    return text.layers - max(1, adapted) + 1
 
-    def __init__(self, backbone: Backbone, roles: RoleMap, config: DearConfig) -> None:
-        super().__init__()
+
+class Dear(Method):
+    Settings = DearConfig
+    recipe: ClassVar[Mapping[str, Any]] = {}  # the defaults of training are the paper's
+    inferences = (FUSION, DECOUPLED)
+    config: DearConfig
+    roles: RoleMap
+
+    def __init__(self, backbone: Backbone, config: DearConfig, facts: Mapping[str, Any] | None = None) -> None:
+        super().__init__(backbone, config)
         image, text = backbone.image, backbone.text
         first = config.first_layer or last_third(image.layers)
         if first > image.layers:
             raise DearError(f"--first-layer {first} is beyond the {image.layers} layers of the image tower.")
+        roles = (
+            pick_roles(config, backbone.name, backbone.pretrained)
+            if facts is None
+            else RoleMap.from_json(facts["roles"])
+        )
         roles.check_backbone(backbone.identity.to_json(), image.layers, image.heads)
-        self.backbone, self.config, self.roles = backbone, config, roles.for_layers(first)
-        self.first_layer = first
-        # The text tower may have another depth: the same share of its layers is adapted.
-        adapted = round((image.layers - first + 1) * text.layers / image.layers)
-        self.first_text_layer = text.layers - max(1, adapted) + 1
+        self.roles = roles.for_layers(first)
+        self._first = first
         self.attributes = roles.tokens
         self.components = (CLS, *self.attributes)
         self._token_of = [name for name in self.attributes for _ in range(config.tokens_per_attribute)]
@@ -53,88 +104,74 @@ class Dear(nn.Module):
             masks = role_masks(self.roles, layer, self._token_of, originals, config.isolation, config.routing)
             self._masks[layer] = (masks[0].to(like.device), masks[1].to(like.device))
 
+    def facts(self) -> dict[str, Any]:
+        return {"roles": self.roles.to_json()}
+
+    @property
+    def first_layer(self) -> int:
+        return self._first
+
+    @property
+    def first_text_layer(self) -> int:
+        return text_layer_of(self.backbone, self._first)
+
     def mask(self, layer: int) -> tuple[Tensor, Tensor]:
         """Eq. 7: masks of original and of attribute queries, [1, heads, 1 or tokens, keys], True: may see."""
         return self._masks[layer]
 
-    # --- text --------------------------------------------------------------------------------------------
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        """The fusion scalars may learn at a rate of their own: there are few, and AdamW moves each by about the
+        sum of the rates at most, so on a small set their start would otherwise be the fusion."""
+        own_rate = lr if self.config.fusion_lr is None else self.config.fusion_lr
+        rest = [parameter for name, parameter in self.named_parameters() if name != "fusion"]
+        return [{"params": rest, "lr": lr}, {"params": [self.fusion], "lr": own_rate}]
 
-    def set_prompts(self, prompts: Sequence[str]) -> None:
-        """Chooses the classes. What is constant for them is computed here, once."""
-        text = self.backbone.text
-        self._prompts = text.prompts(prompts)
-        self._text_states = text.trunk(self._prompts, self.first_text_layer - 1)
-        with torch.no_grad():
-            frozen = text.read_eot(self._text_states, self._prompts, self.first_text_layer)
-            self.frozen_text = F.normalize(text.project(frozen), dim=-1)  # [classes, dim]
-
-    def text_features(self) -> Tensor:
+    def text_features(self, texts: Texts | None = None) -> Tensor:
         """w: adapted class features, normalised, [classes, dim]."""
-        text = self.backbone.text
-        tokens = LearnedTokens(self.text_tokens, self.config.beta)
-        eot = text.read_eot(self._text_states, self._prompts, self.first_text_layer, tokens)
-        return F.normalize(text.project(eot), dim=-1)
-
-    # --- image -------------------------------------------------------------------------------------------
-
-    def trunk(self, images: Tensor | TrunkStates) -> Entry:
-        """The part of the image tower that nothing learned can reach: up to the entry into layer J.
-
-        From pixels [batch, 3, height, width], or from what was kept of it.
-        """
-        tower, only_cls = self.backbone.image, self.first_layer == self.backbone.image.layers
-        if isinstance(images, TrunkStates):
-            states = images.states.to(tower.visual.proj.dtype)
-            return tower.enter(states, self.first_layer, only_cls)._replace(frozen_cls=images.frozen_cls)
-        return tower.enter(tower.trunk(images, self.first_layer - 1), self.first_layer, only_cls)
+        text, first, texts = self.backbone.text, self.first_text_layer, texts or self.texts
+        tokens = LearnedTokens.in_all(self.text_tokens, range(first, text.layers + 1), self.config.beta)
+        return F.normalize(text.project(text.read_eot(texts.states, texts.prompts, first, tokens)), dim=-1)
 
     def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
         """f_cls and each f_a (Eq. 10, 11), normalised, [batch, components, dim]."""
         tower = self.backbone.image
-        tokens = LearnedTokens(self.tokens, self.config.beta)
-        cls, added = tower.read_with_tokens(entry, tokens, self.mask, observe)
+        tokens = LearnedTokens.in_all(self.tokens, range(self._first, tower.layers + 1), self.config.beta)
+        cls, added = tower.read_with_tokens(entry, tokens, self.mask, observe=observe)
         of_attributes = tower.visual.ln_post(added) @ self.projection
         if self.config.tokens_per_attribute > 1:
             of_attributes = of_attributes.unflatten(1, (len(self.attributes), -1)).mean(2)
         return F.normalize(torch.cat([tower.project(cls)[:, None], of_attributes], dim=1), dim=-1)
 
-    def frozen_image(self, entry: Entry) -> Tensor:
-        """f_cls of the unadapted CLIP from the same entry, normalised, [batch, dim]."""
-        tower = self.backbone.image
-        with torch.no_grad():
-            return F.normalize(tower.project(tower.read_cls(entry)), dim=-1)
-
-    # --- answers and loss --------------------------------------------------------------------------------
-
     def fusion_weights(self) -> Tensor:
         """alpha: softmax of the learned scalars, [components], the class feature first."""
         return self.fusion.softmax(0)
 
-    def votes(self, features: Tensor, text: Tensor) -> Tensor:
-        """Eq. 17, 18: tau cos(f, w) of each component, [batch, components, classes]."""
-        return self.backbone.temperature * features @ text.T
-
-    def logits(self, features: Tensor, text: Tensor, inference: str = "fusion") -> Tensor:
-        """Eq. 19 (`fusion`), or the class feature alone (`decoupled`), [batch, classes].
+    def logits(self, features: Tensor, text: Tensor, inference: str = FUSION) -> Tensor:
+        """Eq. 17-19 (`fusion`), or the class feature alone (`decoupled`), [batch, classes].
 
         The votes are linear in the features, so the features are fused first: one product instead of six.
         """
-        fused = features[:, 0] if inference == "decoupled" else self.fusion_weights() @ features
+        fused = features[:, 0] if inference == DECOUPLED else self.fusion_weights() @ features
         return self.backbone.temperature * fused @ text.T
 
-    def loss(self, entry: Entry, labels: Tensor) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-        """Eq. 12-16 for a batch behind the trunk: the loss, its parts, and the logits."""
+    def loss(self, entry: Entry, labels: Tensor) -> Loss:
+        """Eq. 12-16 for a batch behind the trunk."""
         features, text = self.image_features(entry), self.text_features()
         logits = self.logits(features, text)
         parts = {"cross_entropy": F.cross_entropy(logits, labels)}
         total = parts["cross_entropy"]
         if self.config.lambda_reg:
             moved_image = 1 - (features[:, 0] * self.frozen_image(entry)).sum(-1).mean()  # Eq. 13
-            moved_text = 1 - (text * self.frozen_text).sum(-1).mean()  # Eq. 14
+            moved_text = 1 - (text * self.texts.frozen).sum(-1).mean()  # Eq. 14
             parts["regulariser"] = moved_image + moved_text  # Eq. 15
             total = total + self.config.lambda_reg * parts["regulariser"]
         if self.config.lambda_fusion:
             share = self.fusion_weights()[0]
             parts["fusion"] = 1 - share if self.config.fusion_loss == "linear" else -share.log()  # Eq. 16
             total = total + self.config.lambda_fusion * parts["fusion"]
-        return total, parts, logits
+        return Loss(total, parts, logits)
+
+    def attention_maps(self, pixels: Tensor) -> dict[str, Tensor]:
+        """Of each attribute's tokens in its own heads; of those of an attribute without any, in all heads."""
+        experts = {name: self.roles.experts(name) or list(self.roles.roles) for name in self.attributes}
+        return token_attention(self, pixels, experts, self._token_of, lambda layer: self.mask(layer)[1])

@@ -22,7 +22,7 @@ from dear.data.loading import evaluation_batches
 from dear.data.world.tasks import world_task
 from dear.data.world.vocabulary import VALUES, Scene
 from dear.errors import DearError
-from dear.evaluation.metrics import accuracy
+from dear.metrics import accuracy
 from dear.progress import Progress
 from dear.roles.contributions import run_layer_heads
 from dear.roles.rolemap import Head, RoleMap

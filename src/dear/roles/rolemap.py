@@ -85,6 +85,10 @@ class RoleMap:
         """The attributes that get a learnable token: all of the core, even if no head has it."""
         return self.core
 
+    def experts(self, attribute: str) -> list[Head]:
+        """The core attribute heads of one attribute; a map need not have any."""
+        return [at for at, head in self.roles.items() if head.role == CORE_ATTRIBUTE and head.concept == attribute]
+
     # --- other maps made from this one -------------------------------------------------------------------
 
     def for_layers(self, first_layer: int) -> "RoleMap":

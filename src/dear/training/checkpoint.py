@@ -1,6 +1,7 @@
-"""Checkpoints without pickle: weights, optimizer state and the epoch in one safetensors file, written atomically."""
+"""Checkpoints without pickle: weights, optimizer state, averages and the epoch in one safetensors file."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -13,19 +14,30 @@ from dear.files import atomic_path
 
 
 def save_checkpoint(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, epoch: int
+    path: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    sums: Mapping[str, Tensor],
+    epoch: int,
 ) -> None:
     """State at the end of `epoch`. An optimizer's tensors are stored as `optimizer.INDEX.NAME`."""
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    tensors |= {f"average.{name}": value for name, value in sums.items()}
     for index, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
+        kept = {name: value for name, value in state.items() if value is not None}
+        tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in kept.items()}
     metadata = {"epoch": str(epoch), "scaler": json.dumps(scaler.state_dict())}
     with atomic_path(path) as temporary:
         save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, temporary, metadata)
 
 
 def load_checkpoint(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
+    path: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    sums: Mapping[str, Tensor],
 ) -> int:
     """Restores everything and returns the last finished epoch."""
     try:
@@ -35,6 +47,8 @@ def load_checkpoint(
     except (SafetensorError, OSError) as error:
         raise DearError(f"The checkpoint {path} cannot be read ({error}): train anew into another folder.") from error
     model.load_state_dict({n.removeprefix("model."): v for n, v in tensors.items() if n.startswith("model.")})
+    for name, value in sums.items():
+        value.copy_(tensors[f"average.{name}"])
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         if name.startswith("optimizer."):

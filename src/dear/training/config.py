@@ -11,44 +11,59 @@ from dear.data.resolve import HELP
 class RunConfig(Config):
     """What is trained on what."""
 
+    method: str = setting("dear", "how: see `dear methods`")
     model: str = setting("dear-mini", "OpenCLIP name, hf-hub:NAME, local-dir:FOLDER, or dear-mini")
     pretrained: str | None = setting(None, "OpenCLIP tag or checkpoint file")
     data: str = setting("world:signs", HELP)
     data_root: str | None = setting(None, "folder that holds the known datasets, as CoOp lays them out")
     template: str | None = setting(None, "prompt with one {} for the class name; default: the dataset's own")
     class_names: str | None = setting(None, 'JSON file {"name as shown": "better name", ...} to rename classes')
-    roles: str = setting("auto", "role map: a file of `dear roles`, or paper, dear-mini; auto: the one that fits")
-    role_strategy: str = setting(
-        "as_found",
-        "for ablations: replace the roles by all_mixed, all_generalization, or a shuffle by the seed",
-        choices=("as_found", "all_mixed", "all_generalization", "shuffled"),
-    )
-    shuffle_seed: int | None = setting(None, "seed of that shuffle; default: the run's own", low=0)
-    role_quantile: float | None = setting(
-        None, "for ablations: judge the heads again with this share at either end of the entropy", low=0.01, high=0.5
-    )
-    attributes: int | None = setting(None, "for ablations: 3, 5 or 7 core attributes; default: those of the role map")
     validate: bool = setting(False, "also measure accuracy on the validation images after each epoch")
 
 
 @dataclass(frozen=True)
 class TrainConfig(Config):
-    """The recipe (paper, supplement A)."""
+    """The recipe. The defaults are DeAR's (paper, supplement A); a method names where its own differs."""
 
     shots: int = setting(16, "training images a class", low=1)
     seed: int = setting(1, "seed of the few-shot draw, the start and the order", low=0)
-    epochs: int = setting(10, "passes over the training images", low=1)
+    classes: str = setting("all", "train on all classes, or on the first half (base)", choices=("all", "base"))
+    epochs: int = setting(10, "passes over the training images", low=0)
+    images_seen: int | None = setting(
+        None, "stop after so many training images instead of --epochs", low=1, high=10**10
+    )
     batch: int = setting(16, "images a step", low=1)
-    lr: float = setting(1e-3, "learning rate, cosine, stepped once an epoch", low=0.0)
-    fusion_lr: float | None = setting(None, "learning rate of the fusion weights; default: the same", low=0.0)
+    drop_last: bool = setting(False, "leave out an epoch's last batch if it is not full")
+    order: str = setting(
+        "shuffled", "one_class: all images of a batch are of one class", choices=("shuffled", "one_class")
+    )
+    optimizer: str = setting("adamw", "what turns gradients into steps", choices=("adamw", "adam", "sgd"))
+    lr: float = setting(1e-3, "learning rate", low=0.0)
+    weight_decay: float = setting(5e-4, "weight decay", low=0.0)
+    momentum: float = setting(0.9, "of sgd", low=0.0, high=1.0)
+    eps: float = setting(1e-8, "of adam and adamw", low=0.0)
+    schedule: str = setting(
+        "epoch",
+        "cosine stepped once an epoch, behind a warm-up (CoOp's); or at every step, to --final-lr",
+        choices=("epoch", "step"),
+    )
     warmup_epochs: int = setting(1, "first epochs at a constant small rate", low=0)
     warmup_lr: float = setting(1e-5, "that rate", low=0.0)
-    weight_decay: float = setting(5e-4, "AdamW's weight decay", low=0.0)
-    classes: str = setting("all", "train on all classes, or on the first half (base)", choices=("all", "base"))
+    final_lr: float = setting(0.0, "where the cosine of every step ends", low=0.0)
+    average: str = setting(
+        "none",
+        "weights of all epochs, averaged: alike, or by a bell over the epochs (--average-peak, --average-width)",
+        choices=("none", "uniform", "gaussian"),
+    )
+    average_peak: float = setting(15.0, "epoch that counts most", low=0.0)
+    average_width: float = setting(1.0, "standard deviation of that bell, in epochs", low=0.01)
+    crop: float = setting(0.5, "smallest share of a picture that a random crop keeps", low=0.01, high=1.0)
+    views: int = setting(1, "random views of each image in a batch", low=1)
+    clean_view: bool = setting(False, "and one more, as evaluation sees it")
     fixed_views: int = setting(
         0,
-        "keep the trunk's states for so many fixed views of each image (in --states) and train on these: cheaper, "
-        "not the same as fresh crops; 0: fresh crops",
+        "train on so many fixed views of each image, whose constant states are kept (in --states, or in memory): "
+        "cheaper, not the same as fresh crops; 0: fresh crops",
         low=0,
     )
     workers: int = setting(2, "processes that decode images", low=0)
@@ -59,8 +74,16 @@ class TrainConfig(Config):
     tensorboard: bool = setting(False, "also write TensorBoard logs (needs the tensorboard package)")
 
 
-def learning_rate(config: TrainConfig, epoch: int) -> float:
-    """Of an epoch, counted from 0, as a share of the full rate: CoOp's constant warm-up, then its cosine."""
+def learning_rate(config: TrainConfig, epochs: int, epoch: int, step: int = 0, steps: int = 1) -> float:
+    """Of a step (from 0, of `steps` in the epoch, from 0), as a share of the full rate.
+
+    By epoch: CoOp's constant warm-up, then its cosine, which keeps the period of all epochs and so never reaches zero.
+    """
+    if not config.lr:
+        return 0.0
+    if config.schedule == "step":
+        end = config.final_lr / config.lr
+        return end + (1 - end) * 0.5 * (1 + math.cos(math.pi * (epoch * steps + step) / (epochs * steps)))
     if epoch < config.warmup_epochs:
-        return config.warmup_lr / config.lr if config.lr else 0.0
-    return 0.5 * (1 + math.cos(math.pi * (epoch - config.warmup_epochs) / config.epochs))
+        return config.warmup_lr / config.lr
+    return 0.5 * (1 + math.cos(math.pi * (epoch - config.warmup_epochs) / epochs))

@@ -3,44 +3,43 @@
 import json
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
 from dear.data.loading import from_workers
 from dear.errors import DearError
 from dear.files import write_text
+from dear.methods.base import Method
 from dear.runtime import autocast, gradient_scaler, pick_precision
+from dear.training.averaging import WeightAverage
 from dear.training.checkpoint import load_checkpoint, save_checkpoint
 from dear.training.config import TrainConfig, learning_rate
 
 CHECKPOINT, METRICS = "checkpoint.safetensors", "metrics.jsonl"
 
 
+class Epoch(Protocol):
+    """Batches of images (pixels, or what was kept of them) and labels."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Any: ...
+
+
 class Epochs(Protocol):
-    """Batches of images (pixels, or what was kept of them) and labels, for any epoch."""
-
-    def epoch(self, number: int) -> Iterable[tuple[Any, Tensor]]: ...
-
-
-class Trainable(Protocol):
-    """What a method must offer to be trained; `nn.Module` gives the rest."""
-
-    def trunk(self, images: Any) -> Any: ...
-
-    def loss(self, entry: Any, labels: Tensor) -> tuple[Tensor, dict[str, Tensor], Tensor]: ...
-
-    def fusion_weights(self) -> Tensor: ...
+    def epoch(self, number: int) -> Epoch: ...
 
 
 def fit(
-    model: Any,
+    model: Method,
     data: Epochs,
     config: TrainConfig,
+    epochs: int,
     out: Path,
     validate: Callable[[], float] | None = None,
 ) -> None:
@@ -51,59 +50,72 @@ def fit(
     """
     device = model.backbone.device
     dtype = pick_precision(config.precision, device)
-    optimizer = torch.optim.AdamW(_parameter_groups(model, config), weight_decay=config.weight_decay)
+    optimizer = make_optimizer(model, config)
+    full_rates = [group["lr"] for group in optimizer.param_groups]
     scaler = gradient_scaler(device, dtype)
-    done = load_checkpoint(out / CHECKPOINT, model, optimizer, scaler) if (out / CHECKPOINT).exists() else 0
+    average = WeightAverage(model, config, epochs) if config.average != "none" else None
+    sums = average.sums if average else {}
+    there = (out / CHECKPOINT).exists()
+    done = load_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums) if there else 0
     lines = _finished_lines(out / METRICS, done)
     board = _tensorboard(out) if config.tensorboard else None
     model.train()
-    for epoch in range(done, config.epochs):
-        share = learning_rate(config, epoch)
-        for group in optimizer.param_groups:
-            group["lr"] = group["full_lr"] * share
-        began, seen, right, sums = time.perf_counter(), 0, 0, {"loss": 0.0}
-        with tqdm(data.epoch(epoch), desc=f"epoch {epoch + 1}/{config.epochs}", unit="step", disable=None) as steps:
-            for images, labels in from_workers(steps):
+    for epoch in range(done, epochs):
+        torch.manual_seed(hash((config.seed, epoch)))  # dropout, by the epoch alone
+        batches = data.epoch(epoch)
+        began, seen, right, share = time.perf_counter(), 0, 0.0, 0.0
+        sum_of = {"loss": 0.0}
+        with tqdm(batches, desc=f"epoch {epoch + 1}/{epochs}", unit="step", disable=None) as steps:
+            for step, (images, labels) in enumerate(from_workers(steps)):
+                share = learning_rate(config, epochs, epoch, step, len(batches))
+                for group, rate in zip(optimizer.param_groups, full_rates, strict=True):
+                    group["lr"] = rate * share
                 images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
                 with autocast(device, dtype):
-                    loss, parts, logits = model.loss(model.trunk(images), labels)
-                _refuse_nan(loss, epoch, out, done=epoch)
+                    loss = model.loss(model.trunk(images), labels)
+                _refuse_nan(loss.total, epoch, out, done=epoch)
                 optimizer.zero_grad(set_to_none=True)
-                scaler.scale(loss).backward()
+                model.backward(loss, scaler.scale)
                 scaler.step(optimizer)
                 scaler.update()
                 seen += len(labels)
-                right += int((logits.argmax(-1) == labels).sum())
-                for name, value in {"loss": loss, **parts}.items():
-                    sums[name] = sums.get(name, 0.0) + value.item() * len(labels)
-                rate = seen / (time.perf_counter() - began)
+                answers = loss.logits.argmax(-1).view(-1, len(labels))  # of each view
+                right += int((answers == labels).sum()) / len(answers)
+                for name, value in {"loss": loss.total, **loss.parts}.items():
+                    sum_of[name] = sum_of.get(name, 0.0) + value.item() * len(labels)
+                images_per_second = seen / (time.perf_counter() - began)
                 steps.set_postfix(
-                    loss=f"{sums['loss'] / seen:.3f}", acc=f"{100 * right / seen:.1f}", lr=f"{config.lr * share:.1e}",
-                    cls=f"{model.fusion_weights()[0].item():.2f}", img_s=f"{rate:.1f}",
+                    loss=f"{sum_of['loss'] / seen:.3f}", acc=f"{100 * right / seen:.1f}",
+                    lr=f"{config.lr * share:.1e}", img_s=f"{images_per_second:.1f}",
                 )  # fmt: skip
+        if average:
+            average.add(model, epoch)
         record: dict[str, Any] = {"epoch": epoch + 1, "lr": config.lr * share}
-        record |= {name: total / seen for name, total in sums.items()}
-        record |= {"accuracy": 100 * right / seen, "fusion": model.fusion_weights().tolist(), "images_per_second": rate}
+        record |= {name: total / seen for name, total in sum_of.items()}
+        record |= {"accuracy": 100 * right / seen, "images_per_second": images_per_second}
+        if len(model.components) > 1:
+            record["fusion"] = model.fusion_weights().tolist()
         if validate is not None:
             record["validation"] = validate()
+            model.train()
         lines.append(json.dumps(record))
         write_text(out / METRICS, "\n".join(lines) + "\n")
-        save_checkpoint(out / CHECKPOINT, model, optimizer, scaler, epoch + 1)
+        save_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums, epoch + 1)
         if board is not None:
             for name, value in record.items():
                 if isinstance(value, float):
                     board.add_scalar(name, value, epoch + 1)
+    if average:
+        average.put_into(model)
     model.eval()
 
 
-def _parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
-    """The fusion scalars may learn at a rate of their own: there are few, and AdamW moves each by about the
-    sum of the rates at most, so on a small set their start would otherwise be the fusion."""
-    named = dict(model.named_parameters())
-    fusion = [named.pop("fusion")] if "fusion" in named else []
-    own_rate = config.lr if config.fusion_lr is None else config.fusion_lr
-    groups = [{"params": list(named.values()), "full_lr": config.lr}, {"params": fusion, "full_lr": own_rate}]
-    return [group for group in groups if group["params"]]
+def make_optimizer(model: Method, config: TrainConfig) -> torch.optim.Optimizer:
+    groups, decay = model.parameter_groups(config.lr), config.weight_decay
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(groups, config.lr, momentum=config.momentum, weight_decay=decay)
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    return kind(groups, config.lr, eps=config.eps, weight_decay=decay)
 
 
 def _refuse_nan(loss: Tensor, epoch: int, out: Path, done: int) -> None:

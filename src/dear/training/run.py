@@ -3,29 +3,26 @@
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from dear.adapter import save_adapter
 from dear.backbone import load_backbone
+from dear.config import Config
 from dear.data.check import check_before_training
 from dear.data.dataset import Dataset, Example, ImageFile
-from dear.data.loading import evaluation_batches
 from dear.data.resolve import resolve_dataset
 from dear.errors import DearError
-from dear.evaluation.metrics import accuracy, harmonic_mean
 from dear.files import read_json, write_json
-from dear.methods.config import DearConfig
-from dear.methods.dear import Dear
-from dear.runtime import pick_device, seed_everything
+from dear.methods.base import Method
+from dear.methods.registry import find_method
+from dear.metrics import harmonic_mean
+from dear.runtime import pick_device
+from dear.training.adapt import adapt, evaluate
 from dear.training.config import RunConfig, TrainConfig
-from dear.training.loop import fit
-from dear.training.roles import pick_roles
-from dear.training.states import training_data
+from dear.training.images import ImageSource
 
 
 def train_run(
     run: RunConfig,
-    method: DearConfig,
+    method: Config,
     train: TrainConfig,
     out: Path,
     resume: bool = False,
@@ -38,45 +35,35 @@ def train_run(
     dataset = dataset.few_shot(train.shots, train.seed)
     check_before_training(dataset, train.shots)
     trained = dataset.base() if train.classes == "base" else dataset
-    backbone = load_backbone(run.model, run.pretrained, device=pick_device(train.device))
-    seed_everything(train.seed)
-    model = Dear(backbone, pick_roles(run, train.seed), method)
-    write_json(out / "config.json", config)  # only now: what could not start leaves no folder behind
-    write_json(out / "few_shot.json", {"train": _listed(trained.train), "val": _listed(trained.val)})
-    model.set_prompts(trained.prompts)
-    data = training_data(trained.train, backbone, model.first_layer, train, states)
-    validate = (lambda: evaluate(model, trained.val, "validation")) if run.validate and trained.val else None
-    fit(model, data, train, out, validate)
-    save_adapter(out, model, trained.classes, trained.template)
-    result = test_accuracies(model, dataset, train.classes)
+    source = ImageSource(
+        load_backbone(run.model, run.pretrained, device=pick_device(train.device)), states, train.workers
+    )
+
+    def started() -> None:  # what could not start leaves no folder behind
+        write_json(out / "config.json", config)
+        write_json(out / "few_shot.json", {"train": _listed(trained.train), "val": _listed(trained.val)})
+
+    model = adapt(find_method(run.method), method, trained, train, source, out, started, run.validate)
+    save_adapter(out, run.method, model, trained.template)
+    result = test_accuracies(model, dataset, train.classes, source)
     write_json(out / "test.json", result)
     return result
 
 
-def test_accuracies(model: Dear, dataset: Dataset, classes: str) -> dict[str, float]:
-    """{"all": ...}, or, after training on the base classes, base, novel and their harmonic mean."""
-    if classes == "all":
-        model.set_prompts(dataset.prompts)
-        return {"all": evaluate(model, dataset.test, "test")}
+def test_accuracies(model: Method, dataset: Dataset, classes: str, source: ImageSource) -> dict[str, float]:
+    """{"all": ...}, or, after training on the base classes, base, novel and their harmonic mean.
+
+    What a method cannot answer (a linear probe has no novel classes) is left out.
+    """
+    halves = {"base": dataset.base(), "novel": dataset.novel()} if classes == "base" else {"all": dataset}
     result = {}
-    for name, half in (("base", dataset.base()), ("novel", dataset.novel())):
-        model.set_prompts(half.prompts)
-        result[name] = evaluate(model, half.test, f"test, {name}")
-    return {**result, "hm": harmonic_mean(result["base"], result["novel"])}
-
-
-@torch.no_grad()
-def evaluate(model: Dear, examples: tuple[Example, ...], title: str, inference: str = "fusion") -> float:
-    """Accuracy (%) over examples of the classes last given to `set_prompts`."""
-    if not examples:
-        raise DearError(f"There are no images for {title}: add some, or give a dataset with a test split.")
-    backbone, text = model.backbone, model.text_features()
-    scores, labels = [], []
-    for pixels, label in evaluation_batches(examples, backbone.preprocess, title):
-        features = model.image_features(model.trunk(pixels.to(backbone.device)))
-        scores.append(model.logits(features, text, inference).cpu())
-        labels.append(label)
-    return accuracy(torch.cat(scores), torch.cat(labels))
+    for name, part in halves.items():
+        if model.can_answer(part.classes):
+            model.set_classes(part.classes, part.template)
+            result[name] = evaluate(model, part.test, source, f"test, {name}")
+    if len(result) == 2:
+        result["hm"] = harmonic_mean(result["base"], result["novel"])
+    return result
 
 
 def _check_folder(out: Path, config: dict[str, Any], resume: bool) -> None:

@@ -17,33 +17,39 @@ from tqdm import tqdm
 
 from dear.backbone import Backbone
 from dear.backbone.image import TrunkStates
-from dear.data.augment import TrainingData, epoch_order, training_view
+from dear.data.augment import Batches, training_view
 from dear.data.dataset import Example, ImageFile, Picture
 from dear.data.loading import from_workers
-from dear.errors import DearError
 from dear.files import atomic_path
-from dear.training.config import TrainConfig
 
 _BATCH = 16
 
 
 class StateStore:
-    """States before `first_layer`, one file for each picture and view, under `folder`. Safe to share and to kill."""
+    """States before `first_layer`, one file for each picture and view, under `folder`. Safe to share and to kill.
 
-    def __init__(self, folder: Path, backbone: Backbone, first_layer: int, workers: int = 2) -> None:
-        self.backbone, self.first_layer, self.workers = backbone, first_layer, workers
+    Without a folder they are kept in memory. Behind the last layer there is only CLS to keep.
+    """
+
+    def __init__(
+        self, folder: Path | None, backbone: Backbone, first_layer: int, workers: int = 2, crop: float = 0.5
+    ) -> None:
+        self.backbone, self.first_layer, self.workers, self.crop = backbone, first_layer, workers, crop
         seen_as = f"{backbone.identity.weights}{backbone.image.image_size}{backbone.mean}{backbone.std}"
-        self.folder = folder / f"{hashlib.sha256(seen_as.encode()).hexdigest()[:12]}-layer-{first_layer}"
+        self.folder = Path(f"{hashlib.sha256(seen_as.encode()).hexdigest()[:12]}-layer-{first_layer}")
+        self._memory: dict[Path, dict[str, Tensor]] | None = {} if folder is None else None
+        if folder is not None:
+            self.folder = folder / self.folder
         self._keys: dict[Picture, str] = {}
 
     def prepare(self, examples: Sequence[Example], view: int | None, title: str) -> None:
         """Computes what is not there yet. `view` is the number of a fixed training view; None: as in evaluation."""
         missing = {self._path(e.picture, view): e.picture for e in examples}
-        missing = {path: picture for path, picture in missing.items() if not path.exists()}
+        missing = {path: picture for path, picture in missing.items() if not self._there(path)}
         if not missing:
             return
         paths = list(missing)
-        transform = self.backbone.preprocess if view is None else training_view(self.backbone)
+        transform = self.backbone.preprocess if view is None else training_view(self.backbone, self.crop)
         loader = DataLoader(
             _Seeded(list(missing.values()), [p.stem for p in paths], transform), _BATCH, num_workers=self.workers
         )
@@ -52,13 +58,13 @@ class StateStore:
             for pixels in from_workers(loader):
                 for states, cls in zip(*self._compute(pixels.to(self.backbone.device)), strict=True):
                     kept = states if view is None else states.half()
-                    with atomic_path(next(done)) as temporary:
-                        save_file({"states": kept.cpu().contiguous(), "cls": cls.cpu().contiguous()}, temporary)
+                    self._write(next(done), {"states": kept.cpu().contiguous(), "cls": cls.cpu().contiguous()})
                 bar.update(len(pixels))
 
     def read(self, examples: Sequence[Example], view: int | None = None) -> TrunkStates:
         """Of examples that `prepare` has seen."""
-        found = [load_file(self._path(e.picture, view)) for e in examples]
+        paths = [self._path(e.picture, view) for e in examples]
+        found = [load_file(path) if self._memory is None else self._memory[path] for path in paths]
         return TrunkStates(torch.stack([f["states"] for f in found]), torch.stack([f["cls"] for f in found]))
 
     def batches(self, examples: Sequence[Example], title: str, batch: int = 64) -> Iterator[tuple[TrunkStates, Tensor]]:
@@ -67,12 +73,25 @@ class StateStore:
         with tqdm(total=len(examples), desc=title, unit="image", leave=False, disable=None) as bar:
             for start in range(0, len(examples), batch):
                 part = examples[start : start + batch]
-                yield self.read(part), torch.tensor([e.label for e in part])
+                yield self.read(part), _labels(part)
                 bar.update(len(part))
+
+    def _there(self, path: Path) -> bool:
+        return path.exists() if self._memory is None else path in self._memory
+
+    def _write(self, path: Path, kept: dict[str, Tensor]) -> None:
+        if self._memory is not None:
+            self._memory[path] = {name: value.clone() for name, value in kept.items()}  # not a view of the batch
+            return
+        with atomic_path(path) as temporary:
+            save_file(kept, temporary)
 
     @torch.no_grad()
     def _compute(self, pixels: Tensor) -> TrunkStates:
         tower = self.backbone.image
+        if self.first_layer > tower.layers:
+            cls = tower.read_cls(tower.enter(tower.embed(pixels), 1))
+            return TrunkStates(cls[:, None], cls)
         states = tower.trunk(pixels, self.first_layer - 1)
         entry = tower.enter(states, self.first_layer, only_cls=self.first_layer == tower.layers)
         return TrunkStates(states, tower.read_cls(entry))
@@ -82,46 +101,53 @@ class StateStore:
             content = picture.path.read_bytes() if isinstance(picture, ImageFile) else repr(picture).encode()
             self._keys[picture] = hashlib.sha256(content).hexdigest()[:32]
         key = self._keys[picture]
-        return self.folder / key[:2] / f"{key}-{'eval' if view is None else view}.safetensors"
+        # The crops of a view depend on their smallest share; 0.5 is the usual one.
+        name = "eval" if view is None else str(view) if self.crop == 0.5 else f"{view}-crop-{self.crop:g}"
+        return self.folder / key[:2] / f"{key}-{name}.safetensors"
 
 
 class KeptViews:
-    """Shuffled batches of kept views, in the place of `TrainingData`: epoch e sees view e mod `views` of each image."""
+    """Batches of kept views, in the place of `TrainingData`: each epoch takes the next of the `fixed` ones."""
 
-    def __init__(self, examples: Sequence[Example], store: StateStore, views: int, seed: int, batch: int) -> None:
-        self.examples, self.store, self.views, self.seed, self.batch = examples, store, views, seed, batch
-        for view in range(views):
-            store.prepare(examples, view, f"view {view + 1} of {views}")
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        store: StateStore,
+        batches: Batches,
+        fixed: int,
+        views: int = 1,
+        clean_view: bool = False,
+    ) -> None:
+        self.examples, self.store, self.batches = examples, store, batches
+        self.fixed, self.views, self.clean_view = fixed, views, clean_view
+        for view in range(fixed):
+            store.prepare(examples, view, f"view {view + 1} of {fixed}")
+        if clean_view:
+            store.prepare(examples, None, "clean view")
 
     def epoch(self, number: int) -> "_KeptEpoch":
         return _KeptEpoch(self, number)
 
 
-def training_data(
-    examples: Sequence[Example], backbone: Backbone, first_layer: int, train: TrainConfig, states: Path | None
-) -> TrainingData | KeptViews:
-    """Fresh views in every epoch; or, with `train.fixed_views`, so many fixed ones, their states kept in `states`."""
-    if not train.fixed_views:
-        return TrainingData(examples, backbone, train.seed, train.batch, train.workers)
-    if states is None:
-        raise DearError("--fixed-views needs a folder for the states of its views: add --states FOLDER.")
-    store = StateStore(states, backbone, first_layer, train.workers)
-    return KeptViews(examples, store, train.fixed_views, train.seed, train.batch)
-
-
 class _KeptEpoch:
     def __init__(self, data: KeptViews, number: int) -> None:
-        self.data, self.number = data, number
+        self.data, self.batches = data, data.batches.of_epoch(number)
+        self.shown: list[int | None] = [(number * data.views + view) % data.fixed for view in range(data.views)]
+        if data.clean_view:
+            self.shown.append(None)
 
     def __len__(self) -> int:
-        return -(-len(self.data.examples) // self.data.batch)
+        return len(self.batches)
 
     def __iter__(self) -> Iterator[tuple[TrunkStates, Tensor]]:
-        data = self.data
-        order = epoch_order(len(data.examples), data.seed, self.number)
-        for start in range(0, len(order), data.batch):
-            part = [data.examples[i] for i in order[start : start + data.batch]]
-            yield data.store.read(part, self.number % data.views), torch.tensor([e.label for e in part])
+        for batch in self.batches:
+            part = [self.data.examples[i] for i in batch]
+            states = [self.data.store.read(part, view) for view in self.shown]
+            yield TrunkStates(*(torch.cat(pair) for pair in zip(*states, strict=True))), _labels(part)
+
+
+def _labels(examples: Sequence[Example]) -> Tensor:
+    return torch.tensor([e.label for e in examples])
 
 
 class _Seeded(TorchDataset):

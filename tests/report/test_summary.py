@@ -5,11 +5,11 @@ from statistics import fmean, stdev
 
 import pytest
 
-from dear.evaluation.metrics import harmonic_mean
-from dear.evaluation.paper import base_to_novel_table, paper_name, transfer_table
-from dear.evaluation.report_ablations import ablations
-from dear.evaluation.results import Cell, Evaluation, Variant
-from dear.evaluation.summary import (
+from dear.metrics import harmonic_mean
+from dear.report.ablations import ablations
+from dear.report.paper import base_to_novel_table, paper_name, transfer_table
+from dear.report.results import Cell, Evaluation, Variant
+from dear.report.summary import (
     HM,
     Stat,
     average,

@@ -9,14 +9,14 @@ from html import escape
 from pathlib import Path
 
 from dear.errors import DearError
-from dear.evaluation.report_details import detail_chapters
-from dear.evaluation.report_figures import Picture, pictures
-from dear.evaluation.report_notes import notes_html
-from dear.evaluation.report_retrieval import retrieval_chapters
-from dear.evaluation.report_tables import AVERAGE, Block, Chapter, main_chapters
-from dear.evaluation.results import Cell, read_cells
-from dear.evaluation.summary import Stat
 from dear.files import atomic_path, write_text
+from dear.report.details import detail_chapters
+from dear.report.figures import Picture, pictures
+from dear.report.notes import notes_html
+from dear.report.results import Cell, read_cells
+from dear.report.retrieval import retrieval_chapters
+from dear.report.summary import Stat
+from dear.report.tables import AVERAGE, Block, Chapter, main_chapters
 from dear.tables import Table
 from dear.version import __version__
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dear.evaluation.results import BASE_TO_NOVEL, FEW_SHOT, Cell, Variant
-from dear.evaluation.summary import ALL, HM, TARGETS, Difference, Series, differences_in, paired_difference, series
+from dear.report.results import BASE_TO_NOVEL, FEW_SHOT, Cell, Variant
+from dear.report.summary import ALL, HM, TARGETS, Difference, Series, differences_in, paired_difference, series
 
 
 @dataclass(frozen=True)

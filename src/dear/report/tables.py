@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dear.evaluation.paper import base_to_novel_table, transfer_table
-from dear.evaluation.report_ablations import Ablation, ablations
-from dear.evaluation.results import BASE_TO_NOVEL, CROSS_DATASET, DOMAIN, FEW_SHOT, PROTOCOLS, Cell, to_cells
-from dear.evaluation.summary import (
+from dear.report.ablations import Ablation, ablations
+from dear.report.paper import base_to_novel_table, transfer_table
+from dear.report.results import BASE_TO_NOVEL, CROSS_DATASET, DOMAIN, FEW_SHOT, PROTOCOLS, Cell, to_cells
+from dear.report.summary import (
     HM,
     TARGETS,
     Series,

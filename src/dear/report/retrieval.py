@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from dear.errors import DearError
-from dear.evaluation.report_tables import Block, Chapter
 from dear.files import read_json
+from dear.report.tables import Block, Chapter
 from dear.tables import Table
 
 

@@ -12,9 +12,9 @@ from PIL import Image
 
 from dear.cli import main
 from dear.errors import DearError
-from dear.evaluation.report_notes import notes_html
-from dear.evaluation.report_tables import ablation_tables, main_tables
-from dear.evaluation.results import read_cells, to_cells
+from dear.report.notes import notes_html
+from dear.report.results import read_cells, to_cells
+from dear.report.tables import ablation_tables, main_tables
 
 ODD = "R&D <i>50%</i>_off"
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dear.evaluation.metrics import bootstrap_interval, calibration_error, confusions, evaluation, harmonic_mean
+from dear.metrics import bootstrap_interval, calibration_error, confusions, evaluation, harmonic_mean
 
 
 def test_harmonic_mean_recomputes_what_the_paper_misprints() -> None:

@@ -9,9 +9,9 @@ from statistics import fmean
 from typing import Any
 
 from dear.data.known import KNOWN
-from dear.evaluation.metrics import harmonic_mean
-from dear.evaluation.results import CROSS_DATASET
-from dear.evaluation.summary import Stat
+from dear.metrics import harmonic_mean
+from dear.report.results import CROSS_DATASET
+from dear.report.summary import Stat
 from dear.tables import Table
 
 _RESULTS = Path(__file__).parent / "assets" / "paper_results.json"

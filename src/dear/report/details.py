@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
-from dear.evaluation.report_tables import TITLES, Block, Chapter, main_cells, on_split
-from dear.evaluation.results import BASE_TO_NOVEL, FEW_SHOT, PROTOCOLS, Cell, show_value
-from dear.evaluation.summary import ALL, Stat, labels, pick, stat
+from dear.report.results import BASE_TO_NOVEL, FEW_SHOT, PROTOCOLS, Cell, show_value
+from dear.report.summary import ALL, Stat, labels, pick, stat
+from dear.report.tables import TITLES, Block, Chapter, main_cells, on_split
 from dear.tables import Table
 
 _PARTS = {BASE_TO_NOVEL: ("base", "novel"), FEW_SHOT: (ALL,)}

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dear.evaluation.report_ablations import Ablation, ablations
-from dear.evaluation.report_tables import AVERAGE, TITLES, main_cells, on_split
-from dear.evaluation.results import BASE_TO_NOVEL, FEW_SHOT, PROTOCOLS, Cell
-from dear.evaluation.summary import HM, Series, Stat, average, complete_datasets, labels, series
+from dear.report.ablations import Ablation, ablations
+from dear.report.results import BASE_TO_NOVEL, FEW_SHOT, PROTOCOLS, Cell
+from dear.report.summary import HM, Series, Stat, average, complete_datasets, labels, series
+from dear.report.tables import AVERAGE, TITLES, main_cells, on_split
 
 _INK, _SOFT, _LINE = "#23262b", "#6a6f78", "#dddbd4"
 _DEAR = "#d1495b"

@@ -7,8 +7,8 @@ from itertools import product
 from statistics import fmean, stdev
 from typing import Any
 
-from dear.evaluation.metrics import harmonic_mean
-from dear.evaluation.results import BASE_TO_NOVEL, FEW_SHOT, Cell, Evaluation, show_value
+from dear.metrics import harmonic_mean
+from dear.report.results import BASE_TO_NOVEL, FEW_SHOT, Cell, Evaluation, show_value
 
 HM, ALL, TARGETS = "HM", "all", "targets"
 _BACKBONE = ("model", "pretrained")

@@ -1,0 +1,7 @@
+"""python -m dear, which is what torchrun starts."""
+
+import sys
+
+from dear.cli import main
+
+sys.exit(main())

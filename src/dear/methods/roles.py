@@ -1,0 +1,66 @@
+"""Which role map a method uses: the one that was asked for, changed as an ablation wants it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dear.backbone import MINI
+from dear.config import Config, setting
+from dear.errors import DearError
+from dear.roles.entropy import CORE_3, CORE_5, CORE_7, rejudge, with_core
+from dear.roles.rolemap import RoleMap
+
+if TYPE_CHECKING:
+    from dear.methods.base import Method
+
+_CORES = {3: CORE_3, 5: CORE_5, 7: CORE_7}
+
+
+@dataclass(frozen=True)
+class RoleSettings(Config):
+    """Roles of heads."""
+
+    roles: str = setting("auto", "role map: a file of `dear roles`, or paper, dear-mini; auto: the one that fits")
+    role_strategy: str = setting(
+        "as_found",
+        "for ablations: replace the roles by all_mixed, all_generalization, or a shuffle",
+        choices=("as_found", "all_mixed", "all_generalization", "shuffled"),
+    )
+    shuffle_seed: int = setting(1, "seed of that shuffle", low=0)
+    role_quantile: float | None = setting(
+        None, "for ablations: judge the heads again with this share at either end of the entropy", low=0.01, high=0.5
+    )
+    attributes: int | None = setting(None, "for ablations: 3, 5 or 7 core attributes; default: those of the role map")
+
+
+def pick_roles(config: RoleSettings, model: str, pretrained: str | None) -> RoleMap:
+    roles = find_roles(config.roles, model, pretrained)
+    if config.role_quantile is not None:
+        roles = rejudge(roles, config.role_quantile)
+    if config.attributes is not None:
+        if config.attributes not in _CORES:
+            raise DearError(f"--attributes must be 3, 5 or 7, not {config.attributes}.")
+        roles = with_core(roles, _CORES[config.attributes])
+    if config.role_strategy == "shuffled":
+        return roles.shuffled(config.shuffle_seed)
+    return roles if config.role_strategy == "as_found" else getattr(roles, config.role_strategy)()
+
+
+def roles_of(method: "Method") -> RoleMap:
+    """What its heads do: by the method's own map, or by the one that comes with its backbone."""
+    backbone = method.backbone
+    return method.roles or find_roles("auto", backbone.name, backbone.pretrained)
+
+
+def find_roles(name: str, model: str, pretrained: str | None) -> RoleMap:
+    """A map by its file or name; "auto": the one that comes with the package for this backbone."""
+    if name != "auto":
+        return RoleMap.load(name) if Path(name).is_file() else RoleMap.preset(name)
+    if model == MINI:
+        return RoleMap.preset(MINI)
+    if model.startswith("ViT-B-16") and pretrained == "openai":
+        return RoleMap.preset("paper")
+    raise DearError(
+        f"There is no ready role map for {model}: make one with `dear roles`, or give --roles paper if it is "
+        "OpenAI's ViT-B/16."
+    )

@@ -1,0 +1,45 @@
+"""CLIP as it is: the class feature against the text features of the classes."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dear.methods.base import Method, Texts
+
+ENSEMBLE = (
+    "itap of a {}.",
+    "a bad photo of the {}.",
+    "a origami {}.",
+    "a photo of the large {}.",
+    "a {} in a video game.",
+    "art of the {}.",
+    "a photo of the small {}.",
+)
+"""The seven templates that CLIP's authors chose for ImageNet, as in Tip-Adapter and many others."""
+
+
+class ZeroShot(Method):
+    """All of its answers are frozen CLIP's."""
+
+
+class ZeroShotEnsemble(Method):
+    """The text feature of a class is the mean over the dataset's own template and CLIP's seven for ImageNet."""
+
+    def read(self, names: Sequence[str], template: str) -> Texts:
+        texts = super().read(names, template)
+        return texts._replace(frozen=ensemble(self, names, (template, *ENSEMBLE)))
+
+
+@torch.no_grad()
+def ensemble(method: Method, names: Sequence[str], templates: Sequence[str], normalised: bool = True) -> Tensor:
+    """Frozen text features averaged over templates, normalised, [names, dim].
+
+    `normalised`: each template's feature before they are averaged, as CLIP does; else only their mean, as PromptSRC.
+    """
+    text = method.backbone.text
+    found = [text.encode([template.format(name) for name in names]) for template in templates]
+    if normalised:
+        found = [F.normalize(features, dim=-1) for features in found]
+    return F.normalize(torch.stack(found).mean(0), dim=-1)

@@ -1,0 +1,77 @@
+"""From settings to an adapted model, and from a model to its answers: the one road of train, bench and demo."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dear.config import Config
+from dear.data.dataset import Dataset, Example
+from dear.errors import DearError
+from dear.methods.base import Method
+from dear.metrics import accuracy
+from dear.runtime import seed_everything
+from dear.training.config import TrainConfig
+from dear.training.images import ImageSource, ShownImages
+from dear.training.loop import fit
+
+
+def adapt(
+    kind: type[Method],
+    config: Config,
+    data: Dataset,
+    train: TrainConfig,
+    source: ImageSource,
+    out: Path,
+    started: Callable[[], None] = lambda: None,
+    validate: bool = False,
+) -> Method:
+    """A method on the few-shot images and classes of `data`; `out` holds its checkpoint, from which it goes on.
+
+    `started` is called when nothing can be wrong with the settings any more, before the long work.
+    """
+    seed_everything(train.seed)
+    model = kind(source.backbone, config)
+    model.set_classes(data.classes, data.template)
+    started()
+    model.look(ShownImages(data, source, model.first_layer))
+    epochs = train.epochs if train.images_seen is None else max(1, round(train.images_seen / len(data.train)))
+    if epochs and any(p.requires_grad for p in model.parameters()):
+
+        def measure() -> float:
+            return evaluate(model, data.val, source, "validation")
+
+        fit(
+            model,
+            source.training(data.train, model.first_layer, train),
+            train,
+            epochs,
+            out,
+            measure if validate and data.val else None,
+        )
+    return model.eval()
+
+
+@torch.no_grad()
+def answers(
+    model: Method, examples: Sequence[Example], source: ImageSource, title: str, inferences: Sequence[str] = ()
+) -> dict[str, Tensor]:
+    """For each way of inference the logits [images, classes] over the classes last given to `set_classes`."""
+    model.eval()
+    text = model.text_features()
+    found: dict[str, list[Tensor]] = {name: [] for name in inferences or model.inferences}
+    for images, _ in source.evaluation(examples, model.first_layer, title):
+        features = model.image_features(model.trunk(images))
+        for name, parts in found.items():
+            parts.append(model.logits(features, text, name).cpu())
+    return {name: torch.cat(parts) for name, parts in found.items()}
+
+
+def evaluate(model: Method, examples: Sequence[Example], source: ImageSource, title: str) -> float:
+    """Accuracy (%) over examples of the classes last given to `set_classes`, by the usual inference."""
+    if not examples:
+        raise DearError(f"There are no images for {title}: add some, or give a dataset with a test split.")
+    usual = model.inferences[0]
+    labels = torch.tensor([e.label for e in examples])
+    return accuracy(answers(model, examples, source, title, [usual])[usual], labels)

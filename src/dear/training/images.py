@@ -1,0 +1,81 @@
+"""Where a method's images come from: decoded anew, or kept behind the layers that nothing learned reaches."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dear.backbone import Backbone
+from dear.backbone.image import TrunkStates
+from dear.data.augment import Batches, TrainingData
+from dear.data.dataset import Dataset, Example, Picture
+from dear.data.loading import evaluation_batches
+from dear.methods.base import Images
+from dear.training.config import TrainConfig
+from dear.training.states import KeptViews, StateStore
+
+
+class ImageSource:
+    """Of one backbone. `states` is a folder where trunk states are kept between runs; None: nothing is kept on disk."""
+
+    def __init__(self, backbone: Backbone, states: Path | None = None, workers: int = 2) -> None:
+        self.backbone, self.states, self.workers = backbone, states, workers
+        self._cls: dict[Picture, Tensor] = {}  # CLS behind the untouched tower: small, and asked for by many methods
+
+    def evaluation(
+        self, examples: Sequence[Example], first_layer: int, title: str, batch: int = 64
+    ) -> Iterator[tuple[Images, Tensor]]:
+        """Images as evaluation sees them, before or behind the trunk, whichever is at hand, and labels, in order."""
+        if first_layer > self.backbone.image.layers:
+            yield from self._behind(examples, title, batch)
+            return
+        for images, labels in self._found(examples, first_layer, title, batch):
+            yield images.to(self.backbone.device), labels
+
+    def training(self, examples: Sequence[Example], first_layer: int, train: TrainConfig) -> TrainingData | KeptViews:
+        """Fresh views in every epoch; or, with `train.fixed_views`, so many fixed ones, their states kept."""
+        labels = [e.label for e in examples]
+        batches = Batches(labels, train.seed, train.batch, train.order == "one_class", train.drop_last)
+        if not train.fixed_views:
+            return TrainingData(
+                examples, self.backbone, batches, self.workers, train.crop, train.views, train.clean_view
+            )
+        store = StateStore(self.states, self.backbone, first_layer, self.workers, train.crop)
+        return KeptViews(examples, store, batches, train.fixed_views, train.views, train.clean_view)
+
+    def _found(
+        self, examples: Sequence[Example], first_layer: int, title: str, batch: int
+    ) -> Iterator[tuple[Images, Tensor]]:
+        if self.states is None:
+            return evaluation_batches(examples, self.backbone.preprocess, title, batch)
+        return StateStore(self.states, self.backbone, first_layer, self.workers).batches(examples, title, batch)
+
+    def _behind(self, examples: Sequence[Example], title: str, batch: int) -> Iterator[tuple[Images, Tensor]]:
+        tower, device = self.backbone.image, self.backbone.device
+        missing = [e for e in dict.fromkeys(examples) if e.picture not in self._cls]
+        made: list[Tensor] = []
+        with torch.no_grad():
+            for images, _ in self._found(missing, tower.layers + 1, title, batch) if missing else ():
+                if isinstance(images, TrunkStates):
+                    made += images.frozen_cls
+                else:
+                    made += tower.read_cls(tower.enter(tower.embed(images.to(device)), 1)).cpu()
+        self._cls |= {e.picture: cls for e, cls in zip(missing, made, strict=True)}
+        for start in range(0, len(examples), batch):
+            part = examples[start : start + batch]
+            cls = torch.stack([self._cls[e.picture] for e in part]).to(device)
+            yield TrunkStates(cls[:, None], cls), torch.tensor([e.label for e in part])
+
+
+class ShownImages:
+    """What a method may look at before training (`dear.methods.base.Shown`)."""
+
+    def __init__(self, data: Dataset, source: ImageSource, first_layer: int) -> None:
+        self.classes, self._data, self._source, self._first = data.classes, data, source, first_layer
+
+    def train(self) -> Iterator[tuple[Images, Tensor]]:
+        return self._source.evaluation(self._data.train, self._first, "training images")
+
+    def val(self) -> Iterator[tuple[Images, Tensor]]:
+        return self._source.evaluation(self._data.val, self._first, "validation images")
