@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 
@@ -34,18 +34,23 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.transpose(-3, -2).flatten(-2)
 
 
-def project_queries(attn: nn.MultiheadAttention, x: Tensor) -> Tensor:
+def project_queries(attn: Any, x: Tensor) -> Tensor:
     """[..., tokens, width] -> [..., heads, tokens, head_dim]."""
     width = attn.embed_dim
     bias = None if attn.in_proj_bias is None else attn.in_proj_bias[:width]
-    return split_heads(F.linear(x, attn.in_proj_weight[:width], bias), attn.num_heads)
+    queries = F.linear(x, attn.in_proj_weight[:width], bias)
+    if (term := getattr(attn, "term", None)) is not None:  # see `low_rank`
+        queries = queries + term(0, x)
+    return split_heads(queries, attn.num_heads)
 
 
-def project_keys_values(attn: nn.MultiheadAttention, x: Tensor) -> tuple[Tensor, Tensor]:
+def project_keys_values(attn: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     """[..., tokens, width] -> two of [..., heads, tokens, head_dim]."""
     width = attn.embed_dim
     bias = None if attn.in_proj_bias is None else attn.in_proj_bias[width:]
     keys, values = F.linear(x, attn.in_proj_weight[width:], bias).chunk(2, dim=-1)
+    if (term := getattr(attn, "term", None)) is not None:
+        keys, values = keys + term(1, x), values + term(2, x)
     return split_heads(keys, attn.num_heads), split_heads(values, attn.num_heads)
 
 

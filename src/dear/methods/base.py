@@ -145,19 +145,24 @@ class Method(nn.Module):
 
     # --- image -------------------------------------------------------------------------------------------
 
+    @torch.no_grad()
     def trunk(self, images: Images) -> Entry:
         """The part of the image tower that nothing learned can reach, without a graph."""
         tower, first = self.backbone.image, self.first_layer
-        with torch.no_grad():
-            if first > tower.layers:
-                if isinstance(images, TrunkStates):
-                    return tower.behind(images.frozen_cls)
-                return tower.behind(tower.read_cls(tower.enter(tower.embed(images), 1)))
-            only_cls = first == tower.layers
-            if isinstance(images, TrunkStates):
-                states = images.states.to(tower.visual.proj.dtype)
-                return tower.enter(states, first, only_cls)._replace(frozen_cls=images.frozen_cls)
-            return tower.enter(tower.trunk(images, first - 1), first, only_cls)
+        if first <= tower.layers:
+            entry = tower.enter(self.states(images), first, only_cls=first == tower.layers)
+            return entry._replace(frozen_cls=images.frozen_cls) if isinstance(images, TrunkStates) else entry
+        if isinstance(images, TrunkStates):
+            return tower.behind(images.frozen_cls)
+        return tower.behind(tower.read_cls(tower.enter(tower.embed(images), 1)))
+
+    @torch.no_grad()
+    def states(self, images: Images) -> Tensor:
+        """What layer `first_layer` gets, [batch, 1 + patches, width]."""
+        tower = self.backbone.image
+        if isinstance(images, TrunkStates):
+            return images.states.to(tower.visual.proj.dtype)
+        return tower.trunk(images, self.first_layer - 1)
 
     def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
         """The feature of each component, normalised, [batch, components, dim]."""

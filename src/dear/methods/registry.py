@@ -33,6 +33,15 @@ METHODS = {
         "Zhang et al., ECCV 2022",
         False,
     ),
+    "vpt-shallow": Listed("deep_prompts:VptShallow", "image tokens at the first layer", "Jia et al., ECCV 2022"),
+    "vpt-deep": Listed("deep_prompts:VptDeep", "image tokens, fresh ones in every layer", "Jia et al., ECCV 2022"),
+    "ivlp": Listed("deep_prompts:DeepPrompts", "tokens in the first layers of both towers", "CVPR 2023"),
+    "maple": Listed("maple:Maple", "the same, image tokens a linear function of text tokens", "CVPR 2023"),
+    "promptsrc": Listed("promptsrc:PromptSrc", "ivlp held to frozen CLIP, averaged over epochs", "ICCV 2023"),
+    "provp": Listed("provp:ProVp", "image tokens mixed between layers, and a contrast", "IJCV 2024"),
+    "mmrl": Listed("mmrl:Mmrl", "tokens from a shared space in both towers, from layer 6 on", "CVPR 2025"),
+    "mmrlpp": Listed("mmrlpp:MmrlPlus", "mmrl with shared low-rank projections, mixed tokens", "IJCV 2026"),
+    "clip-lora": Listed("clip_lora:ClipLora", "low-rank terms in all attention projections", "CVPR Workshops 2024"),
     "dear": Listed(
         "dear:Dear", "attribute tokens that heads see by their roles, in both towers from layer 9 on", "CVPR 2026"
     ),

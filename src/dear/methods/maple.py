@@ -1,0 +1,55 @@
+"""MaPLe: deep tokens in both towers, those of the image a linear function of those of the text (CVPR 2023)."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from dear.backbone import Backbone
+from dear.config import Config, setting
+from dear.methods.base import Method
+from dear.methods.deep_prompts import DASSL, WORDS, DeepPrompts, random_tokens
+
+
+@dataclass(frozen=True)
+class MapleConfig(Config):
+    """Coupled tokens."""
+
+    text_tokens: int = setting(2, f'learned tokens in the place of the first words of "{WORDS}"', low=1, high=60)
+    depth: int = setting(9, "layers of either tower with tokens of their own, from the first on", low=1, high=1000)
+    token_std: float = setting(0.02, "standard deviation of tokens that are no words at the start", low=0.0, high=10.0)
+
+
+class Maple(DeepPrompts):
+    """Text tokens P_l as in IVLP; the image tokens of layer l are W_l P_l + b_l.
+
+    The projections of layers 2.. start as copies of one draw, the first has its own. Differs from the official code:
+    all in fp32 (there half precision, partly without a master copy).
+    """
+
+    Settings = MapleConfig
+    recipe: ClassVar[Mapping[str, Any]] = {**DASSL, "lr": 0.0035, "epochs": 5, "batch": 4}
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "cross-dataset": {"depth": 3, "lr": 0.0026, "epochs": 2},
+        "domain": {"depth": 3, "lr": 0.0026, "epochs": 2},
+    }
+    config: MapleConfig  # type: ignore[assignment]
+
+    def __init__(self, backbone: Backbone, config: Config, facts: Mapping[str, Any] | None = None) -> None:
+        Method.__init__(self, backbone, config)
+        image, text, like = backbone.image, backbone.text, backbone.image.visual.proj
+        depth, count = min(self.config.depth, image.layers, text.layers), self.config.text_tokens
+        start = random_tokens(like, depth, count, text.width, self.config.token_std)
+        words = text.words(WORDS)[:count]
+        if len(words) == count:
+            start[0] = words
+        self.text_tokens = nn.Parameter(start)
+        own, deep = (nn.Linear(text.width, image.width).to(like) for _ in range(2))
+        self.couplings = nn.ModuleList([own, *(deepcopy(deep) for _ in range(depth - 1))])
+
+    def image_layers(self) -> dict[int, Tensor]:
+        coupled = [couple(tokens) for couple, tokens in zip(self.couplings, self.text_tokens, strict=True)]
+        first = self.backbone.image.visual.ln_pre(coupled[0])
+        return {1: first} | {1 + i: tokens for i, tokens in enumerate(coupled) if i}

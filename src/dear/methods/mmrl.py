@@ -1,0 +1,117 @@
+"""MMRL: tokens from one shared space in both towers, read out by a projection of their own (CVPR 2025)."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dear.backbone import Backbone, LearnedTokens
+from dear.backbone.image import Entry, Observer
+from dear.config import Config, setting
+from dear.methods.base import CLS, DECOUPLED, FUSION, Loss, Method, Texts
+from dear.methods.dear import text_layer_of
+
+ADAMW = {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 5e-4, "crop": 0.5, "drop_last": True}
+
+
+@dataclass(frozen=True)
+class MmrlConfig(Config):
+    """Representation tokens."""
+
+    first_layer: int | None = setting(
+        None, "first image layer with tokens; default: half way, 6 of 12", low=1, high=1000
+    )
+    tokens: int = setting(5, "tokens of the shared space", low=1, high=1000)
+    space: int = setting(512, "its width", low=1, high=100_000)
+    alpha: float = setting(0.7, "weight of the class feature", low=0.0, high=1.0)
+    lambda_reg: float = setting(0.5, "weight of the distance to frozen CLIP's features", low=0.0, high=1e6)
+
+
+class Mmrl(Method):
+    """Tokens of layer l are a projection F_l(R) of the shared R and replace what came out of the layer before.
+
+    z = alpha z_cls + (1 - alpha) z_tokens; L = alpha CE(z_cls) + (1 - alpha) CE(z_tokens)
+    + lambda [(1 - cos(f_cls, f0)) + (1 - cos(w, w0))]. Differs from the official code: lambda is one for all datasets
+    (there from 0.01 to 7 by dataset: `--published-constants`), and which read-out answers is not decided by knowing
+    that classes are novel: `fusion` is used throughout, `decoupled` (the class feature alone) is measured beside it.
+    """
+
+    Settings = MmrlConfig
+    recipe: ClassVar[Mapping[str, Any]] = {**ADAMW, "epochs": 10, "batch": 4}
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "few-shot": {"epochs": 50, "batch": 32},
+        "cross-dataset": {"epochs": 1, "batch": 32, "warmup_epochs": 0, "lambda_reg": 0.2},
+        "domain": {"epochs": 1, "batch": 32, "warmup_epochs": 0, "lambda_reg": 0.2},
+    }
+    inferences = (FUSION, DECOUPLED)
+    components = (CLS, "tokens")
+    config: MmrlConfig
+    beta = 1.0
+
+    def __init__(self, backbone: Backbone, config: Config, facts: Mapping[str, Any] | None = None) -> None:
+        super().__init__(backbone, config)
+        image, text, like = backbone.image, backbone.text, backbone.image.visual.proj
+        self.space = nn.Parameter(0.02 * torch.randn(self.config.tokens, self.config.space).to(like))
+        self._layers = range(self.first_layer, image.layers + 1)
+        self._text_layers = range(self.first_text_layer, text.layers + 1)
+        self._build(image.width, text.width, like)
+
+    def _build(self, image_width: int, text_width: int, like: Tensor) -> None:
+        """The projections of all layers start as copies of one draw."""
+        of_image = nn.Linear(self.config.space, image_width).to(like)
+        of_text = nn.Linear(self.config.space, text_width).to(like)
+        self.into_image = nn.ModuleList([deepcopy(of_image) for _ in self._layers])
+        self.into_text = nn.ModuleList([deepcopy(of_text) for _ in self._text_layers])
+        self.projection = nn.Parameter(torch.randn_like(like) * image_width**-0.5)
+
+    @property
+    def first_layer(self) -> int:
+        return self.config.first_layer or max(1, self.backbone.image.layers // 2)
+
+    @property
+    def first_text_layer(self) -> int:
+        return text_layer_of(self.backbone, self.first_layer)
+
+    def image_layers(self) -> dict[int, Tensor]:
+        return {layer: into(self.space) for layer, into in zip(self._layers, self.into_image, strict=True)}
+
+    def text_layers(self) -> dict[int, Tensor]:
+        return {layer: into(self.space) for layer, into in zip(self._text_layers, self.into_text, strict=True)}
+
+    def read_out(self) -> Tensor:
+        """P_r, the projection of the tokens, [width, dim]."""
+        return self.projection
+
+    def text_features(self, texts: Texts | None = None) -> Tensor:
+        text, texts = self.backbone.text, texts or self.texts
+        tokens = LearnedTokens(self.text_layers(), self.beta)
+        return F.normalize(
+            text.project(text.read_eot(texts.states, texts.prompts, self.first_text_layer, tokens)), dim=-1
+        )
+
+    def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
+        tower = self.backbone.image
+        cls, added = tower.read_with_tokens(entry, LearnedTokens(self.image_layers(), self.beta), observe=observe)
+        of_tokens = tower.visual.ln_post(added).mean(1) @ self.read_out()
+        return F.normalize(torch.stack([tower.project(cls), of_tokens], 1), dim=-1)
+
+    def fusion_weights(self) -> Tensor:
+        return torch.tensor([self.config.alpha, 1 - self.config.alpha], device=self.backbone.device)
+
+    def logits(self, features: Tensor, text: Tensor, inference: str = FUSION) -> Tensor:
+        fused = features[:, 0] if inference == DECOUPLED else self.fusion_weights().to(features) @ features
+        return self.backbone.temperature * fused @ text.T
+
+    def loss(self, entry: Entry, labels: Tensor) -> Loss:
+        features, text, alpha = self.image_features(entry), self.text_features(), self.config.alpha
+        of_cls, of_tokens = self.votes(features, text).unbind(1)
+        kept = (features[:, 0] * self.frozen_image(entry)).sum(-1).mean() + (text * self.texts.frozen).sum(-1).mean()
+        parts = {
+            "cross_entropy": alpha * F.cross_entropy(of_cls, labels) + (1 - alpha) * F.cross_entropy(of_tokens, labels),
+            "regulariser": self.config.lambda_reg * (2 - kept),
+        }
+        return Loss(parts["cross_entropy"] + parts["regulariser"], parts, self.logits(features, text))

@@ -1,0 +1,65 @@
+"""PromptSRC: deep prompts that are held to frozen CLIP, and averaged over the epochs (ICCV 2023)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dear.backbone.image import Entry
+from dear.config import setting
+from dear.methods.base import PLAIN, Loss, Texts
+from dear.methods.deep_prompts import DASSL, DeepPromptConfig, DeepPrompts
+from dear.methods.templates import SIXTY
+from dear.methods.zero_shot import ensemble
+
+
+@dataclass(frozen=True)
+class PromptSrcConfig(DeepPromptConfig):
+    """Tokens in both towers, held to frozen CLIP."""
+
+    lambda_text: float = setting(25.0, "weight of the distance of text features to frozen CLIP's", low=0.0, high=1e6)
+    lambda_image: float = setting(10.0, "weight of the distance of image features", low=0.0, high=1e6)
+    lambda_logits: float = setting(1.0, "weight of the divergence from frozen CLIP's answers", low=0.0, high=1e6)
+
+
+class PromptSrc(DeepPrompts):
+    """L = CE + 25 |w - W0| + 10 |f - f0| + KL(p0 || p), |.| the mean over all elements, KL over batch and classes.
+
+    W0 is the mean of raw frozen text features over sixty templates, f0 and p0 are frozen CLIP's on the same view.
+    Differs from the official code: only learned weights are averaged, in fp32 (there the whole state in half precision,
+    frozen weights included).
+    """
+
+    Settings = PromptSrcConfig
+    recipe: ClassVar[Mapping[str, Any]] = {
+        **DASSL, "lr": 0.0025, "epochs": 20, "batch": 4, "average": "gaussian", "average_peak": 15.0,
+        "average_width": 1.0,
+    }  # fmt: skip
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "few-shot": {"epochs": 50, "average_peak": 30.0, "average_width": 30.0},
+        "cross-dataset": {"image_depth": 3, "text_depth": 3, "average_peak": 6.0, "average_width": 10.0},
+        "domain": {"image_depth": 3, "text_depth": 3, "average_peak": 6.0, "average_width": 10.0},
+    }
+    config: PromptSrcConfig
+
+    def read(self, names: Sequence[str], template: str) -> Texts:
+        return super().read(names, template)._replace(frozen=ensemble(self, names, SIXTY, normalised=False))
+
+    def loss(self, entry: Entry, labels: Tensor) -> Loss:
+        features, text = self.image_features(entry), self.text_features()
+        frozen, target = self.frozen_image(entry), self.texts.frozen
+        logits = self.logits(features, text)
+        with torch.no_grad():
+            kept = self.logits(frozen[:, None], target, PLAIN).log_softmax(-1)
+        parts = {
+            "cross_entropy": F.cross_entropy(logits, labels),
+            "text": self.config.lambda_text * (text - target).abs().mean(),
+            "image": self.config.lambda_image * (features[:, 0] - frozen).abs().mean(),
+            "answers": self.config.lambda_logits
+            * F.kl_div(logits.log_softmax(-1), kept, reduction="sum", log_target=True)
+            / logits.numel(),
+        }
+        return Loss(torch.stack(list(parts.values())).sum(), parts, logits)

@@ -1,0 +1,6 @@
+"""Templates for texts that methods are held to."""
+
+from open_clip import OPENAI_IMAGENET_TEMPLATES
+
+SIXTY = tuple(template("{}") for template in OPENAI_IMAGENET_TEMPLATES[:60])
+"""PromptSRC's choice for every dataset: the first sixty of the eighty that CLIP's authors wrote for ImageNet."""
