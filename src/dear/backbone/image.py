@@ -44,6 +44,12 @@ class Entry(NamedTuple):
     frozen_cls: Tensor | None = None  # what `read_cls` gives for this entry, [batch, width], where it was kept
 
 
+def rows(entry: "Entry", chosen: slice) -> "Entry":
+    """The entry of some of its images."""
+    kept = None if entry.frozen_cls is None else entry.frozen_cls[chosen]
+    return Entry(entry.layer, entry.x[chosen], entry.q[chosen], entry.k[chosen], entry.v[chosen], kept)
+
+
 class TrunkStates(NamedTuple):
     """What is constant about images, kept instead of their pixels."""
 

@@ -164,6 +164,11 @@ class Method(nn.Module):
             return images.states.to(tower.visual.proj.dtype)
         return tower.trunk(images, self.first_layer - 1)
 
+    def open_trunk(self, images: Images) -> Entry:
+        """The same where the projections of `first_layer` are learned: only what it gets is constant."""
+        states = self.states(images)
+        return Entry(self.first_layer, states, *(states.new_empty(0),) * 3)
+
     def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
         """The feature of each component, normalised, [batch, components, dim]."""
         return self.frozen_image(entry)[:, None]

@@ -74,9 +74,7 @@ class ClipLora(Method):
         return F.normalize(self._text.project(self._text.read_eot(texts.states, texts.prompts, 1)), dim=-1)
 
     def trunk(self, images: Images) -> Entry:
-        """Only what stands before the first layer is constant: its projections are not."""
-        states = self.states(images)
-        return Entry(1, states, *(states.new_empty(0),) * 3)
+        return self.open_trunk(images)
 
     def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
         cls = self._image.read_cls(self._image.enter(entry.x, 1), observe)

@@ -41,6 +41,8 @@ METHODS = {
     "provp": Listed("provp:ProVp", "image tokens mixed between layers, and a contrast", "IJCV 2024"),
     "mmrl": Listed("mmrl:Mmrl", "tokens from a shared space in both towers, from layer 6 on", "CVPR 2025"),
     "mmrlpp": Listed("mmrlpp:MmrlPlus", "mmrl with shared low-rank projections, mixed tokens", "IJCV 2026"),
+    "tac": Listed("tac:Tac", "ivlp in all layers beside tokens of the task", "CVPR 2025"),
+    "skipt": Listed("skipt:SkipT", "fine-tunes the upper half of both towers", "CVPR 2025"),
     "clip-lora": Listed("clip_lora:ClipLora", "low-rank terms in all attention projections", "CVPR Workshops 2024"),
     "dear": Listed(
         "dear:Dear", "attribute tokens that heads see by their roles, in both towers from layer 9 on", "CVPR 2026"

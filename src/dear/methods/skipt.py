@@ -1,0 +1,116 @@
+"""SkipT: fine-tunes the upper half of both towers, on a part of the classes at each step (CVPR 2025)."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dear.backbone import Backbone
+from dear.backbone.image import Entry, Observer
+from dear.backbone.low_rank import with_blocks
+from dear.config import Config, setting
+from dear.methods.base import Images, Loss, Method, Texts
+
+
+@dataclass(frozen=True)
+class SkipConfig(Config):
+    """Which layers and which classes."""
+
+    image_rate: float = setting(0.25, "learning rate of the image tower, as a share of --lr", low=0.0, high=1e3)
+    class_share: float = setting(0.5, "share of the classes that every step keeps, the nearest ones", low=0.0, high=1.0)
+    class_limit: int = setting(50, "but at most so many", low=1)
+    decay: float = setting(0.3, "how fast the chance of a further class falls with its rank", low=0.01, high=100.0)
+
+
+class SkipT(Method):
+    """Trains copies of the blocks of the upper half, the last LayerNorms and the projections; 62 M on ViT-B/16.
+
+    A step encodes only the classes nearest to its images, and further ones with a chance that falls with their rank.
+    Differs from the official code: fp32 (there half precision, in which steps this small are often lost), a fresh draw
+    of ranks at every step (there one draw, made before training, for the whole run), and the dataset's own template.
+    """
+
+    Settings = SkipConfig
+    recipe: ClassVar[Mapping[str, Any]] = {
+        "optimizer": "sgd", "lr": 2e-5, "weight_decay": 5e-4, "epochs": 20, "batch": 4, "order": "one_class",
+        "warmup_epochs": 1, "warmup_lr": 1e-6, "crop": 0.08,
+    }  # fmt: skip
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "few-shot": {"lr": 1e-5, "image_rate": 1.0, "epochs": 40, "warmup_epochs": 0},
+        "cross-dataset": {"lr": 1e-5, "image_rate": 0.1, "epochs": 5, "warmup_lr": 1e-8},
+        "domain": {"lr": 1e-5, "image_rate": 0.1, "epochs": 5, "warmup_lr": 1e-8},
+    }
+    config: SkipConfig
+
+    def __init__(self, backbone: Backbone, config: Config, facts: Mapping[str, Any] | None = None) -> None:
+        super().__init__(backbone, config)
+        image, text = backbone.image, backbone.text
+        visual, module = image.visual, text.module
+        self.image_blocks = nn.ModuleList(deepcopy(image.blocks[self.first_layer - 1 :]))
+        self.image_norm, self.projection = deepcopy(visual.ln_post), nn.Parameter(visual.proj.detach().clone())
+        self.text_blocks = nn.ModuleList(deepcopy(text.blocks[self.first_text_layer - 1 :]))
+        self.text_norm, self.text_projection = deepcopy(module.ln_final), deepcopy(module.text_projection)
+        self.requires_grad_(True)
+        self._image = with_blocks(image, [*image.blocks[: self.first_layer - 1], *self.image_blocks])
+        self._image.visual = SimpleNamespace(ln_post=self.image_norm, proj=self.projection)
+        self._text = with_blocks(text, [*text.blocks[: self.first_text_layer - 1], *self.text_blocks])
+        self._text.module = SimpleNamespace(ln_final=self.text_norm, text_projection=self.text_projection)
+
+    @property
+    def first_layer(self) -> int:
+        return self.backbone.image.layers // 2 + 1
+
+    @property
+    def first_text_layer(self) -> int:
+        return self.backbone.text.layers // 2 + 1
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        named = dict(self.named_parameters())
+        text = [parameter for name, parameter in named.items() if name.startswith("text_")]
+        image = [parameter for name, parameter in named.items() if not name.startswith("text_")]
+        return [{"params": text, "lr": lr}, {"params": image, "lr": lr * self.config.image_rate}]
+
+    def text_features(self, texts: Texts | None = None) -> Tensor:
+        texts = texts or self.texts
+        eot = self._text.read_eot(texts.states, texts.prompts, self.first_text_layer)
+        return F.normalize(self._text.project(eot), dim=-1)
+
+    def trunk(self, images: Images) -> Entry:
+        return self.open_trunk(images)
+
+    def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
+        tower, first = self._image, self.first_layer
+        cls = tower.read_cls(tower.enter(entry.x, first, only_cls=first == tower.layers), observe)
+        return F.normalize(tower.project(cls), dim=-1)[:, None]
+
+    @torch.no_grad()
+    def kept_classes(self, features: Tensor, labels: Tensor) -> Tensor:
+        """The classes [kept] of this step, in order: the nearest to any of its images, its own first of all."""
+        near = features[:, 0] @ self.texts.frozen.T
+        near[torch.arange(len(labels)), labels] = 1e4
+        order = near.max(0).values.argsort(descending=True)
+        always = min(-(-len(order) * self.config.class_share // 1), self.config.class_limit)
+        rest = len(order) - int(always)
+        if rest <= 0:
+            return order.sort().values
+        rank = torch.linspace(0, 5, rest, device=order.device) if rest > 1 else order.new_full((1,), 5.0)
+        end = torch.exp(torch.tensor(-5 / self.config.decay, device=order.device))
+        chance = ((-rank / self.config.decay).exp() - end) / (1 - end)
+        kept = torch.ones_like(order, dtype=torch.bool)
+        kept[int(always) :] = torch.rand(rest, device=order.device) < chance
+        return order[kept].sort().values
+
+    def loss(self, entry: Entry, labels: Tensor) -> Loss:
+        features = self.image_features(entry)
+        kept = self.kept_classes(features, labels)
+        prompts, places = self.texts.prompts.subset(kept)
+        some = self.texts._replace(prompts=prompts, states=self.texts.states[places])
+        logits = self.logits(features, self.text_features(some))
+        total = F.cross_entropy(logits, torch.searchsorted(kept, labels))
+        answers = logits.new_full((len(labels), len(self.texts.names)), -torch.inf)
+        return Loss(total, {"cross_entropy": total}, answers.index_copy(1, kept, logits.detach()))

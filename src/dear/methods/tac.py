@@ -1,0 +1,129 @@
+"""TAC: deep prompts beside tokens of the task, which are centres of its class embeddings (CVPR 2025)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dear.backbone import Backbone, LearnedTokens
+from dear.backbone.image import Entry, Observer, rows
+from dear.config import Config, setting
+from dear.files import read_json
+from dear.methods.base import Loss, Method, Shown, Texts
+from dear.methods.deep_prompts import DASSL, WORDS, random_tokens
+from dear.methods.templates import SIXTY
+from dear.methods.zero_shot import ensemble
+
+CENTRES = 5
+
+
+@dataclass(frozen=True)
+class TacConfig(Config):
+    """Tokens of the task and learned tokens in all layers of both towers."""
+
+    tokens: int = setting(5, "learned tokens in each layer of either tower", low=1, high=60)
+    dropout: float = setting(0.3, "share of the image feature that is dropped in training", low=0.0, high=0.99)
+    lambda_text: float = setting(20.0, "weight of the distance to the class embeddings", low=0.0, high=1e6)
+    lambda_image: float = setting(25.0, "weight of the distance to frozen CLIP's image features", low=0.0, high=1e6)
+    descriptions: str | None = setting(None, 'JSON file {"class": ["a sentence about it", ...], ...}')
+
+
+class Tac(Method):
+    """Text: BOT, task tokens, learned tokens, the whole sentence. Image: patches may not see the task tokens.
+
+    L = CE + 20 |w - e| + 25 |f - f0|, |.| the mean over all elements; f0 is frozen CLIP's on the clean picture, e the
+    class embeddings. Differs from the official code: sixty templates stand in for the descriptions that a language
+    model wrote, unless a file is given; the teacher has no dropout (there it has, by accident); the clean picture is
+    evaluation's (there its sides are squashed); learned weights alone are averaged, in fp32.
+    """
+
+    Settings = TacConfig
+    recipe: ClassVar[Mapping[str, Any]] = {
+        **DASSL, "lr": 0.0025, "epochs": 20, "batch": 8, "views": 4, "clean_view": True, "crop": 0.4,
+        "average": "uniform",
+    }  # fmt: skip
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "cross-dataset": {"tokens": 10, "crop": 0.8, "epochs": 5},
+        "domain": {"tokens": 10, "crop": 0.8, "epochs": 5},
+    }
+    first_layer = 1
+    first_text_layer = 1
+    config: TacConfig
+    centres: Tensor  # [CENTRES, dim], of the classes trained on
+
+    def __init__(self, backbone: Backbone, config: Config, facts: Mapping[str, Any] | None = None) -> None:
+        super().__init__(backbone, config)
+        image, text, like, count = backbone.image, backbone.text, backbone.image.visual.proj, self.config.tokens
+        start = random_tokens(like, text.layers, count, text.width, 0.02)
+        start[0] = text.module.token_embedding(text.tokenize([WORDS])[0][0, 1 : 1 + count]).detach()  # EOT too
+        self.text_tokens = nn.Parameter(start)
+        self.image_tokens = nn.Parameter(random_tokens(like, image.layers, count, image.width, 0.02))
+        self.into_text = nn.Linear(backbone.dim, text.width).to(like)
+        self.into_image = nn.Linear(backbone.dim, image.width).to(like)
+        self.register_buffer("centres", like.new_zeros(CENTRES, backbone.dim))
+        originals = 1 + image.grid[0] * image.grid[1]
+        seen = torch.ones(originals, originals + CENTRES + count, dtype=torch.bool, device=like.device)
+        seen[1:, originals : originals + CENTRES] = False
+        self._mask = (seen[None, None], None)
+
+    def look(self, shown: Shown) -> None:
+        self._embeddings = self._described(shown.classes)
+        self.centres = centres(self._embeddings, CENTRES)
+
+    def _described(self, names: Sequence[str]) -> Tensor:
+        """e, [classes, dim], normalised: means of raw features of a class's descriptions, or of templates."""
+        found = read_json(self.config.descriptions) if self.config.descriptions else {}
+        embeddings = ensemble(self, names, SIXTY, normalised=False)
+        with torch.no_grad():
+            for row, name in enumerate(names):
+                if name in found:
+                    embeddings[row] = F.normalize(self.backbone.text.encode(found[name]).mean(0), dim=-1)
+        return embeddings
+
+    def sentences(self, names: Sequence[str], template: str) -> tuple[list[str], Sequence[int]]:
+        count = CENTRES + self.config.tokens
+        return [f"{'X ' * count}{WORDS} {name}." for name in names], range(1, 1 + count)
+
+    def text_features(self, texts: Texts | None = None) -> Tensor:
+        text, texts, task = self.backbone.text, texts or self.texts, self.into_text(self.centres)
+        raw = {layer: torch.cat([task, own]) for layer, own in enumerate(self.text_tokens, 1)}
+        raw[1] = text.placed(raw[1], texts.prompts)
+        return F.normalize(text.project(text.read_eot(texts.states, texts.prompts, 1, LearnedTokens(raw))), dim=-1)
+
+    def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
+        tower, task = self.backbone.image, self.into_image(self.centres)
+        raw = {layer: torch.cat([task, own]) for layer, own in enumerate(self.image_tokens, 1)}
+        raw[1] = tower.visual.ln_pre(raw[1])
+        cls, _ = tower.read_with_tokens(entry, LearnedTokens(raw), lambda _: self._mask, False, observe)
+        feature = F.dropout(tower.project(cls), self.config.dropout, self.training)
+        return F.normalize(feature, dim=-1)[:, None]
+
+    def loss(self, entry: Entry, labels: Tensor) -> Loss:
+        views, clean = rows(entry, slice(0, -len(labels))), rows(entry, slice(-len(labels), None))
+        features, text = self.image_features(views), self.text_features()
+        logits, count = self.logits(features, text), len(features) // len(labels)
+        frozen = self.frozen_image(clean).repeat(count, 1)
+        parts = {
+            "cross_entropy": F.cross_entropy(logits, labels.repeat(count)),
+            "text": self.config.lambda_text * (text - self._embeddings).abs().mean(),
+            "image": self.config.lambda_image * (features[:, 0] - frozen).abs().mean(),
+        }
+        return Loss(torch.stack(list(parts.values())).sum(), parts, logits)
+
+
+def centres(embeddings: Tensor, count: int, rounds: int = 100) -> Tensor:
+    """k-means by cosine, from classes drawn at random; [count, dim], normalised. Few classes: some come twice."""
+    order = torch.randperm(len(embeddings)).repeat(-(-count // len(embeddings)))[:count]
+    found = embeddings[order.to(embeddings.device)]
+    for _ in range(rounds):
+        nearest = (embeddings @ F.normalize(found, dim=-1).T).argmax(-1)
+        members = F.one_hot(nearest, count).to(embeddings)
+        sizes = members.sum(0)[:, None]
+        moved = torch.where(sizes > 0, members.T @ embeddings / sizes.clamp(min=1), found)
+        if (moved - found).norm() < 1e-4:
+            break
+        found = moved
+    return F.normalize(moved, dim=-1)
