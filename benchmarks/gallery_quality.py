@@ -11,9 +11,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
-import dear
 from dear.data.world.vocabulary import ATTRIBUTES
-from dear.gallery import Gallery
+from dear.gallery import AdapterEncoder, Gallery
 from dear.gallery.quality import attribute_precision
 from dear.tables import Table
 
@@ -25,10 +24,10 @@ def main() -> None:
     parser.add_argument("run", metavar="RUN", help="folder made by `dear train`")
     parser.add_argument("--style", default="plain", help="plain, sketch, night or mosaic")
     args = parser.parse_args()
-    model = dear.load(args.run)
+    encoder = AdapterEncoder.load(args.run)
     with tempfile.TemporaryDirectory() as folder:
-        gallery = Gallery.create(Path(folder) / "gallery", args.run, model)
-        gallery.add(model, [f"world:{task}:{args.style}" for task in TASKS])
+        gallery = Gallery.create(Path(folder) / "gallery", encoder)
+        gallery.add(encoder, [f"world:{task}:{args.style}" for task in TASKS])
         matrix = attribute_precision(gallery)
     table = Table(["same in the top 10 (%)", *ATTRIBUTES])
     for component, row in matrix.items():

@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--sheets", type=Path, metavar="FOLDER", help="where to draw the pictures")
     args = parser.parse_args()
     gallery = Gallery.open(args.gallery)
-    table = gallery.table.search().select(["path", "label"]).to_arrow()
+    table = gallery.rows(["path", "label"])
     paths, labels = table["path"].to_pylist(), table["label"].to_pylist()
     nearest = nearest_others(gallery, NEAREST)
     rows = measure(nearest, labels, mean_colors([gallery.image(path) for path in paths]))

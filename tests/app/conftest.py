@@ -66,11 +66,12 @@ def predictor(run):
 @pytest.fixture(scope="session")
 def gallery_folder(run, photos, predictor) -> Path:
     pytest.importorskip("lancedb", reason="a gallery needs LanceDB: pip install 'dear-vlm[gallery]'")
-    from dear.gallery import Gallery
+    from dear.gallery import AdapterEncoder, Gallery
 
     folder = run.parent.parent / "gallery"
-    gallery = Gallery.create(folder, run, predictor)
-    assert gallery.add(predictor, [photos], label_from_folder=True).added == 8
+    encoder = AdapterEncoder(run, predictor)
+    gallery = Gallery.create(folder, encoder)
+    assert gallery.add(encoder, [photos], label_from_folder=True).added == 8
     return folder
 
 

@@ -88,7 +88,7 @@ def test_no_value_reads_a_file_outside_of_the_gallery(ask, run, photos) -> None:
     [
         ("/api/search", "Choose an image or write a sentence"),
         ("/api/search?text=a&by=smell", "no component 'smell'"),
-        ("/api/search?text=a&by=color=nan", "must be a number from 0 on"),
+        ("/api/search?text=a&by=color=nan", "must be a number from 0 to"),
         ("/api/search?text=a&by=color=0", "All weights are zero"),
         ("/api/classify", "The file is empty"),
         ("/api/classify?example=99", "There is no example 99"),

@@ -177,18 +177,19 @@ def test_the_main_direction_is_the_one_of_most_variance() -> None:
 # --- search ----------------------------------------------------------------------------------------------------
 
 
-def test_a_picture_of_the_gallery_finds_itself_first(predictor, gallery, photos) -> None:
+def test_a_picture_of_the_gallery_finds_itself_first(gallery, photos) -> None:
     from dear.app.search import search, starters
 
+    encoder = gallery.encoder("cpu")
     path = str(photos / "warm" / "7.png")
-    found = search(predictor, gallery, gallery.image(path), "color=0.7,shape=0.3")
+    found = search(encoder, gallery, gallery.image(path), "color=0.7,shape=0.3")
     assert found["hits"][0]["path"] == path
     assert found["hits"][0]["scores"].keys() == {"color", "shape"}
     assert found["query"].startswith("data:image/")
-    cold = search(predictor, gallery, "a warm thing", "cls", label=" COLD ")
+    cold = search(encoder, gallery, "a warm thing", "cls", label=" COLD ")
     assert {hit["label"] for hit in cold["hits"]} == {"cold"}
     assert cold["query"] is None
-    assert search(predictor, gallery, "a", "cls", label="it's 100%")["hits"] == []
+    assert search(encoder, gallery, "a", "cls", label="it's 100%")["hits"] == []
     assert sorted(hit["path"] for hit in starters(gallery)) == sorted(gallery.paths())
 
 

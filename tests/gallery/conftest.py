@@ -10,6 +10,7 @@ import dear
 from dear.adapter import save_adapter
 from dear.backbone import load_backbone
 from dear.data.world.tasks import world_task
+from dear.gallery import AdapterEncoder
 from dear.methods.dear import Dear, DearConfig
 from dear.roles.rolemap import HeadRole, RoleMap
 
@@ -48,6 +49,11 @@ def model(run):
     return dear.load(run, device="cpu")
 
 
+@pytest.fixture(scope="session")
+def encoder(run, model) -> AdapterEncoder:
+    return AdapterEncoder(run, model)
+
+
 @pytest.fixture
 def photos(tmp_path) -> Path:
     """Twelve files: four in each of a/, b_c/ and 01.d/."""
@@ -59,7 +65,7 @@ def photos(tmp_path) -> Path:
     return tmp_path / "photos"
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def noise():
     """Saves a picture of its own for each seed."""
 

@@ -95,10 +95,19 @@ def test_bad_indexing_ends_in_a_sentence(run, make_run, world, photos, tmp_path,
         ([str(run), str(tmp_path / "nowhere"), "--out", world], "has no images"),
         ([str(run), str(photos), "--out", str(photos)], "is there but is not a gallery"),
         ([str(photos), str(photos), "--out", str(tmp_path / "new")], "is not an adapter"),
-        ([str(make_run(1)), str(photos), "--out", world], "their features do not compare"),
+        ([str(make_run(1)), str(photos), "--out", world], "their vectors do not compare"),
         ([str(run), str(tmp_path / "bad"), "--out", str(tmp_path / "new")], "No image could be read"),
     ]:
         assert main(["index", *arguments]) == 2, sentence
         assert sentence in capsys.readouterr().err
     assert main(["search", str(photos), "--text", "red"]) == 2
     assert "is not a gallery" in capsys.readouterr().err
+
+
+def test_what_could_not_be_indexed_leaves_no_gallery(run, photos, tmp_path, capsys) -> None:
+    out = tmp_path / "new"
+    (photos / "bad.jpg").write_bytes(b"no")
+    for images in (photos / "bad.jpg", tmp_path / "nowhere"):
+        assert main(["index", str(run), str(images), "--out", str(out)]) == 2
+        assert not out.exists()
+    assert main(["index", str(run), str(photos), "--out", str(out)]) == 0

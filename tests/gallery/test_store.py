@@ -2,20 +2,31 @@
 
 import shutil
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-import dear
 from dear.errors import DearError
 from dear.files import read_json, write_json
-from dear.gallery import Gallery
+from dear.gallery import AdapterEncoder, Gallery
 from dear.gallery.quality import attribute_precision
 
 
+@pytest.fixture(scope="module")
+def example_gallery(encoder, noise, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("galleries") / "noise"
+    images = [noise(folder.parent / f"{number}.png", number) for number in range(3)]
+    Gallery.create(folder, encoder).add(encoder, images)
+    return folder
+
+
 @pytest.fixture
-def gallery(run, model, photos, tmp_path) -> Gallery:
-    gallery = Gallery.create(tmp_path / "gallery", run, model)
-    gallery.add(model, [photos])
+def gallery(encoder, photos, tmp_path) -> Gallery:
+    gallery = Gallery.create(tmp_path / "gallery", encoder)
+    gallery.add(encoder, [photos])
     return gallery
 
 
@@ -25,29 +36,29 @@ def test_opened_again_it_is_the_same(gallery) -> None:
     assert (len(again), again.dim, sorted(again.paths())) == (12, 32, sorted(gallery.paths()))
 
 
-def test_what_another_process_adds_is_seen(gallery, model, noise, tmp_path) -> None:
+def test_what_another_process_adds_is_seen(gallery, encoder, noise, tmp_path) -> None:
     other = Gallery.open(gallery.folder)
-    other.add(model, [noise(tmp_path / "new.png", 1)])
+    other.add(encoder, [noise(tmp_path / "new.png", 1)])
     assert len(gallery) == 13
 
 
 def test_another_adapter_is_refused(gallery, make_run, photos) -> None:
-    second = make_run(1)
-    with pytest.raises(DearError, match="another one: their features do not compare"):
-        Gallery.create(gallery.folder, second, dear.load(second, device="cpu"))
-    with pytest.raises(DearError, match="was made with another adapter"):
-        gallery.add(dear.load(second, device="cpu"), [photos])
+    second = AdapterEncoder.load(make_run(1), "cpu")
+    with pytest.raises(DearError, match="their vectors do not compare"):
+        Gallery.create(gallery.folder, second)
+    with pytest.raises(DearError, match="was made with the adapter in"):
+        gallery.add(second, [photos])
 
 
-def test_a_moved_adapter_is_asked_for_and_found_again(gallery, run, model, tmp_path) -> None:
+def test_a_moved_adapter_is_asked_for_and_found_again(gallery, run, encoder, tmp_path) -> None:
     moved = shutil.copytree(run, tmp_path / "moved")
-    Gallery.create(gallery.folder, moved, model)
-    assert Gallery.open(gallery.folder).predictor("cpu").classes == ("red", "blue")
+    Gallery.create(gallery.folder, AdapterEncoder.load(moved, "cpu"))
+    assert Gallery.open(gallery.folder).encoder("cpu").source["folder"] == str(moved)
     shutil.rmtree(moved)
     with pytest.raises(DearError, match=r"no longer in .*moved: tell where it is"):
-        Gallery.open(gallery.folder).predictor()
-    Gallery.open(gallery.folder).require_run(run)
-    assert Gallery.open(gallery.folder).predictor("cpu").classes == ("red", "blue")
+        Gallery.open(gallery.folder).encoder("cpu")
+    Gallery.create(gallery.folder, encoder)
+    assert Gallery.open(gallery.folder).encoder("cpu").source == encoder.source
 
 
 def test_only_images_of_the_gallery_are_opened(gallery, photos, noise) -> None:
@@ -58,25 +69,25 @@ def test_only_images_of_the_gallery_are_opened(gallery, photos, noise) -> None:
             gallery.image(path)
 
 
-def test_what_is_no_gallery(run, model, photos, tmp_path, gallery, monkeypatch) -> None:
+def test_what_is_no_gallery(encoder, photos, tmp_path, gallery, monkeypatch) -> None:
     with pytest.raises(DearError, match=r"is not a gallery: it has no gallery\.json"):
         Gallery.open(photos)
     with pytest.raises(DearError, match="is there but is not a gallery"):
-        Gallery.create(photos, run, model)
+        Gallery.create(photos, encoder)
     write_json(gallery.folder / "gallery.json", {**read_json(gallery.folder / "gallery.json"), "format": 99})
     with pytest.raises(DearError, match=r"is not one that dear .* can read"):
         Gallery.open(gallery.folder)
     monkeypatch.setitem(sys.modules, "lancedb", None)
     with pytest.raises(DearError, match=r"pip install 'dear-vlm\[gallery\]'"):
-        Gallery.create(tmp_path / "new", run, model)
+        Gallery.create(tmp_path / "new", encoder)
 
 
-def test_where_nothing_can_be_written(gallery, model, photos) -> None:
+def test_where_nothing_can_be_written(gallery, encoder, photos) -> None:
     (gallery.folder / ".writing").mkdir()
     with pytest.raises(DearError, match="Cannot write to"):
-        gallery.add(model, [photos])
+        gallery.add(encoder, [photos])
     (gallery.folder / ".writing").rmdir()
-    assert gallery.add(model, [photos]).already == 12
+    assert gallery.add(encoder, [photos]).already == 12
 
 
 def test_a_damaged_gallery_says_so(gallery) -> None:
@@ -84,14 +95,88 @@ def test_a_damaged_gallery_says_so(gallery) -> None:
         file.write_bytes(b"no")
     with pytest.raises(DearError, match="cannot be searched"):
         Gallery.open(gallery.folder).search({"cls": [1.0] * 32}, {"cls": 1.0})
-    write_json(gallery.folder / "gallery.json", {"format": 1})
+
+
+def files_of(folder: Path) -> dict[str, tuple[int, int]]:
+    return {str(f): (f.stat().st_size, f.stat().st_mtime_ns) for f in folder.rglob("*")}
+
+
+def test_reading_never_writes(gallery, encoder) -> None:
+    before = files_of(gallery.folder)
+    again = Gallery.open(gallery.folder)
+    assert len(again.search(again.query(encoder, "a red sign"), {"cls": 1.0, "shape": 1.0}, where="size > 0")) == 10
+    assert len(again.vectors("color")) == 12
+    again.require(encoder)
+    assert files_of(gallery.folder) == before
+
+
+@pytest.mark.parametrize("gone", ["images.lance", "images.lance/_versions", "images.lance/data"])
+def test_a_gallery_that_lost_its_table_is_refused(gallery, gone) -> None:
+    shutil.rmtree(gallery.folder / gone)
+    before = files_of(gallery.folder)
+    with pytest.raises(DearError, match=r"lost its table|cannot be read|cannot be searched"):
+        Gallery.open(gallery.folder).search({"cls": [1.0] * 32}, {"cls": 1.0})
+    assert files_of(gallery.folder) == before
+
+
+def test_an_older_gallery_is_to_be_made_again(gallery) -> None:
+    about = {"format": 1, "adapter": {"folder": "runs/pets"}, "components": ["cls"], "dim": 32, "dear": "0.1"}
+    write_json(gallery.folder / "gallery.json", about)
+    with pytest.raises(DearError, match="older dear: index its images again, into a new folder"):
+        Gallery.open(gallery.folder)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(data=st.data())
+@settings(max_examples=60)
+def test_whatever_gallery_json_holds_is_read_or_refused(example_gallery, data) -> None:
+    """Fields that are missing, extra, or of another kind: a sentence, or the gallery as it was."""
+    about = read_json(example_gallery / "gallery.json")
+    field = data.draw(st.sampled_from([*about, "extra"]))
+    changed = {key: value for key, value in about.items() if key != field}
+    if field == "extra" or not data.draw(st.booleans(), label="missing"):
+        changed[field] = data.draw(json_values)
+    write_json(example_gallery / "gallery.json", changed)
+    try:
+        gallery = Gallery.open(example_gallery)
+        assert gallery.search({"cls": np.ones(32)}, {"cls": 1.0})
+        assert field in ("dear", "extra", "encoder", "centred") or changed == about
+        if field == "encoder":
+            gallery.encoder("cpu")
+            pytest.fail("An encoder was loaded that the file does not name.")
+    except DearError:
+        pass
+    finally:
+        write_json(example_gallery / "gallery.json", about)
+
+
+@pytest.mark.parametrize("field", ["encoder", "components", "centred", "dim", "format"])
+def test_each_field_of_gallery_json_is_needed(gallery, field) -> None:
+    about = read_json(gallery.folder / "gallery.json")
+    write_json(gallery.folder / "gallery.json", {key: value for key, value in about.items() if key != field})
     with pytest.raises(DearError, match="index the images again"):
         Gallery.open(gallery.folder)
 
 
-def test_precision_counts_what_the_nearest_have_in_common(run, model, tmp_path) -> None:
-    gallery = Gallery.create(tmp_path / "world", run, model)
-    gallery.add(model, ["world:colors"])
+@pytest.mark.parametrize(
+    "changed", [{"dim": 31}, {"components": ["cls"] * 6}, {"components": ["cls", "mood"]}, {"dim": 10**12}]
+)
+def test_gallery_json_must_fit_its_table(gallery, changed) -> None:
+    about = read_json(gallery.folder / "gallery.json")
+    write_json(gallery.folder / "gallery.json", {**about, **changed})
+    with pytest.raises(DearError, match="index the images again"):
+        Gallery.open(gallery.folder)
+
+
+def test_precision_counts_what_the_nearest_have_in_common(encoder, tmp_path) -> None:
+    gallery = Gallery.create(tmp_path / "world", encoder)
+    gallery.add(encoder, ["world:colors"])
     matrix = attribute_precision(gallery, k=479)  # all others: what is found is what there is
     assert list(matrix) == [*gallery.components, "chance"]
     assert matrix["cls"] == pytest.approx(matrix["chance"])

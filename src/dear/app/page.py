@@ -46,8 +46,8 @@ class Page:
 
     def __init__(self, run: Path, gallery: Path | None) -> None:
         self.run = run
-        self.gallery = None if gallery is None else _open_gallery(gallery, run)
         self.predictor = load(run)
+        self.gallery = None if gallery is None else self._open_gallery(gallery)
         self._lock = threading.Lock()  # one picture at a time goes through the model
         self.examples = self._examples()
         model = self.predictor.model.backbone.identity.model
@@ -114,7 +114,14 @@ class Page:
         else:
             raise DearError("Choose an image or write a sentence to search for.")
         with self._lock:
-            return search(self.predictor, gallery, query, values.get("by", "cls"), values.get("label", ""))
+            return search(self.encoder, gallery, query, values.get("by", "cls"), values.get("label", ""))
+
+    def _open_gallery(self, folder: Path) -> "Gallery":
+        from dear.gallery import AdapterEncoder, Gallery
+
+        gallery, self.encoder = Gallery.open(folder), AdapterEncoder(self.run, self.predictor)
+        gallery.require(self.encoder)
+        return gallery
 
     def _need_gallery(self) -> "Gallery":
         if self.gallery is None:
@@ -139,11 +146,3 @@ class Page:
             return []
         paths = sorted(self.gallery.paths())
         return [(StoredPicture(self.gallery, path), Path(path).stem) for path in paths[:: max(1, len(paths) // 8)][:8]]
-
-
-def _open_gallery(folder: Path, run: Path) -> "Gallery":
-    from dear.gallery import Gallery
-
-    gallery = Gallery.open(folder)
-    gallery.require_run(run)
-    return gallery

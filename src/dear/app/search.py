@@ -6,20 +6,16 @@ from PIL import Image
 
 from dear.app.pictures import data_url
 from dear.errors import DearError
-from dear.gallery import Gallery, parse_by, query_of_image, query_of_text
-from dear.predictor import Predictor
+from dear.gallery import Encoder, Gallery, parse_by
 
 _SHOWN = 12
 _THUMBNAIL = 240
 
 
-def search(
-    predictor: Predictor, gallery: Gallery, query: Image.Image | str, by: str, label: str = ""
-) -> dict[str, Any]:
+def search(encoder: Encoder, gallery: Gallery, query: Image.Image | str, by: str, label: str = "") -> dict[str, Any]:
     """`query` is a picture or a sentence; `by` such as "color=0.7,shape=0.3"; `label`: only labels that hold this."""
     weights = parse_by(by, gallery.components)
-    features = query_of_text(predictor, query) if isinstance(query, str) else query_of_image(predictor, query)
-    hits = gallery.search(features, weights, _SHOWN, label_filter(label))
+    hits = gallery.search(gallery.query(encoder, query, list(weights)), weights, _SHOWN, label_filter(label))
     shown = [{**hit.to_json(), "image": thumbnail(gallery, hit.path)} for hit in hits]
     return {"query": None if isinstance(query, str) else data_url(query, _THUMBNAIL), "hits": shown}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_folder", metavar="RUN", help="folder made by `dear train`")
+    parser.add_argument("run_folder", nargs="?", metavar="RUN", help="folder made by `dear train`")
     parser.add_argument(
         "images", nargs="*", metavar="IMAGES", help="image files, folders, quoted globs, or world:TASK[:STYLE]"
     )
@@ -19,23 +19,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear import load
     from dear.errors import DearError
-    from dear.gallery import Gallery
-    from dear.gallery.store import ABOUT
+    from dear.gallery import AdapterEncoder, Gallery
+    from dear.gallery.about import ABOUT
 
-    is_there = (args.out / ABOUT).is_file()
-    if not is_there and (args.remove or not args.images):
+    if not (args.out / ABOUT).is_file() and (args.remove or not args.images):
         raise DearError(f"There is no gallery in {args.out} yet: name images to put into it.")
-    if is_there:  # refuses another adapter before anything is loaded, and remembers where the right one is now
+    if args.run_folder is None:
         gallery = Gallery.open(args.out)
-        gallery.require_run(args.run_folder)
+    else:
+        encoder = AdapterEncoder.load(args.run_folder, args.device)
+        gallery = Gallery.create(args.out, encoder)  # refuses another adapter, and remembers where the right one is now
     if args.remove:
         print(f"removed {gallery.remove(args.remove)}")
     if args.images:
-        model = load(args.run_folder, device=args.device)
-        gallery = Gallery.create(args.out, args.run_folder, model)
-        added = gallery.add(model, args.images, args.label_from_folder)
+        added = gallery.add(encoder, args.images, args.label_from_folder)
         for sentence in added.unreadable:
             print(f"dear: skipped: {sentence}", file=sys.stderr)
         print(

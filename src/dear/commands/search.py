@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from dear.errors import DearError
     from dear.files import atomic_path
-    from dear.gallery import Gallery, parse_by, query_of_image, query_of_text
+    from dear.gallery import Gallery, parse_by
     from dear.gallery.sheet import contact_sheet
     from dear.tables import Table
 
@@ -39,8 +39,7 @@ def run(args: argparse.Namespace) -> None:
     gallery = Gallery.open(args.gallery)
     weights = parse_by(args.by, gallery.components)
     shown = args.text if args.image is None else _picture(gallery, args.image)
-    model = gallery.predictor(args.device)
-    query = query_of_text(model, shown) if args.image is None else query_of_image(model, shown)
+    query = gallery.query(gallery.encoder(args.device), shown, list(weights))
     hits = gallery.search(query, weights, args.topk, args.where)
     if args.json:
         for rank, hit in enumerate(hits, 1):

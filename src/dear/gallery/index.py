@@ -17,8 +17,8 @@ from dear.gallery.sources import Source, find_sources
 from dear.progress import Progress
 
 if TYPE_CHECKING:
+    from dear.gallery.encoders import Encoder
     from dear.gallery.store import Gallery
-    from dear.predictor import Predictor
 
 _BATCH = 64
 _WRITE = 1000  # images: a killed run loses at most so many
@@ -80,7 +80,7 @@ def _batches(sources: Sequence[Source], transform: Callable[[Any], Tensor]) -> I
             bar.update(len(reads))
 
 
-def add_images(gallery: "Gallery", predictor: "Predictor", given: Sequence[str], label_from_folder: bool) -> Added:
+def add_images(gallery: "Gallery", encoder: "Encoder", given: Sequence[str], label_from_folder: bool) -> Added:
     """A streaming pass: no more is held than the features of one write, and the names of all images."""
     known = _Known(gallery)
     sources = list(find_sources(given, label_from_folder))
@@ -100,7 +100,7 @@ def add_images(gallery: "Gallery", predictor: "Predictor", given: Sequence[str],
         rows.clear()
         features.clear()
 
-    for reads, pixels in _batches(fresh, predictor.model.backbone.preprocess):
+    for reads, pixels in _batches(fresh, encoder.preprocess):
         unreadable += [read.error for read in reads if read.error]
         readable = [read for read in reads if not read.error]
         verdicts = [known.judge(read) for read in readable]
@@ -109,7 +109,7 @@ def add_images(gallery: "Gallery", predictor: "Predictor", given: Sequence[str],
         new = [i for i, verdict in enumerate(verdicts) if verdict == "new"]
         if new:
             rows += [readable[i] for i in new]
-            features.append(predictor.encode_image(pixels[new]))
+            features.append(encoder.encode_image(pixels[new]))
             added += len(new)
         if len(rows) >= _WRITE:
             write()
@@ -121,7 +121,7 @@ class _Known:
     """What the gallery holds, by path and by content."""
 
     def __init__(self, gallery: "Gallery") -> None:
-        columns = gallery.table.search().select(["path", "size", "modified_ns", "label", "sha256"]).to_arrow()
+        columns = gallery.rows(["path", "size", "modified_ns", "label", "sha256"])
         path, size, modified, label, sha256 = (column.to_pylist() for column in columns.columns)
         self.stamps = dict(zip(path, zip(size, modified, strict=True), strict=True))
         self.labels = dict(zip(path, label, strict=True))

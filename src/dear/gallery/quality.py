@@ -6,7 +6,6 @@ import numpy as np
 
 from dear.data.world.vocabulary import ATTRIBUTES, Scene
 from dear.errors import DearError
-from dear.gallery.columns import as_matrix, vector_column
 from dear.gallery.sources import WORLD, world_picture
 
 if TYPE_CHECKING:
@@ -40,10 +39,9 @@ def attribute_precision(gallery: "Gallery", k: int = 10) -> dict[str, dict[str, 
 
 def nearest_others(gallery: "Gallery", k: int) -> dict[str, np.ndarray]:
     """Component -> the k nearest others of each picture, nearest first, [pictures, k], in the order of `paths`."""
-    table = gallery.table.search().select([vector_column(c) for c in gallery.components]).to_arrow()
     nearest = {}
     for component in gallery.components:
-        vectors = as_matrix(table[vector_column(component)], gallery.dim)
+        vectors = gallery.vectors(component)
         cosines = vectors @ vectors.T
         np.fill_diagonal(cosines, -np.inf)
         nearest[component] = np.argsort(-cosines, axis=1, kind="stable")[:, :k]

@@ -1,25 +1,20 @@
-"""Search: candidates of each component asked for, then an exact ranking by the weighted mean of their cosines."""
+"""Search: the best by about their scores, then an exact ranking by the weighted mean of the components' cosines."""
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
 from torch import Tensor
 
 from dear.errors import DearError
-from dear.gallery.ann import nearest, unindexed
+from dear.gallery.codes import Snapshot, unit
 from dear.gallery.columns import as_matrix, vector_column
 
 if TYPE_CHECKING:
     from dear.gallery.store import Gallery
-    from dear.predictor import Predictor
 
-# How many times k are taken of each component. What is best in the mean of several may be far down in each of them.
-_OF_ONE, _OF_SEVERAL = 20, 100
+_TRIES, _HEAVIEST = 5, 1_000_000
 
 
 @dataclass(frozen=True)
@@ -47,17 +42,6 @@ def parse_by(text: str, components: Sequence[str]) -> dict[str, float]:
     return weights
 
 
-def query_of_image(predictor: "Predictor", image: "str | Path | Image.Image") -> dict[str, Tensor]:
-    """The features [dim] of one image, of each component."""
-    return {name: values[0].cpu() for name, values in predictor.encode_image([image]).items()}
-
-
-def query_of_text(predictor: "Predictor", text: str) -> dict[str, Tensor]:
-    """The adapted feature [dim] of a sentence, the same for every component: training aligns them all to it."""
-    feature = predictor.encode_text([text])[0].cpu()
-    return dict.fromkeys(predictor.model.components, feature)
-
-
 def find(
     gallery: "Gallery",
     query: "Mapping[str, np.ndarray | Tensor]",
@@ -70,44 +54,75 @@ def find(
     if k < 1:
         raise DearError(f"{k} images cannot be found: ask for at least one.")
     wanted = {name: _unit(query, name, gallery.dim) for name in shares}
-    hits: dict[str, Hit] = {}
+    if gallery.table is None:
+        return []
     try:
-        for part in _candidates(gallery, wanted, k, where):
-            for hit in _rank(part, wanted, shares, k):
-                hits[hit.path] = hit
+        for _ in range(_TRIES):
+            snapshot = gallery.snapshot()
+            try:
+                hits = _find(gallery, snapshot, wanted, shares, k, where)
+            except (OSError, RuntimeError, ValueError):
+                if snapshot.is_current():
+                    raise
+                continue  # what it had begun to read was replaced
+            if snapshot.is_current():
+                return hits
     except (OSError, RuntimeError, ValueError) as error:
-        # LanceDB names the place in its own source behind the reason.
-        reason = " ".join(str(error).split()).removeprefix("Invalid input, ").split(", /")[0].rstrip(".")[:200]
-        if where is None:
-            raise DearError(f"The gallery {gallery.folder} cannot be searched: {reason}.") from error
-        raise DearError(
-            f"The filter {where!r} does not work ({reason}): write SQL on path, size and label, such as label = 'cat'."
-        ) from None
-    return sorted(hits.values(), key=lambda hit: (-hit.score, hit.path))[:k]
+        raise _refusal(gallery, where, error) from error
+    raise DearError(f"The gallery {gallery.folder} changes faster than it can be read: search when that is done.")
 
 
-def _rank(part: Any, wanted: Mapping[str, np.ndarray], shares: Mapping[str, float], k: int) -> list[Hit]:
-    """The best k of an Arrow batch, by the vectors stored there."""
-    cosines = {name: as_matrix(part[vector_column(name)], len(vector)) @ vector for name, vector in wanted.items()}
-    scores = np.sum([share * cosines[name] for name, share in shares.items()], axis=0)
-    best = np.argsort(-scores, kind="stable")[:k].tolist()
-    paths, labels = part["path"].take(best).to_pylist(), part["label"].take(best).to_pylist()
-    return [
-        Hit(path, label, float(scores[i]), {name: float(values[i]) for name, values in cosines.items()})
-        for i, path, label in zip(best, paths, labels, strict=True)
-    ]
-
-
-def _candidates(gallery: "Gallery", wanted: Mapping[str, np.ndarray], k: int, where: str | None) -> Iterator[Any]:
-    """Arrow batches with what is to be ranked: every image while there is no index, else the nearest by each."""
+def _find(
+    gallery: "Gallery",
+    snapshot: Snapshot,
+    wanted: Mapping[str, np.ndarray],
+    shares: Mapping[str, float],
+    k: int,
+    where: str | None,
+) -> list[Hit]:
+    if not len(snapshot.ids):
+        return []
+    codes = {name: snapshot.codes(name, name in gallery.centred) for name in wanted}
+    scores = np.sum([share * codes[name].cosines(wanted[name]) for name, share in shares.items()], axis=0)
+    # A byte a number moves scores by about a thousandth: among half as many again, and 40 at least, are all the best.
+    likely = _highest(scores, k + max(40, k // 2), None if where is None else _passing(snapshot, where))
+    if not len(likely):
+        return []
     columns = ["path", "label", *map(vector_column, wanted)]
-    if any(unindexed(gallery.table, vector_column(name)) == 1 for name in wanted):
-        everything = gallery.table.search().select(columns)
-        yield from (everything if where is None else everything.where(where)).to_batches()
-        return
-    count = k * (_OF_ONE if len(wanted) == 1 else _OF_SEVERAL)
-    for name, vector in wanted.items():
-        yield nearest(gallery.table, vector_column(name), vector, count, columns, where)
+    rows = snapshot.table.take_row_ids(snapshot.ids[likely].tolist()).select(columns).to_arrow()
+    cosines = {
+        name: codes[name].exact(as_matrix(rows[vector_column(name)], gallery.dim)) @ vector
+        for name, vector in wanted.items()
+    }
+    exact = np.sum([share * cosines[name] for name, share in shares.items()], axis=0)
+    hits = [
+        Hit(path, label, float(exact[i]), {name: float(values[i]) for name, values in cosines.items()})
+        for i, (path, label) in enumerate(zip(rows["path"].to_pylist(), rows["label"].to_pylist(), strict=True))
+    ]
+    return sorted(hits, key=lambda hit: (-hit.score, hit.path))[:k]
+
+
+def _highest(scores: np.ndarray, count: int, among: np.ndarray | None) -> np.ndarray:
+    """The places of the `count` highest scores, in no order."""
+    if among is not None:
+        return among[_highest(scores[among], count, None)]
+    return np.argpartition(scores, -count)[-count:] if count < len(scores) else np.arange(len(scores))
+
+
+def _passing(snapshot: Snapshot, where: str) -> np.ndarray:
+    """Which images pass the filter, as places in the snapshot."""
+    passing = snapshot.table.search().where(where).with_row_id(True).select(["_rowid"]).to_arrow()["_rowid"]
+    return np.flatnonzero(np.isin(snapshot.ids, passing.to_numpy()))
+
+
+def _refusal(gallery: "Gallery", where: str | None, error: Exception) -> DearError:
+    # LanceDB names the place in its own source behind the reason.
+    reason = " ".join(str(error).split()).removeprefix("Invalid input, ").split(", /")[0].rstrip(".")[:200]
+    if where is None:
+        return DearError(f"The gallery {gallery.folder} cannot be searched: {reason}.")
+    return DearError(
+        f"The filter {where!r} does not work ({reason}): write SQL on path, size and label, such as label = 'cat'."
+    )
 
 
 def _shares(components: Sequence[str], weights: Mapping[str, float]) -> dict[str, float]:
@@ -115,8 +130,8 @@ def _shares(components: Sequence[str], weights: Mapping[str, float]) -> dict[str
     for name, weight in weights.items():
         if name not in components:
             raise DearError(f"There is no component {name!r} to search by: choose from {', '.join(components)}.")
-        if not (math.isfinite(weight) and weight >= 0):
-            raise DearError(f"The weight of {name} must be a number from 0 on, not {weight}.")
+        if not 0 <= weight <= _HEAVIEST:
+            raise DearError(f"The weight of {name} must be a number from 0 to {_HEAVIEST:,}, not {weight}.")
     total = sum(weights.values())
     if not total:
         raise DearError("All weights are zero: give one of them a positive number.")
@@ -131,4 +146,4 @@ def _unit(query: "Mapping[str, np.ndarray | Tensor]", name: str, dim: int) -> np
     vector = np.asarray(given.detach().float().cpu() if isinstance(given, Tensor) else given, dtype=np.float32)
     if vector.shape != (dim,):
         raise DearError(f"The query's vector of {name} must have {dim} numbers, not the shape {vector.shape}.")
-    return vector / max(float(np.linalg.norm(vector)), 1e-12)
+    return unit(vector[None])[0]

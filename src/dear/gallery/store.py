@@ -1,122 +1,138 @@
-"""A gallery on disk: a folder with gallery.json (whose features these are) and a LanceDB table of images."""
+"""A gallery on disk: a folder with gallery.json (what its vectors were made with) and a LanceDB table of images."""
 
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Lock
+from typing import Any
 
 import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from dear.adapter import CONFIG
-from dear.backbone.identity import hash_weights
 from dear.errors import DearError
-from dear.files import read_json, write_json
-from dear.gallery.ann import refresh_indices
-from dear.gallery.columns import schema, vector_column
+from dear.gallery.about import ABOUT, About, read_about
+from dear.gallery.codes import Snapshot, unit
+from dear.gallery.columns import as_matrix, schema, vector_column
+from dear.gallery.encoders import Encoder, describe, load_encoder
 from dear.gallery.index import Added, add_images
 from dear.gallery.search import Hit, find
 from dear.gallery.sources import WORLD, absolute, world_picture
-from dear.lock import only_writer
-from dear.version import __version__
+from dear.lock import LOCK, only_writer
 
-if TYPE_CHECKING:
-    from dear.predictor import Predictor
-
-ABOUT, _TABLE, _FORMAT = "gallery.json", "images", 1
-_PARTS = {"adapter", "components", "dim"}
-_HASHES = ("config_sha256", "weights_sha256")
+_TABLE = "images"
 
 
 class Gallery:
-    """Images and the features one adapter gave them. Make one with `create`, come back to it with `open`."""
+    """Images and the vectors one encoder gave them. Make one with `create`, come back to it with `open`."""
 
-    def __init__(self, folder: Path, about: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, about: About, table: Any) -> None:
         self.folder, self.about = folder, about
-        self.components: tuple[str, ...] = tuple(about["components"])
-        self.dim: int = about["dim"]
-        self.table = _open_table(folder, self.components, self.dim)
+        self.components, self.centred, self.dim = about.components, about.centred, about.dim
+        self.table = table  # None until the first image is there
+        self._snapshot: Snapshot | None = None
+        self._lock = Lock()
 
     @classmethod
     def open(cls, folder: str | Path) -> "Gallery":
+        """Reads only: nothing is made or repaired."""
         folder = Path(folder)
-        if not (folder / ABOUT).is_file():
-            raise DearError(f"{folder} is not a gallery: it has no {ABOUT}. `dear index` makes one.")
-        about = read_json(folder / ABOUT)
-        if not isinstance(about, dict) or about.get("format") != _FORMAT or not set(about) >= _PARTS:
-            raise DearError(f"{folder / ABOUT} is not one that dear {__version__} can read: index the images again.")
-        return cls(folder, about)
+        about = read_about(folder)
+        expected = schema(about.components, about.dim)
+        try:
+            table = _connect(folder).open_table(_TABLE)
+            found = table.schema
+        except (OSError, RuntimeError, ValueError) as error:
+            if not (folder / f"{_TABLE}.lance").is_dir():
+                raise DearError(
+                    f"The gallery {folder} has lost its table ({_TABLE}.lance): index its images into a new folder."
+                ) from None
+            raise DearError(f"The gallery {folder} cannot be read: {error}.") from error
+        if not found.equals(expected):
+            raise DearError(f"{folder / ABOUT} does not fit the table beside it: index the images again.")
+        return cls(folder, about, table)
 
     @classmethod
-    def create(cls, folder: str | Path, run: str | Path, predictor: "Predictor") -> "Gallery":
-        """A new gallery for the adapter in `run`, or the one that is there if it was made with this adapter."""
+    def create(cls, folder: str | Path, encoder: Encoder) -> "Gallery":
+        """A new gallery, on disk from its first image on, or the one that is there if it was made with this encoder."""
         folder = Path(folder)
         if (folder / ABOUT).is_file():
             gallery = cls.open(folder)
-            gallery.require_run(run)
+            gallery.require(encoder)
+            if encoder.source != gallery.about.encoder:  # the same, in another place
+                gallery.about = replace(gallery.about, encoder=encoder.source)
+                gallery.about.write(folder)
             return gallery
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        # A table without a gallery.json is what a run left that was killed when it began.
+        if folder.exists() and (not folder.is_dir() or {f.name for f in folder.iterdir()} - {f"{_TABLE}.lance", LOCK}):
             raise DearError(f"{folder} is there but is not a gallery: choose another --out.")
-        adapter = {**_adapter_of(run), "parameters": hash_weights(predictor.model)}
-        about = {"format": _FORMAT, "adapter": adapter, "components": list(predictor.model.components)}
-        about |= {"dim": predictor.model.backbone.dim, "dear": __version__}
-        write_json(folder / ABOUT, about)
-        return cls(folder, about)
+        _lancedb()
+        return cls(folder, About(encoder.source, encoder.components, encoder.centred, encoder.dim), None)
 
-    # --- the adapter ------------------------------------------------------------------------------------------
+    # --- what its vectors were made with --------------------------------------------------------------------------
 
-    def require_run(self, run: str | Path) -> None:
-        """Refuses a run folder with another adapter; remembers where the right one is now."""
-        adapter, given = self.about["adapter"], _adapter_of(run)
-        if any(given[key] != adapter[key] for key in _HASHES):
+    def require(self, encoder: Encoder) -> None:
+        """Refuses an encoder whose vectors do not compare with those of the gallery."""
+        if not encoder.fits(self.about.encoder):
             raise DearError(
-                f"The gallery {self.folder} was made with the adapter in {adapter['folder']}, and {run} has another "
-                "one: their features do not compare; choose another --out."
-            )
-        if given["folder"] != adapter["folder"]:
-            adapter["folder"] = given["folder"]
-            write_json(self.folder / ABOUT, self.about)
-
-    def require_predictor(self, predictor: "Predictor") -> None:
-        if hash_weights(predictor.model) != self.about["adapter"]["parameters"]:
-            raise DearError(
-                f"The gallery {self.folder} was made with another adapter: load the one in "
-                f"{self.about['adapter']['folder']}."
+                f"The gallery {self.folder} was made with {describe(self.about.encoder)}, and not with "
+                f"{describe(encoder.source)}: their vectors do not compare; choose another gallery."
             )
 
-    def predictor(self, device: str = "auto") -> "Predictor":
-        """The adapted model this gallery was made with."""
-        from dear import load
+    def encoder(self, device: str = "auto") -> Encoder:
+        """What this gallery was made with, ready to encode a query."""
+        return load_encoder(self.about.encoder, device)
 
-        run = Path(self.about["adapter"]["folder"])
-        if not (run / CONFIG).is_file():
-            raise DearError(
-                f"The adapter of this gallery is no longer in {run}: tell where it is with "
-                f"`dear index RUN --out {self.folder}`."
-            )
-        self.require_run(run)
-        return load(run, device=device)
+    def query(
+        self, encoder: Encoder, given: Image.Image | str, components: Sequence[str] | None = None
+    ) -> dict[str, np.ndarray]:
+        """A picture or a sentence -> what `search` takes: a vector [dim] of each component (by default of all)."""
+        names = self.components if components is None else components
+        if isinstance(given, str):
+            features = encoder.encode_text(given)
+            return {name: features[name].float().cpu().numpy() for name in names}
+        features = encoder.encode_image(encoder.preprocess(given.convert("RGB"))[None])
+        return {name: features[name][0].float().cpu().numpy() - self._shift(name) for name in names}
 
-    # --- images -----------------------------------------------------------------------------------------------
+    def _shift(self, component: str) -> np.ndarray | float:
+        """What is taken off an image's vector before it is compared."""
+        return self.snapshot().codes(component, True).shift if component in self.centred and len(self) else 0.0
+
+    # --- images ---------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return self.table.count_rows()
+        return 0 if self.table is None else self.table.count_rows()
+
+    def rows(self, columns: Sequence[str]) -> Any:
+        """Columns of all images, as an Arrow table, always in the same order."""
+        if self.table is None:
+            return schema(self.components, self.dim).empty_table().select(columns)
+        return self.table.search().select(list(columns)).to_arrow()
 
     def paths(self) -> list[str]:
-        return self.table.search().select(["path"]).to_arrow()["path"].to_pylist()
+        return self.rows(["path"])["path"].to_pylist()
 
-    def add(self, predictor: "Predictor", sources: Sequence[str | Path], label_from_folder: bool = False) -> Added:
+    def vectors(self, component: str) -> np.ndarray:
+        """The unit vectors of all images as they are compared, [images, dim], in the order of `paths`."""
+        stored = as_matrix(self.rows([vector_column(component)])[vector_column(component)], self.dim)
+        return unit(stored - stored.mean(0)) if component in self.centred else unit(stored)
+
+    def add(self, encoder: Encoder, sources: Sequence[str | Path], label_from_folder: bool = False) -> Added:
         """Embeds what is not there yet: image files, folders, globs, or world:TASK[:STYLE].
 
         The label is the name of an image's folder if asked for, and the class in Attribute World.
         """
-        self.require_predictor(predictor)
+        self.require(encoder)
         with only_writer(self.folder):
-            added = add_images(self, predictor, [str(source) for source in sources], label_from_folder)
+            if self.table is None and (self.folder / ABOUT).is_file():  # somebody else began it meanwhile
+                begun = Gallery.create(self.folder, encoder)
+                self.about, self.table = begun.about, begun.table
+            added = add_images(self, encoder, [str(source) for source in sources], label_from_folder)
             self._tidy()
         return added
 
@@ -141,13 +157,18 @@ class Gallery:
     def add_rows(self, rows: Any) -> None:
         """rows: an Arrow table of this gallery's schema."""
         with self._writing():
-            self.table.add(rows)
+            if self.table is None:
+                shutil.rmtree(self.folder / f"{_TABLE}.lance", ignore_errors=True)  # of a run that was killed here
+                self.table = _connect(self.folder).create_table(_TABLE, rows)
+                self.about.write(self.folder)  # last: a folder that has it is whole
+            else:
+                self.table.add(rows)
 
     def image(self, path: str) -> Image.Image:
         """The picture, RGB, of a path in the gallery; no other file is ever opened."""
         from dear.data.dataset import ImageFile
 
-        if not self.table.count_rows(f"path = {_quoted(path)}"):
+        if self.table is None or not self.table.count_rows(f"path = {_quoted(path)}"):
             raise DearError(f"The gallery has no image {path}.")
         return world_picture(path).open() if path.startswith(WORLD) else ImageFile(Path(path)).open()
 
@@ -164,12 +185,20 @@ class Gallery:
         """
         return find(self, query, weights, k, where)
 
+    def snapshot(self) -> Snapshot:
+        """The images as they are now; the first search of a version reads the vectors it needs into memory."""
+        with self._lock:
+            if self._snapshot is None or not self._snapshot.is_current():
+                self._snapshot = Snapshot(self.table, self.dim)
+            return self._snapshot
+
     def _tidy(self) -> None:
-        """Merges the small files of single writes, drops what they replaced, and brings the ANN indices up to date."""
+        """Merges the small files of single writes, and drops what they replaced."""
+        if self.table is None:
+            return
         with self._writing(), warnings.catch_warnings():
-            # It warns of readers of older versions; ours take the newest at every read.
+            # It warns of readers of older versions; ours notice, and read again.
             warnings.filterwarnings("ignore", message=r"optimize\(cleanup_older_than=0\)")
-            refresh_indices(self.table, [vector_column(c) for c in self.components])
             self.table.optimize(cleanup_older_than=timedelta(0))
 
     @contextmanager
@@ -180,24 +209,18 @@ class Gallery:
             raise DearError(f"Cannot write to the gallery {self.folder}: {error}.") from error
 
 
-def _open_table(folder: Path, components: Sequence[str], dim: int) -> Any:
+def _lancedb() -> Any:
     try:
         import lancedb
+        import numkong  # noqa: F401 - needed only by a search, but better missed now
     except ImportError:
-        raise DearError("A gallery needs LanceDB: pip install 'dear-vlm[gallery]'.") from None
-    try:
-        # Every read looks for a newer version first: what another process added or removed is seen at once.
-        database = lancedb.connect(folder, read_consistency_interval=timedelta(0))
-        return database.create_table(_TABLE, schema=schema(components, dim), exist_ok=True)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise DearError(f"The gallery {folder} cannot be read: {error}.") from error
+        raise DearError("A gallery needs LanceDB and NumKong: pip install 'dear-vlm[gallery]'.") from None
+    return lancedb
 
 
-def _adapter_of(run: str | Path) -> dict[str, str]:
-    config = read_json(Path(run) / CONFIG) if (Path(run) / CONFIG).is_file() else None
-    if not isinstance(config, dict) or not set(_HASHES) <= set(config):
-        raise DearError(f"{run} is not an adapter: give a folder made by `dear train`.")
-    return {"folder": absolute(str(run)), **{key: config[key] for key in _HASHES}}
+def _connect(folder: Path) -> Any:
+    # Every read looks for a newer version first: what another process added or removed is seen at once.
+    return _lancedb().connect(folder, read_consistency_interval=timedelta(0))
 
 
 def _quoted(text: str) -> str:

@@ -1,0 +1,47 @@
+"""gallery.json: what the vectors of a gallery are, and what they were made with."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypedDict
+
+from dear.errors import DearError
+from dear.files import read_json, write_json
+from dear.reading import Name, Positive, check_shape
+from dear.version import __version__
+
+ABOUT = "gallery.json"
+FORMAT = 2
+
+
+@dataclass(frozen=True)
+class About:
+    encoder: Mapping[str, Any]  # `Encoder.source`
+    components: tuple[str, ...]
+    centred: tuple[str, ...]
+    dim: int
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / ABOUT, {"format": FORMAT, "dear": __version__, **asdict(self)})
+
+
+class _AboutFile(TypedDict):
+    encoder: dict[str, Any]
+    components: list[Name]
+    centred: list[Name]
+    dim: Positive
+
+
+def read_about(folder: Path) -> About:
+    """Refuses what is missing, older, or not as it was written."""
+    file = folder / ABOUT
+    if not file.is_file():
+        raise DearError(f"{folder} is not a gallery: it has no {ABOUT}. `dear index` makes one.")
+    given = read_json(file)
+    found = given.get("format") if isinstance(given, dict) else None
+    if type(found) is int and 0 < found < FORMAT:
+        raise DearError(f"The gallery {folder} was made by an older dear: index its images again, into a new folder.")
+    if type(found) is not int or found != FORMAT:
+        raise DearError(f"{file} is not one that dear {__version__} can read: index the images again.")
+    check_shape(given, _AboutFile, str(file), "index the images again")
+    return About(given["encoder"], tuple(given["components"]), tuple(given["centred"]), given["dim"])
