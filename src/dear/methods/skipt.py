@@ -1,5 +1,6 @@
 """SkipT: fine-tunes the upper half of both towers, on a part of the classes at each step (CVPR 2025)."""
 
+import math
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -94,15 +95,16 @@ class SkipT(Method):
         near = features[:, 0] @ self.texts.frozen.T
         near[torch.arange(len(labels)), labels] = 1e4
         order = near.max(0).values.argsort(descending=True)
-        always = min(-(-len(order) * self.config.class_share // 1), self.config.class_limit)
-        rest = len(order) - int(always)
+        always = min(math.ceil(len(order) * self.config.class_share), self.config.class_limit)
+        always = max(always, len(labels.unique()))
+        rest = len(order) - always
         if rest <= 0:
             return order.sort().values
         rank = torch.linspace(0, 5, rest, device=order.device) if rest > 1 else order.new_full((1,), 5.0)
         end = torch.exp(torch.tensor(-5 / self.config.decay, device=order.device))
         chance = ((-rank / self.config.decay).exp() - end) / (1 - end)
         kept = torch.ones_like(order, dtype=torch.bool)
-        kept[int(always) :] = torch.rand(rest, device=order.device) < chance
+        kept[always:] = torch.rand(rest, device=order.device) < chance
         return order[kept].sort().values
 
     def loss(self, entry: Entry, labels: Tensor) -> Loss:
