@@ -8,9 +8,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from dear.answer import Answer
 from dear.data.opening import as_rgb, open_picture
 from dear.drawing import save_figure
-from dear.predictor import Answer, Predictor
+from dear.predictor import Predictor
 
 COLORS = {
     "cls": "#4c566a",

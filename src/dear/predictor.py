@@ -1,48 +1,17 @@
 """One image in, an explained answer out."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor
 
 from dear.adapter import Adapter
+from dear.answer import Answer, Vote
 from dear.data.dataset import ImageFile
 from dear.errors import DearError
 from dear.methods.base import DECOUPLED, Method
-
-
-@dataclass(frozen=True)
-class Vote:
-    """What one component said by itself, and how much it counts."""
-
-    component: str  # "cls", "color", ...
-    weight: float
-    choice: str
-    probability: float  # of its own choice
-    for_answer: float  # the probability it gave to the final answer
-
-
-@dataclass(frozen=True)
-class Answer:
-    choice: str
-    probability: float
-    top: tuple[tuple[str, float], ...]
-    votes: tuple[Vote, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def __str__(self) -> str:
-        lines = [f"{name}  {100 * p:.1f}%" for name, p in self.top]
-        said = [
-            f"  {v.component:<10} weight {v.weight:.2f}  says {v.choice} ({100 * v.probability:.0f}%)"
-            for v in self.votes
-        ]
-        return "\n".join(lines + said)
 
 
 class Predictor:
