@@ -1,4 +1,4 @@
-"""What an adapted model says about one image. Plain numbers: an exported model answers with it, too, without PyTorch."""
+"""What an adapted model says about one image. Plain numbers: an exported model answers so without PyTorch."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

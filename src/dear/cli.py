@@ -26,6 +26,7 @@ GROUPS = {
         "predict": "classify images with an adapted model, with what each component said",
         "explain": "draw why an image got its answer",
         "export": "write an adapted model as ONNX, to run without PyTorch",
+        "serve": "an HTTP API around an adapted or exported model: predict, search, embed",
         "app": "a local page: classify, look at heads, search, compare runs",
     },
     "search by attribute": {

@@ -1,8 +1,16 @@
-"""A small run that was really trained, in a folder of its own with a second run, and a gallery made with it."""
+"""Live servers; a small run that was really trained, in a folder with a second run, and a gallery made with it."""
 
+import http.client
+import json
+import socket
 import struct
+import threading
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -11,6 +19,8 @@ import dear
 from dear.backbone import load_backbone
 from dear.cli import main
 from dear.roles.rolemap import HeadRole, Phrase, RoleMap
+from dear.serve.api import Service
+from dear.serve.server import Address, make_app
 
 CORE = ("color", "shape", "texture", "object", "location")
 
@@ -99,3 +109,53 @@ def png_header():
         )
 
     return make
+
+
+@dataclass(frozen=True)
+class Client:
+    port: int
+
+    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.putrequest(method, path, skip_host="Host" in headers)
+        for name, value in headers.items():
+            connection.putheader(name.replace("_", "-"), value)
+        if body is not None and "Content_Length" not in headers:
+            connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, text
+
+    def post(self, path: str, value: Any) -> tuple[int, Any]:
+        status, text = self.ask("POST", path, json.dumps(value).encode(), Content_Type="application/json")
+        return status, json.loads(text)
+
+    def raw(self, data: bytes, end: bool = False) -> bytes:
+        """All that comes back for these bytes until the connection is closed; b"" too if it is reset."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
+            try:
+                connection.sendall(data)
+                if end:
+                    connection.shutdown(socket.SHUT_WR)
+                return b"".join(iter(lambda: connection.recv(65536), b""))
+            except ConnectionError:
+                return b""
+
+
+@contextmanager
+def live(service: Service, **settings: Any) -> Iterator[Client]:
+    """The service on a free port, on a real uvicorn."""
+    with Address("127.0.0.1", 0) as address:
+        app = make_app(service, address.names, **settings)
+        thread = threading.Thread(target=address.serve, args=(app,), daemon=True)
+        thread.start()
+        yield Client(address.port)
+        address.stop()
+        thread.join(30)
+
+
+@pytest.fixture(scope="session")
+def serve_live():
+    return live

@@ -160,6 +160,35 @@ def test_runs(page, address, screenshot) -> None:
     screenshot("runs")
 
 
+def test_the_api_is_described_and_can_be_tried(page, address, photos, screenshot) -> None:
+    refused = []
+    page.on("console", lambda said: refused.append(said.text) if said.type == "error" else None)
+    page.goto(f"{address}/docs")
+    page.locator("#operations-API-post_v1_predict button").first.click()
+    page.get_by_role("button", name="Add string item").click()
+    page.locator("input[type=file]").first.set_input_files(photos / "warm" / "7.png")
+    page.get_by_role("button", name="Execute").click()
+    page.get_by_text('"answers"').first.wait_for()
+    screenshot("docs")
+    assert refused == []
+
+
+@pytest.mark.parametrize("view", ["classify", "heads", "search", "runs"])
+def test_nothing_is_wider_than_a_telephone(browser, address, view, photos, tmp_path) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    page.goto(f"{address}#{view}")
+    if view == "classify":
+        page.locator("#classify input[type=file]").set_input_files(photos / "warm" / "7.png")
+        page.locator(".maps img").first.wait_for()
+    page.locator(f"#{view} > *").first.wait_for()
+    page.wait_for_load_state("networkidle")
+    folder = Path(os.environ.get("DEAR_SCREENSHOTS", tmp_path))
+    page.screenshot(path=folder / f"{view}-narrow.png", full_page=True)
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    page.close()
+    assert wide <= 390
+
+
 def test_dark(browser, address, tmp_path) -> None:
     page = browser.new_page(color_scheme="dark")
     page.goto(address)

@@ -1,58 +1,38 @@
-"""The server by itself: what it answers, to whom, and that no request reads a file."""
+"""The page's server: what it answers, to whom, and that no request reads a file."""
 
-import http.client
 import json
 import socket
-import threading
 from urllib.parse import quote
 
 import pytest
+from starlette.routing import Route
 
 from dear.app.page import Page
-from dear.app.server import Server
 from dear.cli import main
+from dear.serve.api import Service
 
 
 @pytest.fixture(scope="module")
-def server(run, gallery_folder):
-    with Server("127.0.0.1", 0) as made:
-        made.routes = {
-            **Page(run, gallery_folder).routes,
-            ("GET", "/api/broken"): lambda _: 1 / 0,
-        }
-        threading.Thread(target=made.serve_forever, daemon=True).start()
+def client(run, gallery_folder, serve_live):
+    service = Service.open(run, gallery_folder)
+    broken = Route("/api/broken", lambda _: 1 / 0)
+    with serve_live(service, more=[*Page(run, service).routes, broken]) as made:
         yield made
-        made.shutdown()
 
 
 @pytest.fixture
-def ask(server):
-    def send(method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
-        connection.putrequest(method, path, skip_host="Host" in headers)
-        for name, value in headers.items():
-            connection.putheader(name.replace("_", "-"), value)
-        if body is not None and "Content_Length" not in headers:
-            connection.putheader("Content-Length", str(len(body)))
-        connection.endheaders(body)
-        answer = connection.getresponse()
-        text = answer.read().decode()
-        connection.close()
-        return answer.status, text
-
-    return send
+def ask(client):
+    return client.ask
 
 
-def test_the_page_and_its_parts_are_served_with_a_policy_of_nothing_from_outside(server, ask) -> None:
+def test_the_page_and_its_parts_are_served_with_a_policy_of_nothing_from_outside(client, ask) -> None:
     assert ask("GET", "/") == ask("GET", "/index.html")
-    for name in ("/", "/main.js", "/style.css", "/icon.svg"):
-        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
-        connection.request("GET", name)
-        answer = connection.getresponse()
-        assert answer.status == 200
-        assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
-        assert b"http://" not in answer.read().replace(b"http://www.w3.org", b"")  # names of SVG, never fetched
-        connection.close()
+    for name in ("/", "/main.js", "/style.css", "/icon.svg", "/docs", "/docs/docs.js"):
+        found = client.raw(f"GET {name} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        head, _, body = found.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        assert b"default-src 'self'" in head
+        assert b"http://" not in body.replace(b"http://www.w3.org", b"")  # names of SVG, never fetched
 
 
 @pytest.mark.parametrize(
@@ -109,19 +89,22 @@ def test_a_label_cannot_be_used_as_sql(ask) -> None:
 
 def test_uploads_are_refused_by_their_announced_length_and_bombs_by_their_header(ask, png_header) -> None:
     status, text = ask("POST", "/api/classify", b"", Content_Length="99000000000")
+    assert (status, json.loads(text)["error"]) == (413, "The upload has more than 64 MB: send less at once.")
+    status, text = ask("POST", "/api/classify", bytes(20_000_001))
     assert (status, json.loads(text)["error"]) == (400, "The file has more than 20 MB: make the image smaller.")
-    status, text = ask("POST", "/api/classify", b"", Transfer_Encoding="chunked")
-    assert "does not say how long it is" in text
+    status, text = ask("POST", "/api/classify", b"", Content_Length="9", Transfer_Encoding="chunked")
+    assert status in (400, 411)
+    status, text = ask("POST", "/api/classify", b"0\r\n\r\n", Content_Length="", Transfer_Encoding="chunked")
     status, text = ask("POST", "/api/search", png_header(60_000, 60_000))
     assert "more than 40 million pixels" in text
 
 
-def test_other_sites_get_nothing(ask, server) -> None:
-    here = f"127.0.0.1:{server.server_port}"
+def test_other_sites_get_nothing(ask, client) -> None:
+    here = f"127.0.0.1:{client.port}"
     assert ask("GET", "/api/about", Host="evil.example")[0] == 403  # a name that was made to point here
     assert ask("GET", "/api/about", Host=here, Origin="http://evil.example")[0] == 403
     assert ask("GET", "/api/about", Host=here, Origin=f"http://{here}")[0] == 200
-    assert ask("GET", "/api/about", Host=f"localhost:{server.server_port}")[0] == 200
+    assert ask("GET", "/api/about", Host=f"localhost:{client.port}")[0] == 200
 
 
 def test_what_goes_wrong_is_told_in_the_terminal_and_not_on_the_page(ask, capfd) -> None:
@@ -140,11 +123,18 @@ def test_what_is_found_is_told_without_the_folders_above(ask, run) -> None:
     assert str(run.parent) not in json.dumps([about, runs])
 
 
-def test_a_port_in_use_and_other_bad_input_is_one_sentence(run, capsys, server) -> None:
+def test_a_port_in_use_and_other_bad_input_is_one_sentence(run, capsys) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main(["app", str(run), "--port", str(taken.getsockname()[1])]) == 2
     assert "is in use: choose another with --port." in capsys.readouterr().err
-    for argv in (["app", "nowhere"], ["app", str(run), "--port", "99999"], ["app", str(run), "--host", "no.such.host"]):
+    for argv in (
+        ["app", "nowhere"],
+        ["app", str(run), "--port", "99999"],
+        ["app", str(run), "--host", "no.such.host"],
+        ["app", str(run), "--host", ""],
+        ["serve", str(run), "--host", " "],
+        ["serve", str(run), "--token-file", "no"],
+    ):
         assert main([*argv, *([] if "--port" in argv else ["--port", "0"])]) == 2
         err = capsys.readouterr().err
         assert err.startswith("dear: ")

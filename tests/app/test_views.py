@@ -15,13 +15,20 @@ from dear.app.classify import attention_overlay, classify, world_examples
 from dear.app.colors import page_colors
 from dear.app.heads import HeadPictures, head_map, main_direction
 from dear.app.pictures import data_url, sample_pictures
-from dear.app.runs import read_runs, short_name
-from dear.app.safety import MAX_BYTES, open_upload
+from dear.app.runs import read_runs
 from dear.data.dataset import ImageFile
 from dear.errors import DearError
 from dear.explain import COLORS
 from dear.roles.pictures import PictureList, world_pictures
 from dear.roles.rolemap import RoleMap
+from dear.serve.api import Service, short_name
+from dear.serve.responses import Json
+from dear.serve.safety import MAX_BYTES, open_upload
+
+
+def at_once(job):
+    """Where nobody else uses the model."""
+    return job()
 
 
 def encoded(picture: Image.Image, kind: str = "PNG") -> bytes:
@@ -67,7 +74,7 @@ def test_too_many_pixels_are_refused_before_they_are_decoded(size, monkeypatch, 
 
 def test_the_answer_is_that_of_predict_with_one_map_an_attribute(predictor) -> None:
     picture = Image.new("RGB", (50, 40), "red")
-    found = classify(predictor, picture)
+    found = classify(predictor, picture, at_once)
     answer = predictor.predict(picture)
     assert found["choice"] == answer.choice
     assert found["probability"] == pytest.approx(answer.probability, abs=1e-5)
@@ -135,10 +142,15 @@ def extremes(finder: HeadPictures, head: tuple[int, int]) -> dict:
 
 
 def test_pictures_of_a_head_are_ranked_along_its_phrase(predictor, gallery) -> None:
-    model_lock = threading.Lock()
-    finder = HeadPictures(predictor, sample_pictures(gallery, "tiny"), model_lock)
-    with model_lock:  # the model is busy elsewhere, so none can be read yet
-        assert finder.extremes((2, 0)) == {"looked_at": 0, "of": 8}
+    free = threading.Event()
+
+    def when_free(job):
+        free.wait()
+        return job()
+
+    finder = HeadPictures(predictor, sample_pictures(gallery, "tiny"), when_free)
+    assert finder.extremes((2, 0)) == {"looked_at": 0, "of": 8}  # the model is busy elsewhere: none can be read yet
+    free.set()
     found = extremes(finder, (2, 0))
     assert found["along"] == "a red <b>sign</b>"
     assert found["count"] == 8
@@ -157,15 +169,15 @@ def test_without_pictures_it_says_what_to_do(predictor) -> None:
     assert world is not None
     assert world.source == "Attribute World"
     with pytest.raises(DearError, match="--gallery"):
-        HeadPictures(predictor, None, threading.Lock()).extremes((2, 0))
+        HeadPictures(predictor, None, at_once).extremes((2, 0))
 
 
 def test_pictures_that_are_gone_are_left_out_and_too_few_are_told(predictor) -> None:
     gone, there = ImageFile(Path("gone.png")), world_pictures(2)
     some = PictureList("a test", [gone, *there.pictures], ["gone", *there.names])
-    assert extremes(HeadPictures(predictor, some, threading.Lock()), (2, 0))["count"] == 2
+    assert extremes(HeadPictures(predictor, some, at_once), (2, 0))["count"] == 2
     with pytest.raises(DearError, match="Too few pictures of a test"):
-        extremes(HeadPictures(predictor, PictureList("a test", [gone], ["gone"]), threading.Lock()), (2, 0))
+        extremes(HeadPictures(predictor, PictureList("a test", [gone], ["gone"]), at_once), (2, 0))
 
 
 def test_the_main_direction_is_the_one_of_most_variance() -> None:
@@ -177,19 +189,19 @@ def test_the_main_direction_is_the_one_of_most_variance() -> None:
 # --- search ----------------------------------------------------------------------------------------------------
 
 
-def test_a_picture_of_the_gallery_finds_itself_first(gallery, photos) -> None:
+def test_a_picture_of_the_gallery_finds_itself_first(run, gallery, gallery_folder, photos) -> None:
     from dear.app.search import search, starters
 
-    encoder = gallery.encoder("cpu")
+    service = Service.open(run, gallery_folder)
     path = str(photos / "warm" / "7.png")
-    found = search(encoder, gallery, gallery.image(path), "color=0.7,shape=0.3")
+    found = search(service, gallery.image(path), "color=0.7,shape=0.3")
     assert found["hits"][0]["path"] == path
     assert found["hits"][0]["scores"].keys() == {"color", "shape"}
     assert found["query"].startswith("data:image/")
-    cold = search(encoder, gallery, "a warm thing", "cls", label=" COLD ")
+    cold = search(service, "a warm thing", "cls", label=" COLD ")
     assert {hit["label"] for hit in cold["hits"]} == {"cold"}
     assert cold["query"] is None
-    assert search(encoder, gallery, "a", "cls", label="it's 100%")["hits"] == []
+    assert search(service, "a", "cls", label="it's 100%")["hits"] == []
     assert sorted(hit["path"] for hit in starters(gallery)) == sorted(gallery.paths())
 
 
@@ -213,6 +225,35 @@ def test_runs_beside_this_one_are_read_and_damaged_ones_named(run, tmp_path: Pat
     assert [epoch["epoch"] for epoch in colors["epochs"]] == [1, 2]
     assert len(found["problems"]) == 1
     assert "broken" in found["problems"][0]
+
+
+DAMAGE = [
+    "", "{", "[]", "null", "3", "NaN", '"text"', "[" * 100_000, "\x00\xff", "{}", '{"data": NaN, "epochs": 1e999}',
+    '{"epoch": 1}', '{"epoch": "x", "fusion": []}', '{"epoch": 1, "fusion": [NaN]}', '{"epoch": 1, "fusion": 3}',
+    '{"epoch": 1, "loss": 1e999, "fusion": [1]}', '{"epoch": 1e999, "fusion": []}', '{"epoch": 1, "loss": {}}',
+    '{"epoch": 1, "fusion": [1]}\n{"epoch": 2, "fusion": [1, 2]}', '{"hm": NaN}', '{"hm": "much"}', '{"hm": null}',
+    "9" * 5000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "test.json", "adapter_config.json", "cells/a.json"])
+def test_no_damage_beside_a_run_hides_it(run, tmp_path: Path, name: str) -> None:
+    import shutil
+
+    for place, text in enumerate(DAMAGE):
+        folder = shutil.copytree(run.parent / "base", tmp_path / "runs" / f"{place}")
+        if name.startswith("cells"):
+            (folder / "config.json").unlink()
+            (folder / "cells").mkdir()
+        (folder / name).write_text(text, encoding="latin-1")
+    shutil.copytree(run, tmp_path / "runs" / run.name)
+    (tmp_path / "runs" / "odd\udcff" / "cells").mkdir(parents=True)
+    found = read_runs(tmp_path / "runs" / run.name)
+    json.loads(Json(found).body, parse_constant=pytest.fail)
+    assert run.name in [one["name"] for one in found["runs"]]
+    assert all(run.name not in problem.split("/") for problem in found["problems"])
+    if name in ("metrics.jsonl", "test.json"):
+        assert len(found["problems"]) > len(DAMAGE) // 2
 
 
 def test_a_benchmark_beside_the_run_becomes_a_table(run, tmp_path: Path) -> None:

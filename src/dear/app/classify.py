@@ -10,15 +10,18 @@ from dear.data.dataset import Example
 from dear.data.resolve import resolve_dataset
 from dear.explain import as_seen
 from dear.predictor import Predictor
+from dear.serve.model_thread import OnModel
 
 _SIZE = 320  # pixels of a picture with an attention map
 _EXAMPLES = 8
 
 
-def classify(predictor: Predictor, picture: Image.Image) -> dict[str, Any]:
+def classify(predictor: Predictor, picture: Image.Image, on_model: OnModel) -> dict[str, Any]:
     """The answer with its votes, and the picture as the model saw it under each component's attention."""
     pixels = predictor.pixels([picture]).to(predictor.model.backbone.device)
-    answer = predictor.predict_batch(pixels, topk=5)[0]
+    answer, attention = on_model(
+        lambda: (predictor.predict_batch(pixels, topk=5)[0], predictor.model.attention_maps(pixels))
+    )
     seen = Image.fromarray((255 * as_seen(predictor, pixels[0])).round().astype(np.uint8))
     roles = predictor.model.roles
     maps = [
@@ -27,7 +30,7 @@ def classify(predictor: Predictor, picture: Image.Image) -> dict[str, Any]:
             "heads": len(roles.experts(name)) if roles else None,
             "image": data_url(attention_overlay(seen, values[0].float().cpu().numpy()), _SIZE),
         }
-        for name, values in predictor.model.attention_maps(pixels).items()
+        for name, values in attention.items()
     ]
     return {**answer.to_json(), "seen": data_url(seen, _SIZE), "maps": maps}
 

@@ -1,7 +1,7 @@
 """The second view: the role map, the evidence of each head, and the pictures that a head responds to."""
 
 import threading
-from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from dear.roles.contributions import HeadReader
 from dear.roles.pictures import PictureList
 from dear.roles.rolemap import ROLES, Head, RoleMap
 from dear.roles.show import ROLE_MARKS, ROLE_NAMES, color_strength, role_summary
+from dear.serve.model_thread import OnModel
 
 _BATCH = 4  # small: the other views wait while one goes through the model
 _SHOWN = 6  # pictures on either side
@@ -72,13 +73,11 @@ class HeadPictures:
     """Finds the pictures at the ends of what a head responds to.
 
     They are read once, in the background, from when they are first asked for: on a slow machine that takes minutes.
-    `model_lock` is held for one batch at a time, so that the other views go on answering.
+    The model is asked for one batch at a time, so that the other views go on answering.
     """
 
-    def __init__(
-        self, predictor: Predictor, pictures: PictureList | None, model_lock: AbstractContextManager[Any]
-    ) -> None:
-        self._predictor, self._pictures, self._model_lock = predictor, pictures, model_lock
+    def __init__(self, predictor: Predictor, pictures: PictureList | None, on_model: OnModel) -> None:
+        self._predictor, self._pictures, self._on_model = predictor, pictures, on_model
         self._starting = threading.Lock()
         self._reading: threading.Thread | None = None
         self._looked_at = 0
@@ -106,12 +105,11 @@ class HeadPictures:
         row = roles.layers.index(head[0])
         contributions = (self._codes[:, row, head[1]] @ self._maps[row, head[1]]).double()  # [pictures, dim]
         phrases = roles[head].phrases
-        with self._model_lock:
-            direction = (
-                encode_phrases(self._predictor.model.backbone, [phrases[0].text])[0]
-                if phrases
-                else main_direction(contributions)
-            )
+        if phrases:
+            backbone = self._predictor.model.backbone
+            direction = self._on_model(lambda: encode_phrases(backbone, [phrases[0].text])[0])
+        else:
+            direction = main_direction(contributions)
         order = (contributions @ direction).argsort(descending=True, stable=True).tolist()
         shown = min(_SHOWN, len(order) // 2)
         sides = {"most": order[:shown], "least": order[::-1][:shown]}
@@ -120,16 +118,15 @@ class HeadPictures:
 
     def _read(self, pictures: PictureList) -> None:
         model = self._predictor.model
-        reader = HeadReader(model.backbone, roles_of(model).layers[0])
+        reader = self._on_model(lambda: HeadReader(model.backbone, roles_of(model).layers[0]))
         self._maps = reader.maps.cpu()
         codes = []
         for start in range(0, len(pictures), _BATCH):
             opened = {i: self._open(i) for i in range(start, min(start + _BATCH, len(pictures)))}
             good = {i: picture for i, picture in opened.items() if picture is not None}
             if good:
-                with self._model_lock:
-                    pixels = self._predictor.pixels(list(good.values())).to(model.backbone.device)
-                    codes.append(reader.codes(pixels).cpu())
+                pixels = self._predictor.pixels(list(good.values())).to(model.backbone.device)
+                codes.append(self._on_model(partial(reader.codes, pixels)).cpu())
                 self._readable += good
             self._looked_at = start + len(opened)
         if len(self._readable) >= 2:

@@ -1,34 +1,38 @@
 """What the page asks for, and who answers it. Every answer is plain JSON; no request can name a file."""
 
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PIL import Image
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
-from dear import load
 from dear.app.classify import classify, world_examples
 from dear.app.colors import page_colors
 from dear.app.heads import HeadPictures, head_map
 from dear.app.pictures import StoredPicture, data_url, sample_pictures
-from dear.app.runs import read_runs, short_name
-from dear.app.safety import MAX_BYTES, TOO_MANY_BYTES, open_upload
+from dear.app.runs import read_runs
 from dear.data.dataset import Picture
 from dear.errors import DearError
 from dear.files import read_json
 from dear.methods.roles import roles_of
+from dear.serve.api import Service, short_name
+from dear.serve.engines import TorchEngine
+from dear.serve.responses import Json
+from dear.serve.safety import MAX_BYTES, TOO_MANY_BYTES, open_upload
+from dear.serve.server import fixed
 
-if TYPE_CHECKING:
-    from dear.gallery import Gallery
-
+_ASSETS = Path(__file__).parent / "assets"
 _EXAMPLE = 160  # pixels of a thumbnail
 
 
 @dataclass(frozen=True)
-class Request:
+class Asked:
     """What came with a request: the values behind the question mark, and the body."""
 
     values: dict[str, str]
@@ -42,27 +46,43 @@ class Request:
 
 
 class Page:
-    """An adapted model, maybe a gallery, and the folder its runs are in."""
+    """The views of an adapted model in the folder `run`, of its gallery, and of the runs beside it."""
 
-    def __init__(self, run: Path, gallery: Path | None) -> None:
-        self.run = run
-        self.predictor = load(run)
-        self.gallery = None if gallery is None else self._open_gallery(gallery)
-        self._lock = threading.Lock()  # one picture at a time goes through the model
+    def __init__(self, run: Path, service: Service) -> None:
+        if not isinstance(service.engine, TorchEngine):
+            raise DearError("The page looks into the model, which an exported one does not allow: give the run itself.")
+        self.run, self.service, self.gallery = run, service, service.gallery
+        self.predictor = predictor = service.engine.predictor
+        self.on_model = service.model.wait_for
         self.examples = self._examples()
-        model = self.predictor.model.backbone.identity.model
-        self.head_pictures = HeadPictures(self.predictor, sample_pictures(self.gallery, model), self._lock)
-        self.routes: dict[tuple[str, str], Callable[[Request], Any]] = {
-            ("GET", "/api/about"): self.about,
-            ("POST", "/api/classify"): self.classify,
-            ("GET", "/api/heads"): lambda _: head_map(roles_of(self.predictor.model)),
-            ("GET", "/api/head-pictures"): self.pictures_of_head,
-            ("GET", "/api/starters"): self.starters,
-            ("POST", "/api/search"): self.search,
-            ("GET", "/api/runs"): lambda _: read_runs(self.run),
-        }
+        pictures = sample_pictures(self.gallery, predictor.model.backbone.identity.model)
+        self.head_pictures = HeadPictures(predictor, pictures, self.on_model)
 
-    def about(self, _: Request) -> dict[str, Any]:
+    @property
+    def routes(self) -> list[Route]:
+        return [
+            fixed("/", _ASSETS / "index.html"),
+            *(fixed(f"/{file.name}", file) for file in _ASSETS.iterdir()),
+            self._route("GET", "/api/about", self.about),
+            self._route("POST", "/api/classify", self.classify),
+            self._route("GET", "/api/heads", lambda _: head_map(roles_of(self.predictor.model))),
+            self._route("GET", "/api/head-pictures", self.pictures_of_head),
+            self._route("GET", "/api/starters", self.starters),
+            self._route("POST", "/api/search", self.search),
+            self._route("GET", "/api/runs", lambda _: read_runs(self.run)),
+        ]
+
+    def _route(self, method: str, path: str, view: Callable[[Asked], Any]) -> Route:
+        async def answer(request: Request) -> Response:
+            admission = self.service.admission
+            async with admission.body(request) as body:
+                with admission.room_for(1):
+                    found = await run_in_threadpool(view, Asked(dict(request.query_params), body))
+            return Json(found)
+
+        return Route(path, answer, methods=[method])
+
+    def about(self, _: Asked) -> dict[str, Any]:
         """What the page must know before anything is asked."""
         model = self.predictor.model
         gallery = None
@@ -80,7 +100,7 @@ class Page:
             "too_many_bytes": TOO_MANY_BYTES,
         }
 
-    def classify(self, request: Request) -> dict[str, Any]:
+    def classify(self, request: Asked) -> dict[str, Any]:
         if "example" in request.values:
             number = request.number("example")
             if not 0 <= number < len(self.examples):
@@ -88,22 +108,21 @@ class Page:
             picture = self.examples[number][0].open()
         else:
             picture = open_upload(request.body)
-        with self._lock:
-            return classify(self.predictor, picture)
+        return classify(self.predictor, picture, self.on_model)
 
-    def pictures_of_head(self, request: Request) -> dict[str, Any]:
+    def pictures_of_head(self, request: Asked) -> dict[str, Any]:
         return self.head_pictures.extremes((request.number("layer"), request.number("head")))
 
-    def starters(self, _: Request) -> list[dict[str, Any]]:
+    def starters(self, _: Asked) -> list[dict[str, Any]]:
         from dear.app.search import starters
 
-        return starters(self._need_gallery())
+        return starters(self.service.need_gallery())
 
-    def search(self, request: Request) -> dict[str, Any]:
+    def search(self, request: Asked) -> dict[str, Any]:
         """By the picture in the body, by one of the gallery (`like`), or by a sentence (`text`)."""
         from dear.app.search import search
 
-        gallery, values = self._need_gallery(), request.values
+        gallery, values = self.service.need_gallery(), request.values
         query: Image.Image | str
         if request.body:
             query = open_upload(request.body)
@@ -113,20 +132,7 @@ class Page:
             query = values["text"].strip()
         else:
             raise DearError("Choose an image or write a sentence to search for.")
-        with self._lock:
-            return search(self.encoder, gallery, query, values.get("by", "cls"), values.get("label", ""))
-
-    def _open_gallery(self, folder: Path) -> "Gallery":
-        from dear.gallery import AdapterEncoder, Gallery
-
-        gallery, self.encoder = Gallery.open(folder), AdapterEncoder(self.run, self.predictor)
-        gallery.require(self.encoder)
-        return gallery
-
-    def _need_gallery(self) -> "Gallery":
-        if self.gallery is None:
-            raise DearError("The page was started without a gallery: start it with --gallery GALLERY.")
-        return self.gallery
+        return search(self.service, query, values.get("by", "cls"), values.get("label", ""))
 
     def _examples(self) -> list[tuple[Picture, str, str]]:
         """Pictures to try, what they are called, and what shows them."""

@@ -1,7 +1,6 @@
 """The fourth view: learning curves, fusion weights and results of the runs and benchmarks beside this run."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,11 @@ from dear.files import read_json
 from dear.report.results import BASE_TO_NOVEL, read_cells
 from dear.report.summary import HM, series
 from dear.report.tables import main_cells, on_split
+from dear.serve.api import short_name
 from dear.training.loop import METRICS
 
 _SETTINGS = ("model", "data", "classes", "shots", "seed", "lr")
+_CURVES = ("loss", "accuracy", "validation")
 
 
 def read_runs(run: Path) -> dict[str, Any]:
@@ -23,11 +24,13 @@ def read_runs(run: Path) -> dict[str, Any]:
     for folder in beside:
         try:
             if (folder / "config.json").is_file() and (folder / METRICS).is_file():
-                runs.append(read_run(folder))
+                runs.append(_sendable(read_run(folder)))
             elif (folder / "cells").is_dir():
-                benches += read_bench(folder)
+                benches += _sendable(read_bench(folder))
         except DearError as error:
             problems.append(str(error))
+        except Exception as error:  # whatever is wrong in one folder, the others are shown
+            problems.append(f"The folder {folder.name} is damaged ({type(error).__name__}): it is not shown.")
     return {"current": run.resolve().name, "runs": runs, "benches": benches, "problems": problems}
 
 
@@ -37,6 +40,8 @@ def read_run(folder: Path) -> dict[str, Any]:
     try:
         lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
         epochs = [_epoch(json.loads(line)) for line in lines if line.strip()]
+        if len({len(epoch["fusion"]) for epoch in epochs}) > 1:
+            raise ValueError("its number of fusion weights changes")
         settings = {name: config.get(name) for name in _SETTINGS}
         test = read_json(folder / "test.json") if (folder / "test.json").is_file() else {}
         results = {str(name): float(value) for name, value in test.items()}
@@ -65,27 +70,21 @@ def read_bench(folder: Path) -> list[dict[str, Any]]:
     return tables
 
 
-def short_name(name: str) -> str:
-    """The last part of a path; other names as they are."""
-    kind, _, rest = name.partition(":")
-    if kind in ("local-dir", "transformers") or (not rest and "/" in name):
-        return Path(rest or name).name
-    return name
+def _sendable(value: Any) -> Any:
+    """As it is; ValueError for numbers that no browser can read."""
+    json.dumps(value, allow_nan=False)
+    return value
 
 
 def _epoch(record: dict[str, Any]) -> dict[str, Any]:
-    numbers: dict[str, Any] = {
-        name: float(record[name]) for name in ("loss", "accuracy", "validation") if name in record
-    }
-    if not all(map(math.isfinite, numbers.values())):
-        raise ValueError("a number in its metrics is not finite")
-    return {"epoch": int(record["epoch"]), **numbers, "fusion": [float(weight) for weight in record["fusion"]]}
+    numbers: dict[str, Any] = {name: float(record[name]) for name in _CURVES if name in record}
+    return {"epoch": int(record["epoch"]), **numbers, "fusion": [float(weight) for weight in record.get("fusion", [])]}
 
 
 def _components(folder: Path, count: int) -> list[str]:
     """Names of the fusion weights: an unfinished run has no adapter yet that would tell them."""
     try:
-        names = ["cls", *read_json(folder / CONFIG)["roles"]["core"]]
+        names = ["cls", *read_json(folder / CONFIG)["facts"]["roles"]["core"]]
     except (DearError, KeyError, TypeError):
         names = []
     return names if len(names) == count else ["cls", *(f"token {i}" for i in range(1, count))][:count]

@@ -6,24 +6,18 @@ from PIL import Image
 
 from dear.app.pictures import data_url
 from dear.errors import DearError
-from dear.gallery import Encoder, Gallery, parse_by
+from dear.gallery import Gallery
+from dear.serve.api import Service
 
 _SHOWN = 12
 _THUMBNAIL = 240
 
 
-def search(encoder: Encoder, gallery: Gallery, query: Image.Image | str, by: str, label: str = "") -> dict[str, Any]:
+def search(service: Service, query: Image.Image | str, by: str, label: str = "") -> dict[str, Any]:
     """`query` is a picture or a sentence; `by` such as "color=0.7,shape=0.3"; `label`: only labels that hold this."""
-    weights = parse_by(by, gallery.components)
-    hits = gallery.search(gallery.query(encoder, query, list(weights)), weights, _SHOWN, label_filter(label))
+    gallery, hits = service.need_gallery(), service.find(query, by, _SHOWN, label)
     shown = [{**hit.to_json(), "image": thumbnail(gallery, hit.path)} for hit in hits]
     return {"query": None if isinstance(query, str) else data_url(query, _THUMBNAIL), "hits": shown}
-
-
-def label_filter(text: str) -> str | None:
-    """SQL for labels that hold `text` in any case; wildcards of LIKE would mean more than what was written."""
-    quoted = text.strip().lower().replace("'", "''")
-    return f"strpos(lower(label), '{quoted}') > 0" if quoted else None
 
 
 def starters(gallery: Gallery, count: int = _SHOWN) -> list[dict[str, Any]]:

@@ -134,7 +134,7 @@ class ImageTower:
         `read_tokens`. The last layer computes only these queries. Where nothing that a layer makes of the tokens is
         used (they are replaced at the next one, or not read), it takes them as keys and values only.
         """
-        batch, added = len(entry.x), None
+        batch, added = entry.x.shape[0], None  # `len` would fix the batch in an exported graph
         while True:
             layer, last = entry.layer, entry.layer == self.layers
             given = tokens.into(layer, added)
@@ -171,4 +171,4 @@ class ImageTower:
 
 def _behind(original: Tensor, learned: Tensor) -> Tensor:
     """Learned tokens, of every image or the same for all, behind the original ones, along the tokens' axis."""
-    return torch.cat([original, learned.expand(len(original), *learned.shape[1:])], dim=-2)
+    return torch.cat([original, learned.expand(original.shape[0], *learned.shape[1:])], dim=-2)

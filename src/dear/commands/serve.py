@@ -1,0 +1,60 @@
+"""dear serve: one adapted model behind an HTTP API."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_server_arguments(parser, port=8000)
+    parser.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="answer only to those who send the token in this file"
+    )
+
+
+def add_server_arguments(parser: argparse.ArgumentParser, port: int) -> None:
+    """What `dear serve` and `dear app` have in common."""
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder made by `dear train` or `dear export`")
+    parser.add_argument("--gallery", type=Path, help="folder made by `dear index` with this run: what can be searched")
+    parser.add_argument("--port", type=int, default=port, help=f"0: any free port (default: {port})")
+    parser.add_argument("--host", default="127.0.0.1", help="who can reach it (default: 127.0.0.1, this machine alone)")
+
+
+def run(args: argparse.Namespace) -> None:
+    token = None if args.token_file is None else read_token(args.token_file)
+    serve(args, "the API is at {url}/v1, and described at {url}/docs", token)
+
+
+def serve(
+    args: argparse.Namespace, where: str, token: str | None = None, more: Callable[[Any], Sequence[Any]] = lambda _: ()
+) -> None:
+    """`more`: from the service to routes besides the API's."""
+    from dear.serve import require_packages
+
+    require_packages()
+    from dear.serve.server import Address, make_app
+
+    with Address(args.host, args.port) as address:  # first: a port in use is told at once
+        from dear.serve.api import Service
+
+        service = Service.open(args.run_folder, args.gallery)
+        app = make_app(service, address.names, token, more(service))
+        print(f"{where.format(url=address.url)}    (Ctrl-C ends it)", flush=True)
+        if not address.local and token is None:
+            print("everybody who can reach this address can use it", flush=True)
+        address.serve(app)
+
+
+def read_token(file: Path) -> str:
+    from dear.errors import DearError
+
+    try:
+        token = file.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        raise DearError(f"The token file {file} cannot be read: {error}.") from None
+    if len(token) < 16 or not token.isprintable() or " " in token:
+        raise DearError(
+            f"The token file {file} must hold one word of at least 16 letters: `openssl rand -hex 16` makes one."
+        )
+    return token

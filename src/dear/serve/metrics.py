@@ -1,0 +1,59 @@
+"""What is counted, in Prometheus' text format."""
+
+from collections.abc import Callable
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_METHODS = ("GET", "HEAD", "POST")
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        about = ("method", "path")
+        self._requests = Counter("dear_requests", "Answered requests", (*about, "status"), registry=registry)
+        self._seconds = Histogram(
+            "dear_request_seconds",
+            "From the request's head to the answer's end",
+            about,
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._batch = Histogram(
+            "dear_batch_images",
+            "Images that went through the model together",
+            buckets=(1, 2, 4, 8, 16, 32),
+            registry=registry,
+        )
+        self._model = Counter("dear_model_seconds", "Time in which the model worked on images", registry=registry)
+        self._waiting = Gauge("dear_waiting_images", "Images that were taken on and not answered", registry=registry)
+
+    def answered(self, method: str, path: str | None, status: int, seconds: float) -> None:
+        """`path` None: there is nothing there; all of these count as one, or they would grow without end.
+
+        `status` 0: the other side was gone before it could be answered.
+        """
+        labels = (method if method in _METHODS else "other", path or "other")
+        self._requests.labels(*labels, status or "none").inc()
+        self._seconds.labels(*labels).observe(seconds)
+
+    def batch(self, images: int, seconds: float) -> None:
+        self._batch.observe(images)
+        self._model.inc(seconds)
+
+    def watch_waiting(self, count: Callable[[], float]) -> None:
+        self._waiting.set_function(count)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
