@@ -3,10 +3,13 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from dear.cli import main
+from dear.gallery import Gallery
+from dear.gallery.sheet import attribute_sheet
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +65,20 @@ def test_a_sheet_shows_what_is_gone_as_gone(run, photos, tmp_path) -> None:
     shutil.rmtree(photos / "b_c")
     assert main(["search", out, "--image", str(photos / "a" / "0.png"), "--topk", "12", "--out", str(sheet)]) == 0
     assert sheet.is_file()
+
+
+def test_a_sheet_of_one_query_by_several_attributes(world) -> None:
+    gallery = Gallery.open(world)
+    picture = gallery.image("world:colors/test/00041")
+    query = gallery.query(gallery.encoder("cpu"), picture)
+    found = {name: gallery.search(query, {name: 1.0}, k=4) for name in ("color", "shape", "texture")}
+    sheet = attribute_sheet(picture, found, gallery)
+    wide, high = sheet.size
+    fewer = attribute_sheet(picture, {"color": found["color"][:3]}, gallery)
+    assert wide - fewer.width == fewer.height // 2 - 6 == high // 3 - 4  # a column less, and two rows at least
+    # The query is in the middle of the left side, and leads the first row.
+    own = sheet.crop((wide - 4 * 172, 12, wide - 4 * 172 + 160, 172))
+    assert np.abs(np.asarray(own.resize((64, 64)), int) - np.asarray(picture, int)).mean() < 12
 
 
 @pytest.mark.parametrize(

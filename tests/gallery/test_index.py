@@ -169,7 +169,8 @@ from dear.gallery.store import Gallery
 def write(folder, delay):
     folder.mkdir()
     done = os.open(f"{folder}.done", os.O_WRONLY | os.O_CREAT)
-    gallery = Gallery(folder, About({"kind": "made"}, ("cls", "color"), (), 16), None)
+    source = {"kind": "adapter", "folder": "none", "sha256": ""}
+    gallery = Gallery(folder, About(source, ("cls", "color"), (), 16), None)
     for number in range(40):
         if number == 5:
             threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()

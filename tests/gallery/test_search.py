@@ -61,7 +61,9 @@ class Made:
 def made_gallery(folder: Path, vectors: dict[str, np.ndarray], centred: tuple[str, ...] = ()) -> Gallery:
     """vectors: [images, dim] of each component; the images are called "0", "1", ..."""
     count, dim = next(iter(vectors.values())).shape
-    gallery = Gallery.create(folder, Made(tuple(vectors), centred, dim, {"kind": "made"}))
+    gallery = Gallery.create(
+        folder, Made(tuple(vectors), centred, dim, {"kind": "adapter", "folder": "none", "sha256": ""})
+    )
     about = [[str(i) for i in range(count)], [1] * count, [1] * count, ["-"] * count, [None] * count]
     columns = [as_vectors(values) for values in vectors.values()]
     folder.mkdir()

@@ -146,10 +146,7 @@ def test_whatever_gallery_json_holds_is_read_or_refused(example_gallery, data) -
     try:
         gallery = Gallery.open(example_gallery)
         assert gallery.search({"cls": np.ones(32)}, {"cls": 1.0})
-        assert field in ("dear", "extra", "encoder", "centred") or changed == about
-        if field == "encoder":
-            gallery.encoder("cpu")
-            pytest.fail("An encoder was loaded that the file does not name.")
+        assert field in ("dear", "extra", "centred") or changed == about
     except DearError:
         pass
     finally:

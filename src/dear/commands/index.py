@@ -6,9 +6,17 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_folder", nargs="?", metavar="RUN", help="folder made by `dear train`")
     parser.add_argument(
-        "images", nargs="*", metavar="IMAGES", help="image files, folders, quoted globs, or world:TASK[:STYLE]"
+        "given",
+        nargs="*",
+        metavar="[RUN] IMAGES",
+        help="folder made by `dear train`, unless --model is given; image files, folders, quoted globs, or "
+        "world:TASK[:STYLE]",
+    )
+    parser.add_argument("--model", help="a backbone as it is, without an adapter: its heads tell the attributes")
+    parser.add_argument("--pretrained", help="OpenCLIP tag or checkpoint file, for a model given by its OpenCLIP name")
+    parser.add_argument(
+        "--roles", default="auto", metavar="MAP", help="role map of --model: a file of `dear roles`, or a name (auto)"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="GALLERY", help="the gallery: made, or added to")
     parser.add_argument("--label-from-folder", action="store_true", help="label each image with its folder's name")
@@ -20,20 +28,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from dear.errors import DearError
-    from dear.gallery import AdapterEncoder, Gallery
+    from dear.gallery import AdapterEncoder, Encoder, Gallery, HeadEncoder
     from dear.gallery.about import ABOUT
 
-    if not (args.out / ABOUT).is_file() and (args.remove or not args.images):
+    images = args.given if args.model else args.given[1:]
+    if not (args.out / ABOUT).is_file() and (args.remove or not images):
         raise DearError(f"There is no gallery in {args.out} yet: name images to put into it.")
-    if args.run_folder is None:
-        gallery = Gallery.open(args.out)
+    if args.model or args.given:
+        encoder: Encoder
+        if args.model:
+            encoder = HeadEncoder.load(args.model, args.pretrained, args.roles, args.device)
+        else:
+            encoder = AdapterEncoder.load(args.given[0], args.device)
+        gallery = Gallery.create(args.out, encoder)  # refuses another one, and remembers where an adapter is now
     else:
-        encoder = AdapterEncoder.load(args.run_folder, args.device)
-        gallery = Gallery.create(args.out, encoder)  # refuses another adapter, and remembers where the right one is now
+        gallery = Gallery.open(args.out)
     if args.remove:
         print(f"removed {gallery.remove(args.remove)}")
-    if args.images:
-        added = gallery.add(encoder, args.images, args.label_from_folder)
+    if images:
+        added = gallery.add(encoder, images, args.label_from_folder)
         for sentence in added.unreadable:
             print(f"dear: skipped: {sentence}", file=sys.stderr)
         print(

@@ -1,16 +1,24 @@
 """What makes images into vectors, one for each component: a gallery is filled and searched with one and the same."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
+import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn import functional as F
 
 from dear.adapter import CONFIG
+from dear.backbone import Backbone, load_backbone
 from dear.errors import DearError
 from dear.gallery.sources import absolute
+from dear.methods.roles import find_roles
+from dear.reading import Count, Name, Positive, check_shape
+from dear.roles.contributions import HeadReader
+from dear.roles.rolemap import Head
+from dear.runtime import pick_device
 
 if TYPE_CHECKING:
     from dear.predictor import Predictor
@@ -58,13 +66,17 @@ class AdapterEncoder:
 
     @classmethod
     def from_source(cls, source: Mapping[str, Any], device: str) -> "AdapterEncoder":
-        run = Path(str(source.get("folder")))
+        run = Path(source["folder"])
         if not (run / CONFIG).is_file():
             raise DearError(
                 f"The adapter of this gallery is no longer in {run}: tell where it is with "
                 "`dear index RUN --out GALLERY`."
             )
         return cls.load(run, device)
+
+    @staticmethod
+    def describe(source: Mapping[str, Any]) -> str:
+        return f"the adapter in {source['folder']}"
 
     def encode_image(self, pixels: Tensor) -> dict[str, Tensor]:
         return self.predictor.encode_image(pixels)
@@ -74,22 +86,108 @@ class AdapterEncoder:
         return dict.fromkeys(self.components, self.predictor.encode_text([sentence])[0])
 
     def fits(self, source: Mapping[str, Any]) -> bool:
-        return {**source, "folder": None} == {**self.source, "folder": None}
+        return (source.get("kind"), source.get("sha256")) == ("adapter", self.source["sha256"])
 
 
-_KINDS = {"adapter": AdapterEncoder.from_source}
+class HeadEncoder:
+    """A frozen backbone, without any training: for each attribute, what its heads write into the class feature.
+
+    A head writes much that is the same for every image; what tells images apart is left once the mean is taken off.
+    """
+
+    def __init__(self, backbone: Backbone, heads: Mapping[str, Sequence[Head]]) -> None:
+        """heads: attribute -> its (layer, head)."""
+        self.backbone = backbone
+        self.heads = {name: [(layer, head) for layer, head in of_name] for name, of_name in heads.items() if of_name}
+        if not self.heads:
+            raise DearError("No head is an expert in any attribute by this role map: give another one with --roles.")
+        tower, all_heads = backbone.image, [at for of_name in self.heads.values() for at in of_name]
+        if any(not (1 <= layer <= tower.layers and 0 <= head < tower.heads) for layer, head in all_heads):
+            raise DearError(
+                f"{backbone.name} has {tower.layers} layers of {tower.heads} heads, not all of those named."
+            )
+        self.reader = HeadReader(backbone, min(layer for layer, _ in all_heads))
+        self.centred = tuple(self.heads)
+        self.components = ("cls", *self.centred)
+        self.dim = backbone.dim
+        self.preprocess = backbone.preprocess
+        named = {name: [list(at) for at in of_name] for name, of_name in self.heads.items()}
+        self.source: dict[str, Any] = {"kind": "heads", "backbone": backbone.identity.to_json(), "heads": named}
+
+    @classmethod
+    def load(
+        cls, model: str, pretrained: str | None = None, roles: str = "auto", device: str = "auto"
+    ) -> "HeadEncoder":
+        """roles: a role map by its file or name; "auto": the one that comes with the package for this backbone."""
+        found = find_roles(roles, model, pretrained)
+        backbone = load_backbone(model, pretrained, device=pick_device(device))
+        found.check_backbone(backbone.identity.to_json(), backbone.image.layers, backbone.image.heads)
+        return cls(backbone, {attribute: found.experts(attribute) for attribute in found.core})
+
+    @classmethod
+    def from_source(cls, source: Mapping[str, Any], device: str) -> "HeadEncoder":
+        made_for = source["backbone"]
+        backbone = load_backbone(made_for["model"], made_for["pretrained"], device=pick_device(device))
+        backbone.identity.require_same(made_for, "The gallery")
+        return cls(backbone, source["heads"])
+
+    @staticmethod
+    def describe(source: Mapping[str, Any]) -> str:
+        return f"heads of {source['backbone']['model']}"
+
+    @torch.no_grad()
+    def encode_image(self, pixels: Tensor) -> dict[str, Tensor]:
+        codes, feature = self.reader.read(pixels.to(self.backbone.device))
+        return {"cls": feature, **{name: self.reader.sum_of(heads, codes) for name, heads in self.heads.items()}}
+
+    @torch.no_grad()
+    def encode_text(self, sentence: str) -> dict[str, Tensor]:
+        """The same for every component: heads write in the space of the text."""
+        return dict.fromkeys(self.components, F.normalize(self.backbone.text.encode([sentence])[0], dim=-1))
+
+    def fits(self, source: Mapping[str, Any]) -> bool:
+        """The same weights and heads; what the backbone is called does not matter."""
+        if source.get("kind") != "heads" or source["heads"] != self.source["heads"]:
+            return False
+        return all(source["backbone"][key] == self.source["backbone"][key] for key in ("activation", "weights"))
+
+
+class _AdapterSource(TypedDict):
+    folder: Name
+    sha256: str
+
+
+class _BackboneSource(TypedDict):
+    model: Name
+    pretrained: str | None
+    activation: str
+    weights: str
+
+
+class _HeadSource(TypedDict):
+    backbone: _BackboneSource
+    heads: dict[Name, list[tuple[Positive, Count]]]
+
+
+_KINDS: dict[Any, Any] = {"adapter": (AdapterEncoder, _AdapterSource), "heads": (HeadEncoder, _HeadSource)}
+
+
+def check_source(source: Mapping[str, Any], what: str) -> None:
+    """Refuses what does not say which encoder it is."""
+    kind = source.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise DearError(f"{what} does not say what its vectors were made with: index the images again.")
+    check_shape(source, _KINDS[kind][1], what, "index the images again")
 
 
 def load_encoder(source: Mapping[str, Any], device: str = "auto") -> Encoder:
     """The encoder that a gallery was filled with."""
-    kind = source.get("kind")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise DearError("The gallery does not say what its vectors were made with: index its images again.")
-    encoder = _KINDS[kind](source, device)
+    encoder = _KINDS[source["kind"]][0].from_source(source, device)
     if not encoder.fits(source):
         raise DearError(f"What the gallery was made with ({describe(source)}) has changed: index its images again.")
     return encoder
 
 
 def describe(source: Mapping[str, Any]) -> str:
-    return f"the adapter in {source.get('folder')}"
+    """In a few words, for a sentence."""
+    return _KINDS[source["kind"]][0].describe(source)

@@ -1,7 +1,7 @@
-"""A contact sheet of a search: the query on the left, the hits with rank, score and label beside it."""
+"""Contact sheets of searches: the query on the left, the hits beside it; by one choice, or a row for each."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
@@ -33,16 +33,37 @@ def contact_sheet(query: "Image.Image | str", by: str, hits: Sequence[Hit], gall
     draw.line([(left - _GAP, _GAP), (left - _GAP, sheet.height - _GAP)], _MISSING, 2)
     for number, hit in enumerate(hits):
         x, y = left + number % _COLUMNS * step_x, _GAP + number // _COLUMNS * step_y
-        try:
-            _paste(sheet, gallery.image(hit.path), (x, y), _CELL)
-        except DearError:  # it was moved or removed since it was indexed; its score still tells something
-            draw.rectangle((x, y, x + _CELL, y + _CELL), _MISSING)
-            draw.text((x + _CELL / 2, y + _CELL / 2), "no longer there", _SOFT, _font(14), anchor="mm")
+        _show(sheet, gallery, hit, (x, y))
         draw.text((x, y + _CELL + 3), f"{number + 1}", _SOFT, _font(14))
         draw.text((x + _CELL, y + _CELL + 3), f"{hit.score:.3f}", _INK, _font(14), anchor="ra")
         if hit.label:
             draw.text((x, y + _CELL + 19), _fit(hit.label, _CELL, 13), _INK, _font(13))
     return sheet
+
+
+def attribute_sheet(query: Image.Image, found: Mapping[str, Sequence[Hit]], gallery: "Gallery") -> Image.Image:
+    """One query searched in several ways: a row for each, such as {"color": hits, "shape": hits, ...}."""
+    columns = max(1, *(len(hits) for hits in found.values()))
+    step, name = _CELL + _GAP, 110
+    left = _QUERY + name + 4 * _GAP
+    sheet = Image.new("RGB", (left + columns * step, _GAP + max(2, len(found)) * step), _PAPER)
+    draw = ImageDraw.Draw(sheet)
+    _paste(sheet, query, (_GAP, (sheet.height - _QUERY) // 2), _QUERY)
+    for row, (by, hits) in enumerate(found.items()):
+        y = _GAP + row * step
+        draw.text((_QUERY + 3 * _GAP, y + _CELL / 2), _fit(f"by {by}", name, 18), _INK, _font(18), anchor="lm")
+        for column, hit in enumerate(hits):
+            _show(sheet, gallery, hit, (left + column * step, y))
+    return sheet
+
+
+def _show(sheet: Image.Image, gallery: "Gallery", hit: Hit, at: tuple[int, int]) -> None:
+    try:
+        _paste(sheet, gallery.image(hit.path), at, _CELL)
+    except DearError:  # it was moved or removed since it was indexed; its score still tells something
+        draw, (x, y) = ImageDraw.Draw(sheet), at
+        draw.rectangle((x, y, x + _CELL, y + _CELL), _MISSING)
+        draw.text((x + _CELL / 2, y + _CELL / 2), "no longer there", _SOFT, _font(14), anchor="mm")
 
 
 def _paste(sheet: Image.Image, picture: Image.Image, at: tuple[int, int], size: int) -> None:

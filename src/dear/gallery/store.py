@@ -19,7 +19,7 @@ from dear.errors import DearError
 from dear.gallery.about import ABOUT, About, read_about
 from dear.gallery.codes import Snapshot, unit
 from dear.gallery.columns import as_matrix, schema, vector_column
-from dear.gallery.encoders import Encoder, describe, load_encoder
+from dear.gallery.encoders import Encoder, check_source, describe, load_encoder
 from dear.gallery.index import Added, add_images
 from dear.gallery.search import Hit, find
 from dear.gallery.sources import WORLD, absolute, world_picture
@@ -43,6 +43,7 @@ class Gallery:
         """Reads only: nothing is made or repaired."""
         folder = Path(folder)
         about = read_about(folder)
+        check_source(about.encoder, str(folder / ABOUT))
         expected = schema(about.components, about.dim)
         try:
             table = _connect(folder).open_table(_TABLE)

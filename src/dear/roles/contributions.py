@@ -47,19 +47,29 @@ class HeadReader:
             maps = [_head_maps(self.tower, block) for block in self.tower.blocks[self.first_layer - 1 :]]
         self.maps = torch.stack(maps)  # [layers, heads, head_dim + 3, dim]
 
-    @torch.no_grad()
     def codes(self, pixels: Tensor) -> Tensor:
         """Normalised pixels [images, 3, height, width] -> [images, layers, heads, head_dim + 3]."""
+        return self.read(pixels)[0]
+
+    @torch.no_grad()
+    def read(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """The codes, and from the same pass the normalised class feature [images, dim]."""
         x = self.tower.trunk(pixels, self.first_layer - 1)
         outputs = []
         for layer in self.layers:
             x, of_heads = run_layer_heads(self.tower, layer, x)
             outputs.append(of_heads[:, :, 0])
-        return _head_codes(torch.stack(outputs, 1), *_scales(self.tower, x[:, 0]))
+        codes = _head_codes(torch.stack(outputs, 1), *_scales(self.tower, x[:, 0]))
+        return codes, F.normalize(self.tower.project(x[:, 0]), dim=-1)
 
     def contributions(self, pixels: Tensor) -> Tensor:
         """Normalised pixels [images, 3, height, width] -> [images, layers, heads, dim]."""
         return torch.einsum("nlhc,lhcd->nlhd", self.codes(pixels), self.maps)
+
+    def sum_of(self, heads: Sequence[tuple[int, int]], codes: Tensor) -> Tensor:
+        """What these (layer, head) write together, from codes [images, layers, heads, head_dim + 3]: [images, dim]."""
+        layers, numbers = [layer - self.first_layer for layer, _ in heads], [head for _, head in heads]
+        return codes[:, layers, numbers].flatten(1) @ self.maps[layers, numbers].flatten(0, 1)
 
 
 def head_contributions(backbone: Backbone, pixels: Tensor, first_layer: int | None = None) -> Tensor:
