@@ -118,7 +118,7 @@ def test_what_goes_wrong_is_told_in_the_terminal_and_not_on_the_page(ask, capfd)
 def test_what_is_found_is_told_without_the_folders_above(ask, run) -> None:
     about, runs = json.loads(ask("GET", "/api/about")[1]), json.loads(ask("GET", "/api/runs")[1])
     assert about["run"] == runs["current"] == run.name
-    assert about["gallery"] == {"name": "gallery", "images": 8}
+    assert about["gallery"] == {"name": "gallery", "images": 8, "components": about["components"]}
     assert len(about["examples"]) == 8
     assert str(run.parent) not in json.dumps([about, runs])
 

@@ -1,6 +1,6 @@
 """What the page asks for, and who answers it. Every answer is plain JSON; no request can name a file."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,15 +85,15 @@ class Page:
     def about(self, _: Asked) -> dict[str, Any]:
         """What the page must know before anything is asked."""
         model = self.predictor.model
-        gallery = None
+        gallery: dict[str, Any] | None = None
         if self.gallery is not None:
             gallery = {"name": self.gallery.folder.name, "images": len(self.gallery)}
-        colors = page_colors(model.components)
+            gallery["components"] = _colored(self.gallery.components)
         return {
             "backbone": short_name(model.backbone.identity.model),
             "classes": list(self.predictor.classes),
             "run": self.run.resolve().name,
-            "components": [{"name": name, "color": colors[name]} for name in model.components],
+            "components": _colored(model.components),
             "examples": [{"image": image, "name": name} for _, name, image in self.examples],
             "gallery": gallery,
             "max_bytes": MAX_BYTES,
@@ -152,3 +152,8 @@ class Page:
             return []
         paths = sorted(self.gallery.paths())
         return [(StoredPicture(self.gallery, path), Path(path).stem) for path in paths[:: max(1, len(paths) // 8)][:8]]
+
+
+def _colored(components: Sequence[str]) -> list[dict[str, str]]:
+    colors = page_colors(components)
+    return [{"name": name, "color": colors[name]} for name in components]

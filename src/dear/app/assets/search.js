@@ -10,12 +10,12 @@ export function buildSearch(section, about) {
       el("pre", {}, `dear index RUN photos/ --out gallery\ndear app RUN --gallery gallery`)));
     return;
   }
-  const colors = Object.fromEntries(about.components.map((c) => [c.name, c.color]));
+  const colors = Object.fromEntries(about.gallery.components.map((c) => [c.name, c.color]));
   const results = el("div", { class: "result", "aria-live": "polite" });
   const run = worker(results);
   let query = null; // {body} or {values}
   let timer = null;
-  const sliders = about.components.map(({ name, color }) => slider(name, color, name === "cls" ? 1 : 0, () => later()));
+  const sliders = about.gallery.components.map(({ name, color }) => slider(name, color, name === "cls" ? 1 : 0, () => later()));
   const sentence = el("input", { type: "search", placeholder: "or describe it: a castle at night", "aria-label": "sentence" });
   const label = el("input", { type: "search", placeholder: "all labels", "aria-label": "label" });
   const field = imageField(about, "Choose an image", (file) => {
