@@ -83,6 +83,25 @@ def maple(m, pixels, labels) -> Tensor:
     return F.cross_entropy(plain.logits(m.backbone.model, *ivlp_features(m, pixels, coupled)), labels)
 
 
+def maple_atprompt(m, pixels, labels) -> Tensor:
+    """The sentence is written out by hand: BOT, two tokens, color, two tokens, shape, two tokens, the name."""
+    model, tokenizer = m.backbone.model, m.backbone.text.tokenizer
+    coupled = torch.stack([t @ c.weight.T + c.bias for c, t in zip(m.couplings, m.text_tokens, strict=True)])
+    cls, _ = plain.image(model, pixels, deep(coupled, model.visual.ln_pre(coupled[0])))
+    ids = tokenizer([f"X X color X X shape X X {name}." for name in NAMES])
+    rows, x = list(model.token_embedding(ids).unbind(1)), None
+    for places, learned in ((1, m.of_attributes[0]), (4, m.of_attributes[1]), (7, m.text_tokens[0])):
+        for i in range(2):
+            rows[places + i] = learned[i].expand(len(NAMES), -1)
+    x = torch.stack(rows, 1) + model.positional_embedding
+    for number, layer in enumerate(model.transformer.resblocks):
+        if 0 < number < len(m.text_tokens):  # only the last two are replaced
+            x = torch.cat([x[:, :7], m.text_tokens[number].expand(len(x), -1, -1), x[:, 9:]], 1)
+        x = plain.naive.block(layer, x, plain.everything(layer, x.shape[1]).tril())
+    texts = model.ln_final(x[torch.arange(len(x)), ids.argmax(-1)]) @ model.text_projection
+    return F.cross_entropy(plain.logits(model, plain.image_feature(model, cls), texts), labels)
+
+
 def promptsrc(m, pixels, labels) -> Tensor:
     import open_clip
 
@@ -196,7 +215,8 @@ def skipt(m, pixels, labels) -> Tensor:
 TWINS = {
     "vpt-deep": (vpt, {}), "vpt-shallow": (vpt, {"image_depth": 1}),
     "ivlp": (ivlp, {"image_depth": 3, "text_depth": 2}),
-    "maple": (maple, {"depth": 3}), "promptsrc": (promptsrc, {"text_depth": 3}), "provp": (provp, {"image_tokens": 3}),
+    "maple": (maple, {"depth": 3}), "maple-atprompt": (maple_atprompt, {"depth": 3, "text_tokens": 2}),
+    "promptsrc": (promptsrc, {"text_depth": 3}), "provp": (provp, {"image_tokens": 3}),
     "mmrl": (mmrl, {"space": 16}), "mmrlpp": (mmrlpp, {"space": 16, "rank": 2, "projection_rank": 4, "beta": 0.6}),
     "clip-lora": (clip_lora, {}), "tac": (tac, {"tokens": 2}), "skipt": (skipt, {"class_share": 1.0}),
 }  # fmt: skip

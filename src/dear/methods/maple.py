@@ -29,7 +29,7 @@ class Maple(DeepPrompts):
     all in fp32 (there half precision, partly without a master copy).
     """
 
-    Settings = MapleConfig
+    Settings: ClassVar[type[Config]] = MapleConfig
     recipe: ClassVar[Mapping[str, Any]] = {**DASSL, "lr": 0.0035, "epochs": 5, "batch": 4}
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "cross-dataset": {"depth": 3, "lr": 0.0026, "epochs": 2},

@@ -37,6 +37,7 @@ METHODS = {
     "vpt-deep": Listed("deep_prompts:VptDeep", "image tokens, fresh ones in every layer", "Jia et al., ECCV 2022"),
     "ivlp": Listed("deep_prompts:DeepPrompts", "tokens in the first layers of both towers", "CVPR 2023"),
     "maple": Listed("maple:Maple", "the same, image tokens a linear function of text tokens", "CVPR 2023"),
+    "maple-atprompt": Listed("maple_atprompt:MapleATPrompt", "MaPLe behind words for attributes", "ICCV 2025"),
     "promptsrc": Listed("promptsrc:PromptSrc", "ivlp held to frozen CLIP, averaged over epochs", "ICCV 2023"),
     "provp": Listed("provp:ProVp", "image tokens mixed between layers, and a contrast", "IJCV 2024"),
     "mmrl": Listed("mmrl:Mmrl", "tokens from a shared space in both towers, from layer 6 on", "CVPR 2025"),
