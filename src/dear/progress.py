@@ -40,6 +40,10 @@ class Progress:
         self._note = text
         self._bar.set_postfix_str(text, refresh=False)
 
+    def write(self, text: str) -> None:
+        """A line of its own on stdout, above the bar."""
+        self._bar.write(text)
+
     def __str__(self) -> str:
         taken = time.monotonic() - self._began
         left = taken / max(1, self.done - self._before) * (self.total - self.done)

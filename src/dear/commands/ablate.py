@@ -37,5 +37,6 @@ def run(args: argparse.Namespace) -> None:
     defaults = plan("base-to-novel", args.datasets, [METHOD], args.seeds, given, split=args.split)
     results = run_cells(ablation_cells(defaults, chosen, roles), args.out, workbench(args, given), args.other_settings)
     for title, table in ablation_tables(results).items():
-        print(f"\n{title}\n{table.text()}")
+        print(f"\n{title}")
+        args.show(title, table)
     print(f"\n{len(results)} results in {args.out}    all tables and figures: dear report {args.out}")

@@ -49,6 +49,8 @@ def chosen_methods(names: Sequence[str]) -> list[str]:
 
 def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
     """What bench and ablate share."""
+    from dear.tables import add_json_argument
+
     parser.add_argument("--datasets", nargs="+", default=["world:signs"], metavar="DATA", help="as --data elsewhere")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], metavar="SEED", help="default: 1 2 3")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of results, one JSON a cell")
@@ -60,6 +62,7 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
         "--states", type=Path, metavar="DIR", help="keep the trunk's states of images here, for all cells"
     )
     parser.add_argument("--other-settings", action="store_true", help="add cells to a DIR that has them with others")
+    add_json_argument(parser)
 
 
 def add_method_settings(parser: argparse.ArgumentParser, methods: Sequence[str]) -> None:
@@ -103,5 +106,6 @@ def run(args: argparse.Namespace) -> None:
     cells = plan(args.protocol, args.datasets, methods, args.seeds, given, shots, args.targets, args.split)
     results = run_cells(cells, args.out, workbench(args, given), args.other_settings)
     for title, table in main_tables(results).items():
-        print(f"\n{title}\n{table.text()}")
+        print(f"\n{title}")
+        args.show(title, table)
     print(f"\n{len(results)} results in {args.out}    all tables and figures: dear report {args.out}")

@@ -4,7 +4,9 @@ import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    pass
+    from dear.tables import add_json_argument
+
+    add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -14,5 +16,5 @@ def run(args: argparse.Namespace) -> None:
     table = Table(["method", "what it does", "published", "trained"])
     for name, listed in METHODS.items():
         table.add(name, listed.line, listed.published, "yes" if listed.trained else "no")
-    print(table.text())
+    args.show("methods", table)
     print("\nSettings of one, with its published recipe: dear train --method NAME --help")

@@ -1,8 +1,17 @@
 """dear train: adapt a backbone to classes from a few images each."""
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
+
+_NEXT = {
+    "dear predict {} IMAGE": "classify images; --json, --csv",
+    "dear explain {} IMAGE": "draw why",
+    "dear app {}": "a page to try it on",
+    "dear index {} IMAGES --out gallery": "search by attribute",
+    "dear push {} ORG/NAME": "share it",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +43,9 @@ def run(args: argparse.Namespace) -> None:
     run_config, train_config, settings = from_arguments(args, *kinds, defaults=recipe_of(method))
     result = train_run(run_config, settings, train_config, args.out, args.resume, args.states)
     print("test accuracy (%): " + "  ".join(f"{name} {value:.1f}" for name, value in result.items()))
-    print(f"adapter: {args.out}    try: dear predict {args.out} IMAGE")
+    commands = {command.format(shlex.quote(str(args.out))): what for command, what in _NEXT.items()}
+    width = max(map(len, commands))
+    print(f"adapter: {args.out}\n\nnext:", *(f"{c:{width}}  {what}" for c, what in commands.items()), sep="\n  ")
 
 
 def _method(args: argparse.Namespace) -> str:

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from dear.errors import DearError
 from dear.evaluation.cells import PROTOCOLS, Cell, run_cell
 from dear.evaluation.workbench import Workbench
 from dear.files import read_json, write_text
 from dear.methods.registry import METHODS, find_method, recipe_of
 from dear.metrics import harmonic_mean
+from dear.progress import Progress
 from dear.training.config import RunConfig, TrainConfig
 
 FEW_SHOTS = (1, 2, 4, 8, 16)
@@ -80,11 +79,11 @@ def run_cells(cells: Sequence[Cell], out: Path, bench: Workbench, other_settings
     results = {name: read_json(path) for name, path in paths.items() if path.exists()}
     if results:
         print(f"{len(results)} of {len(by_name)} cells are done already")
-    with tqdm(total=len(by_name), initial=len(results), desc="cells", unit="cell", disable=None) as bar:
+    with Progress("cells", len(by_name), "cell", len(results), leave=True) as bar:
         for name, cell in by_name.items():
             if name in results:
                 continue
-            bar.set_postfix_str(str(cell))
+            bar.note(str(cell))
             work = out / WORK / name
             results[name] = run_cell(cell, bench, work)
             write_text(paths[name], json.dumps(results[name], ensure_ascii=False) + "\n")

@@ -25,12 +25,19 @@ class RoleSettings(Config):
         "as_found",
         "for ablations: replace the roles by all_mixed, all_generalization, or a shuffle",
         choices=("as_found", "all_mixed", "all_generalization", "shuffled"),
+        expert=True,
     )
-    shuffle_seed: int = setting(1, "seed of that shuffle", low=0)
+    shuffle_seed: int = setting(1, "seed of that shuffle", low=0, expert=True)
     role_quantile: float | None = setting(
-        None, "for ablations: judge the heads again with this share at either end of the entropy", low=0.01, high=0.5
+        None,
+        "for ablations: judge the heads again with this share at either end of the entropy",
+        low=0.01,
+        high=0.5,
+        expert=True,
     )
-    attributes: int | None = setting(None, "for ablations: 3, 5 or 7 core attributes; default: those of the role map")
+    attributes: int | None = setting(
+        None, "for ablations: 3, 5 or 7 core attributes; default: those of the role map", expert=True
+    )
 
 
 def pick_roles(config: RoleSettings, model: str, pretrained: str | None) -> RoleMap:

@@ -12,13 +12,15 @@ class RunConfig(Config):
     """What is trained on what."""
 
     method: str = setting("dear", "how: see `dear methods`")
-    model: str = setting("dear-mini", "OpenCLIP name, hf-hub:NAME, local-dir:FOLDER, or dear-mini")
+    model: str = setting(
+        "dear-mini", "OpenCLIP name, transformers:FOLDER_OR_NAME, hf-hub:NAME, local-dir:FOLDER, or dear-mini"
+    )
     pretrained: str | None = setting(None, "OpenCLIP tag or checkpoint file")
     data: str = setting("world:signs", HELP)
     data_root: str | None = setting(None, "folder that holds the known datasets, as CoOp lays them out")
     template: str | None = setting(None, "prompt with one {} for the class name; default: the dataset's own")
     class_names: str | None = setting(None, 'JSON file {"name as shown": "better name", ...} to rename classes')
-    validate: bool = setting(False, "also measure accuracy on the validation images after each epoch")
+    validate: bool = setting(False, "also measure accuracy on the validation images after each epoch", expert=True)
 
 
 @dataclass(frozen=True)
@@ -30,48 +32,53 @@ class TrainConfig(Config):
     classes: str = setting("all", "train on all classes, or on the first half (base)", choices=("all", "base"))
     epochs: int = setting(10, "passes over the training images", low=0)
     images_seen: int | None = setting(
-        None, "stop after so many training images instead of --epochs", low=1, high=10**10
+        None, "stop after so many training images instead of --epochs", low=1, high=10**10, expert=True
     )
     batch: int = setting(16, "images a step", low=1)
-    drop_last: bool = setting(False, "leave out an epoch's last batch if it is not full")
+    drop_last: bool = setting(False, "leave out an epoch's last batch if it is not full", expert=True)
     order: str = setting(
-        "shuffled", "one_class: all images of a batch are of one class", choices=("shuffled", "one_class")
+        "shuffled", "one_class: all images of a batch are of one class", choices=("shuffled", "one_class"), expert=True
     )
-    optimizer: str = setting("adamw", "what turns gradients into steps", choices=("adamw", "adam", "sgd"))
+    optimizer: str = setting("adamw", "what turns gradients into steps", choices=("adamw", "adam", "sgd"), expert=True)
     lr: float = setting(1e-3, "learning rate", low=0.0)
-    weight_decay: float = setting(5e-4, "weight decay", low=0.0)
-    momentum: float = setting(0.9, "of sgd", low=0.0, high=1.0)
-    eps: float = setting(1e-8, "of adam and adamw", low=0.0)
+    weight_decay: float = setting(5e-4, "weight decay", low=0.0, expert=True)
+    momentum: float = setting(0.9, "of sgd", low=0.0, high=1.0, expert=True)
+    eps: float = setting(1e-8, "of adam and adamw", low=0.0, expert=True)
     schedule: str = setting(
         "epoch",
         "cosine stepped once an epoch, behind a warm-up (CoOp's); or at every step, to --final-lr",
         choices=("epoch", "step"),
+        expert=True,
     )
-    warmup_epochs: int = setting(1, "first epochs at a constant small rate", low=0)
-    warmup_lr: float = setting(1e-5, "that rate", low=0.0)
-    final_lr: float = setting(0.0, "where the cosine of every step ends", low=0.0)
+    warmup_epochs: int = setting(1, "first epochs at a constant small rate", low=0, expert=True)
+    warmup_lr: float = setting(1e-5, "that rate", low=0.0, expert=True)
+    final_lr: float = setting(0.0, "where the cosine of every step ends", low=0.0, expert=True)
     average: str = setting(
         "none",
         "weights of all epochs, averaged: alike, or by a bell over the epochs (--average-peak, --average-width)",
         choices=("none", "uniform", "gaussian"),
+        expert=True,
     )
-    average_peak: float = setting(15.0, "epoch that counts most", low=0.0)
-    average_width: float = setting(1.0, "standard deviation of that bell, in epochs", low=0.01)
-    crop: float = setting(0.5, "smallest share of a picture that a random crop keeps", low=0.01, high=1.0)
-    views: int = setting(1, "random views of each image in a batch", low=1)
-    clean_view: bool = setting(False, "and one more, as evaluation sees it")
+    average_peak: float = setting(15.0, "epoch that counts most", low=0.0, expert=True)
+    average_width: float = setting(1.0, "standard deviation of that bell, in epochs", low=0.01, expert=True)
+    crop: float = setting(0.5, "smallest share of a picture that a random crop keeps", low=0.01, high=1.0, expert=True)
+    views: int = setting(1, "random views of each image in a batch", low=1, expert=True)
+    clean_view: bool = setting(False, "and one more, as evaluation sees it", expert=True)
     fixed_views: int = setting(
         0,
         "train on so many fixed views of each image, whose constant states are kept (in --states, or in memory): "
         "cheaper, not the same as fresh crops; 0: fresh crops",
         low=0,
     )
-    workers: int = setting(2, "processes that decode images", low=0)
+    workers: int = setting(2, "processes that decode images", low=0, expert=True)
     precision: str = setting(
-        "auto", "bf16 or fp16 on CUDA; auto: bf16 there, fp32 on the CPU", choices=("auto", "fp32", "bf16", "fp16")
+        "auto",
+        "bf16 or fp16 on CUDA; auto: bf16 there, fp32 on the CPU",
+        choices=("auto", "fp32", "bf16", "fp16"),
+        expert=True,
     )
     device: str = setting("auto", "cpu, cuda, cuda:N")
-    tensorboard: bool = setting(False, "also write TensorBoard logs (needs the tensorboard package)")
+    tensorboard: bool = setting(False, "also write TensorBoard logs (needs the tensorboard package)", expert=True)
 
 
 def learning_rate(config: TrainConfig, epochs: int, epoch: int, step: int = 0, steps: int = 1) -> float:

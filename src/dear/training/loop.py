@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from dear.data.loading import from_workers
 from dear.errors import DearError
 from dear.files import write_text
 from dear.methods.base import Method
+from dear.progress import Progress, log_line
 from dear.runtime import autocast, gradient_scaler, pick_precision
 from dear.training.averaging import WeightAverage
 from dear.training.checkpoint import load_checkpoint, save_checkpoint
@@ -65,8 +65,8 @@ def fit(
         batches = data.epoch(epoch)
         began, seen, right, share = time.perf_counter(), 0, 0.0, 0.0
         sum_of = {"loss": 0.0}
-        with tqdm(batches, desc=f"epoch {epoch + 1}/{epochs}", unit="step", disable=None) as steps:
-            for step, (images, labels) in enumerate(from_workers(steps)):
+        with Progress(f"epoch {epoch + 1}/{epochs}", len(batches), "step", leave=True) as bar:
+            for step, (images, labels) in enumerate(from_workers(batches)):
                 share = learning_rate(config, epochs, epoch, step, len(batches))
                 for group, rate in zip(optimizer.param_groups, full_rates, strict=True):
                     group["lr"] = rate * share
@@ -84,10 +84,12 @@ def fit(
                 for name, value in {"loss": loss.total, **loss.parts}.items():
                     sum_of[name] = sum_of.get(name, 0.0) + value.item() * len(labels)
                 images_per_second = seen / (time.perf_counter() - began)
-                steps.set_postfix(
-                    loss=f"{sum_of['loss'] / seen:.3f}", acc=f"{100 * right / seen:.1f}",
-                    lr=f"{config.lr * share:.1e}", img_s=f"{images_per_second:.1f}",
-                )  # fmt: skip
+                state = (
+                    f"loss {sum_of['loss'] / seen:.3f}, accuracy {100 * right / seen:.1f}%, "
+                    f"lr {config.lr * share:.1e}, {images_per_second:.1f} images/s"
+                )
+                bar.note(state)
+                bar.update()
         if average:
             average.add(model, epoch)
         record: dict[str, Any] = {"epoch": epoch + 1, "lr": config.lr * share}
@@ -98,6 +100,7 @@ def fit(
         if validate is not None:
             record["validation"] = validate()
             model.train()
+        log_line(f"epoch {epoch + 1}/{epochs}: {state}")
         lines.append(json.dumps(record))
         write_text(out / METRICS, "\n".join(lines) + "\n")
         save_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums, epoch + 1)

@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
-from tqdm import tqdm
 
 from dear.backbone import Backbone
 from dear.backbone.image import TrunkStates
@@ -21,6 +20,7 @@ from dear.data.augment import Batches, training_view
 from dear.data.dataset import Example, ImageFile, Picture
 from dear.data.loading import from_workers
 from dear.files import atomic_path
+from dear.progress import Progress
 
 _BATCH = 16
 
@@ -54,7 +54,7 @@ class StateStore:
             _Seeded(list(missing.values()), [p.stem for p in paths], transform), _BATCH, num_workers=self.workers
         )
         done = iter(paths)
-        with tqdm(total=len(paths), desc=f"{title}: states", unit="image", leave=False, disable=None) as bar:
+        with Progress(f"{title}: states", len(paths)) as bar:
             for pixels in from_workers(loader):
                 for states, cls in zip(*self._compute(pixels.to(self.backbone.device)), strict=True):
                     kept = states if view is None else states.half()
@@ -70,7 +70,7 @@ class StateStore:
     def batches(self, examples: Sequence[Example], title: str, batch: int = 64) -> Iterator[tuple[TrunkStates, Tensor]]:
         """As `evaluation_batches`, with states instead of pixels."""
         self.prepare(examples, None, title)
-        with tqdm(total=len(examples), desc=title, unit="image", leave=False, disable=None) as bar:
+        with Progress(title, len(examples)) as bar:
             for start in range(0, len(examples), batch):
                 part = examples[start : start + batch]
                 yield self.read(part), _labels(part)
