@@ -14,14 +14,30 @@ __all__ = ["DearError", "__version__", "create", "load"]
 
 
 def load(
-    folder: str | Path, classes: Sequence[str] | None = None, template: str | None = None, device: str = "auto"
+    folder: str | Path,
+    classes: Sequence[str] | None = None,
+    template: str | None = None,
+    device: str = "auto",
+    *,
+    model: str | None = None,
+    pretrained: str | None = None,
 ) -> "Predictor":
-    """The adapted model in a folder made by `dear train`, ready to predict; `classes` gives it novel classes."""
+    """The adapted model in a folder made by `dear train`, or hf-hub:ORG/NAME, ready to predict.
+
+    `classes` gives it novel classes. `model` and `pretrained` say where its backbone is here, if it is not where the
+    adapter found it; another backbone is refused.
+    """
     from dear.adapter import load_adapter
+    from dear.backbone import load_backbone
+    from dear.hub import PREFIX, fetch
     from dear.predictor import Predictor
     from dear.runtime import pick_device
 
-    return Predictor(load_adapter(folder, classes, template, device=pick_device(device)))
+    where = pick_device(device)
+    backbone = load_backbone(model, pretrained, device=where) if model else None
+    if str(folder).startswith(PREFIX):
+        folder = fetch(str(folder))
+    return Predictor(load_adapter(folder, classes, template, backbone, where))
 
 
 def create(

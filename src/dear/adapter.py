@@ -21,6 +21,7 @@ from dear.version import __version__
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _FORMAT = 2
+_HASH = "config_sha256"
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,22 @@ def save_adapter(folder: Path, method: str, model: Method, template: str) -> Non
         "weights_sha256": _sha256((folder / WEIGHTS).read_bytes()),
         "versions": {"dear": __version__, "torch": torch.__version__, "open_clip": version("open_clip_torch")},
     }
-    write_json(folder / CONFIG, {**config, "config_sha256": _config_hash(config)})
+    write_config(folder, config)
+
+
+def write_config(folder: Path, config: dict[str, Any]) -> None:
+    """With its hash, so that a change is noticed."""
+    rest = {key: value for key, value in config.items() if key != _HASH}
+    write_json(folder / CONFIG, {**rest, _HASH: _config_hash(rest)})
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The config of an adapter that is whole and as it was written; refuses others."""
+    if not (folder / CONFIG).is_file():
+        raise DearError(f"{folder} is not an adapter: it has no {CONFIG}. `dear train` makes one.")
+    config = read_json(folder / CONFIG)
+    _check(folder, config)
+    return config
 
 
 def load_adapter(
@@ -64,10 +80,7 @@ def load_adapter(
     Other class names are what novel classes are; another backbone is refused.
     """
     folder = Path(folder)
-    if not (folder / CONFIG).is_file():
-        raise DearError(f"{folder} is not an adapter: it has no {CONFIG}. `dear train` makes one.")
-    config = read_json(folder / CONFIG)
-    _check(folder, config)
+    config = read_config(folder)
     identity = config["backbone"]
     backbone = backbone or load_backbone(identity["model"], identity["pretrained"], device=device)
     backbone.identity.require_same(identity, f"The adapter in {folder}")
@@ -86,8 +99,8 @@ def _check(folder: Path, config: Any) -> None:
     """Refuses what is not whole or not as it was written."""
     if not isinstance(config, dict) or config.get("format") != _FORMAT or config.get("method") not in METHODS:
         raise DearError(f"{folder / CONFIG} is not an adapter config that dear {__version__} can read: train it again.")
-    rest = {key: value for key, value in config.items() if key != "config_sha256"}
-    if config.get("config_sha256") != _config_hash(rest):
+    rest = {key: value for key, value in config.items() if key != _HASH}
+    if config.get(_HASH) != _config_hash(rest):
         raise DearError(f"{folder / CONFIG} was changed after training: give new classes at load time instead.")
     weights = folder / WEIGHTS
     if not weights.is_file():

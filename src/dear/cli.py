@@ -27,6 +27,7 @@ GROUPS = {
         "explain": "draw why an image got its answer",
         "export": "write an adapted model as ONNX, to run without PyTorch",
         "serve": "an HTTP API around an adapted or exported model: predict, search, embed",
+        "push": "share an adapted model on the Hugging Face hub",
         "app": "a local page: classify, look at heads, search, compare runs",
     },
     "search by attribute": {

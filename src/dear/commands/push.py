@@ -1,0 +1,18 @@
+"""dear push: an adapter for others, on the Hugging Face hub."""
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder made by `dear train`")
+    parser.add_argument("name", metavar="ORG/NAME", help="repository on the hub; made if it is not there")
+    parser.add_argument("--private", action="store_true", help="only you and those you allow can see it")
+
+
+def run(args: argparse.Namespace) -> None:
+    from dear.hub import push
+
+    address, files = push(args.run_folder, args.name, args.private)
+    print(f"pushed {', '.join(files)}")
+    print(f'{address}    anyone who may see it: dear.load("hf-hub:{args.name}")')
