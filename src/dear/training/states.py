@@ -58,7 +58,8 @@ class StateStore:
             for pixels in from_workers(loader):
                 for states, cls in zip(*self._compute(pixels.to(self.backbone.device)), strict=True):
                     kept = states if view is None else states.half()
-                    self._write(next(done), {"states": kept.cpu().contiguous(), "cls": cls.cpu().contiguous()})
+                    # Where nothing is adapted the two are one tensor, which a file may not hold twice.
+                    self._write(next(done), {"states": kept.cpu().contiguous(), "cls": cls.cpu().clone()})
                 bar.update(len(pixels))
 
     def read(self, examples: Sequence[Example], view: int | None = None) -> TrunkStates:
