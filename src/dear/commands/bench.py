@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dear.commands.train import add_constants_argument
+
 if TYPE_CHECKING:
     from dear.evaluation.workbench import Workbench
 
@@ -22,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("protocol", choices=tuple(PROTOCOLS), metavar="PROTOCOL", help=listed)
     _add_methods(parser)
     parser.add_argument("--targets", nargs="+", default=[], metavar="DATA", help="cross-dataset, domain: tested on")
+    add_constants_argument(parser)
     add_grid_arguments(parser)
 
 
@@ -103,7 +106,17 @@ def run(args: argparse.Namespace) -> None:
     methods = chosen_methods(args.methods)
     given = given_settings(args, methods)
     shots = [args.shots] if "shots" in args else []
-    cells = plan(args.protocol, args.datasets, methods, args.seeds, given, shots, args.targets, args.split)
+    cells = plan(
+        args.protocol,
+        args.datasets,
+        methods,
+        args.seeds,
+        given,
+        shots,
+        args.targets,
+        args.split,
+        args.published_constants,
+    )
     results = run_cells(cells, args.out, workbench(args, given), args.other_settings)
     for title, table in main_tables(results).items():
         print(f"\n{title}")

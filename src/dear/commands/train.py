@@ -18,6 +18,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="folder of the run; becomes the adapter")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out after an interruption")
     parser.add_argument("--states", type=Path, metavar="DIR", help="with --fixed-views: where their states are kept")
+    add_constants_argument(parser)
+
+
+def add_constants_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--published-constants", action="store_true",
+        help="also use what a method's authors set for this dataset alone, where they did: not a fair comparison",
+    )  # fmt: skip
 
 
 def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
@@ -40,7 +48,9 @@ def run(args: argparse.Namespace) -> None:
 
     method = _method(args)
     kinds = (RunConfig, TrainConfig, find_method(method).Settings)
-    run_config, train_config, settings = from_arguments(args, *kinds, defaults=recipe_of(method))
+    data = from_arguments(args, *kinds)[0].data
+    recipe = recipe_of(method, constants_of=data if args.published_constants else None)
+    run_config, train_config, settings = from_arguments(args, *kinds, defaults=recipe)
     result = train_run(run_config, settings, train_config, args.out, args.resume, args.states)
     print("test accuracy (%): " + "  ".join(f"{name} {value:.1f}" for name, value in result.items()))
     commands = {command.format(shlex.quote(str(args.out))): what for command, what in _NEXT.items()}

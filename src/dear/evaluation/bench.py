@@ -24,12 +24,14 @@ _NOT_SETTINGS = {
 }  # fmt: skip
 
 
-def cell_settings(method: str, protocol: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def cell_settings(
+    method: str, protocol: str, given: Mapping[str, Any], shots: int | None = None, constants_of: str | None = None
+) -> dict[str, Any]:
     """The settings that decide the result of a method: its published ones for the protocol, and what was given.
 
-    A method that is not trained depends on the backbone's and its own only.
+    A method that is not trained depends on the backbone's and its own only. `constants_of`: see `recipe_of`.
     """
-    settings = {**recipe_of(method, protocol), **given}
+    settings = {**recipe_of(method, protocol, shots, constants_of), **given}
     found = {**RunConfig.pick(settings).to_json(), **find_method(method).Settings.pick(settings).to_json()}
     if METHODS[method].trained:
         found |= TrainConfig.pick(settings).to_json()
@@ -45,10 +47,12 @@ def plan(
     shots: Sequence[int] = (),
     targets: Sequence[str] = (),
     split: str = "test",
+    published_constants: bool = False,
 ) -> list[Cell]:
     """All cells of a grid, cheap methods first. Of several datasets, cross-dataset trains on the first.
 
-    `given`: settings that the user asked for, of training and of any method.
+    `given`: settings that the user asked for, of training and of any method; `published_constants`: and those that the
+    authors of a method chose for a dataset.
     """
     if protocol not in PROTOCOLS:
         raise DearError(f"There is no protocol {protocol!r}: choose from {', '.join(PROTOCOLS)}.")
@@ -59,10 +63,13 @@ def plan(
         raise DearError(f"--targets belongs to cross-dataset and domain, not to {protocol}.")
     if transfer and split != "test":
         raise DearError(f"{protocol} is measured on test images: leave --split out.")
-    settings = {method: cell_settings(method, protocol, given) for method in methods}
     shots = shots or (FEW_SHOTS if protocol == "few-shot" else (TrainConfig.pick(given).shots,))
+
+    def settings(method: str, dataset: str, count: int) -> dict[str, Any]:
+        return cell_settings(method, protocol, given, count, dataset if published_constants else None)
+
     return [
-        Cell(protocol, dataset, method, seed, count, settings[method], tuple(targets), split)
+        Cell(protocol, dataset, method, seed, count, settings(method, dataset, count), tuple(targets), split)
         for seed in seeds
         for dataset in datasets
         for method in sorted(methods, key=lambda name: METHODS[name].trained)

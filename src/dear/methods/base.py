@@ -56,6 +56,7 @@ class Shown(Protocol):
     """The labelled images a method may look at before training, as evaluation sees them (no augmentation)."""
 
     classes: tuple[str, ...]
+    template: str
 
     def train(self) -> Iterator[tuple[Images, Tensor]]: ...
 
@@ -69,7 +70,8 @@ class Method(nn.Module):
     recipe: ClassVar[Mapping[str, Any]] = {"epochs": 0}
     """The published settings of training, and the method's own, where they differ from the defaults."""
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Protocol ("few-shot", "cross-dataset", "domain") -> what differs there from `recipe`."""
+    """Protocol ("few-shot", "cross-dataset", "domain"), or protocol and shots ("few-shot 4") -> what differs there from
+    `recipe`."""
     inferences: ClassVar[tuple[str, ...]] = (PLAIN,)
     """Ways to answer, the usual one first."""
 

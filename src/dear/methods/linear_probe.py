@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from dear.backbone import Backbone
 from dear.config import Config
 from dear.errors import DearError
-from dear.methods.base import PLAIN, Method, Shown, Texts
+from dear.methods.base import PLAIN, Method, Shown
 from dear.methods.known_classes import frozen_features, positions
 from dear.metrics import accuracy
 
@@ -52,10 +52,10 @@ class LinearProbe(Method):
     def can_answer(self, names: Sequence[str]) -> bool:
         return None not in positions(self.trained, names)
 
-    def read(self, names: Sequence[str], template: str) -> Texts:
+    def set_classes(self, names: Sequence[str], template: str) -> None:
         if self.trained and not self.can_answer(names):
             raise DearError("A linear probe can only answer the classes it was trained on: choose another method.")
-        return super().read(names, template)
+        super().set_classes(names, template)
 
     def logits(self, features: Tensor, text: Tensor, inference: str = PLAIN) -> Tensor:
         rows = positions(self.trained, self.texts.names)

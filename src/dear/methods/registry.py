@@ -1,10 +1,13 @@
 """Every method there is, by name. Only the one that is asked for is imported."""
 
 import importlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dear.data.known import find_known
 from dear.errors import DearError
 
 if TYPE_CHECKING:
@@ -19,6 +22,10 @@ class Listed:
     trained: bool = True
 
 
+_CONSTANTS = Path(__file__).parent / "assets" / "published_constants.json"
+"""{method: {dataset: {setting: value}}}: what the official scripts set by dataset. In the place of a setting may stand
+a protocol, or a protocol and shots, with the settings that hold there."""
+
 METHODS = {
     "zero-shot": Listed("zero_shot:ZeroShot", "CLIP as it is", "Radford et al., ICML 2021", False),
     "zero-shot-ensemble": Listed(
@@ -32,6 +39,17 @@ METHODS = {
         "a cache of the labelled features added to zero-shot",
         "Zhang et al., ECCV 2022",
         False,
+    ),
+    "coop": Listed("coop:CoOp", "learned words in front of the class name", "Zhou et al., IJCV 2022"),
+    "kgcoop": Listed("kgcoop:KgCoOp", "CoOp, its class texts held near the hand-written ones", "Yao et al., CVPR 2023"),
+    "prograd": Listed(
+        "prograd:ProGrad", "CoOp, without what works against zero-shot in each step", "Zhu et al., ICCV 2023"
+    ),
+    "tcp": Listed(
+        "tcp:TCP", "KgCoOp, with tokens made from each class's own text deep inside", "Yao et al., CVPR 2024"
+    ),
+    "atprompt": Listed(
+        "atprompt:ATPrompt", "CoOp, with words for attributes in front of the class name", "Li et al., ICCV 2025"
     ),
     "vpt-shallow": Listed("deep_prompts:VptShallow", "image tokens at the first layer", "Jia et al., ECCV 2022"),
     "vpt-deep": Listed("deep_prompts:VptDeep", "image tokens, fresh ones in every layer", "Jia et al., ECCV 2022"),
@@ -58,7 +76,24 @@ def find_method(name: str) -> "type[Method]":
     return getattr(importlib.import_module(f"dear.methods.{module}"), of)
 
 
-def recipe_of(name: str, protocol: str | None = None) -> Mapping[str, Any]:
-    """The published settings of a method, of training and its own, under one of the protocols."""
+def recipe_of(
+    name: str, protocol: str | None = None, shots: int | None = None, constants_of: str | None = None
+) -> Mapping[str, Any]:
+    """The published settings of a method, of training and its own, under one of the protocols.
+
+    constants_of: a dataset, to use what the authors chose for it alone, too, where it is a known one. Choosing by
+    dataset is what a fair comparison does not do, so this must be asked for.
+    """
     method = find_method(name)
-    return {**method.recipe, **method.recipes.get(protocol or "", {})}
+    found = {**method.recipe, **_under(method.recipes, protocol, shots)}
+    known = find_known(constants_of) if constants_of else None
+    if known is not None:
+        chosen = json.loads(_CONSTANTS.read_text()).get(name, {}).get(known.name, {})
+        found |= {key: value for key, value in chosen.items() if not isinstance(value, dict)}
+        found |= _under(chosen, protocol, shots)
+    return found
+
+
+def _under(differences: Mapping[str, Any], protocol: str | None, shots: int | None) -> dict[str, Any]:
+    """What holds under a protocol, then under it with so many shots."""
+    return {**differences.get(f"{protocol}", {}), **differences.get(f"{protocol} {shots}", {})}

@@ -72,7 +72,8 @@ class ShownImages:
     """What a method may look at before training (`dear.methods.base.Shown`)."""
 
     def __init__(self, data: Dataset, source: ImageSource, first_layer: int) -> None:
-        self.classes, self._data, self._source, self._first = data.classes, data, source, first_layer
+        self.classes, self.template = data.classes, data.template
+        self._data, self._source, self._first = data, source, first_layer
 
     def train(self) -> Iterator[tuple[Images, Tensor]]:
         return self._source.evaluation(self._data.train, self._first, "training images")

@@ -1,0 +1,60 @@
+"""ATPrompt with CoOp: words for attributes, each with learned vectors, before the class name (Li et al., ICCV 2025)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from dear.backbone import Backbone
+from dear.config import Config, setting
+from dear.methods.base import Texts
+from dear.methods.context import COOP_RECIPE, PLACEHOLDER, WordContext, random_tokens
+
+
+@dataclass(frozen=True)
+class ATPromptConfig(Config):
+    """The learned contexts, and the words between them."""
+
+    attributes: str = setting("color shape", "words of the attributes, in order")
+    context_tokens: int = setting(2, "learned vectors in front of each attribute and of the class name", low=1)
+
+
+class ATPrompt(WordContext):
+    """The class "cat" is read as "V V color V V shape V V cat.": every V learned, the attributes' words frozen.
+
+    Differs from the official code: attributes are ImageNet's everywhere, unless others are given (there each dataset
+    has its own, found by a search over a language model's words; cross-dataset tests use the *target's*, so that some
+    vectors were never trained). They enter whole: there "playfulness", which is two tokens, is cut in half and pushes
+    the next attribute out. Only the vectors in use are created.
+    """
+
+    Settings = ATPromptConfig
+    recipe: ClassVar[Mapping[str, Any]] = {**COOP_RECIPE, "epochs": 100}
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "cross-dataset": {"context_tokens": 4, "epochs": 10},
+        "domain": {"context_tokens": 4, "epochs": 10},
+    }
+    config: ATPromptConfig
+
+    def __init__(self, backbone: Backbone, config: ATPromptConfig, facts: Mapping[str, Any] | None = None) -> None:
+        super().__init__(backbone, config)
+        self.attributes = config.attributes.split()
+        self.of_attributes = nn.ParameterList(
+            random_tokens(backbone, config.context_tokens, std=0.01) for _ in self.attributes
+        )
+        self.context = random_tokens(backbone, config.context_tokens)
+
+    def sentences(self, names: Sequence[str], template: str) -> tuple[list[str], Sequence[int]]:
+        count, place = self.config.context_tokens, 1
+        slots: list[int] = []
+        words: list[str] = []
+        for attribute in [*self.attributes, ""]:
+            slots += range(place, place + count)
+            words += [PLACEHOLDER] * count + [attribute] * bool(attribute)
+            place += count + (len(self.backbone.text.words(attribute)) if attribute else 0)
+        return [f"{' '.join(words)} {name}." for name in names], slots
+
+    def text_features(self, texts: Texts | None = None) -> Tensor:
+        return self.encode_with(torch.cat([*self.of_attributes, self.context]), texts or self.texts)

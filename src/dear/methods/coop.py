@@ -1,0 +1,47 @@
+"""CoOp: the words in front of the class name, learned (Zhou et al., IJCV 2022)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import nn
+
+from dear.backbone import Backbone
+from dear.config import Config, setting
+from dear.methods.context import COOP_RECIPE, WordContext, random_tokens
+
+
+@dataclass(frozen=True)
+class CoOpConfig(Config):
+    """The learned context."""
+
+    context_words: str = setting("a photo of a", "words that the context starts as; empty: at random")
+    context_tokens: int = setting(16, "learned vectors where they start at random", low=1)
+
+
+class CoOp(WordContext):
+    """Cross entropy moves n vectors that all classes share; both towers stay frozen.
+
+    Differs from the official code: the context is fp32 (there half precision, in which the small steps of the warm-up
+    vanish), and stands in front of the name for all classes alike (there it may also stand behind or around the name,
+    or be one for each class: none of these is in its published tables for novel classes).
+    """
+
+    Settings: ClassVar[type[Config]] = CoOpConfig
+    recipe: ClassVar[Mapping[str, Any]] = {**COOP_RECIPE, "epochs": 200}
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "few-shot": {"context_words": ""},
+        "few-shot 1": {"epochs": 50},
+        "few-shot 2": {"epochs": 100},
+        "few-shot 4": {"epochs": 100},
+        "cross-dataset": {"epochs": 50},
+        "domain": {"epochs": 50},
+    }
+    config: CoOpConfig
+
+    def __init__(self, backbone: Backbone, config: CoOpConfig, facts: Mapping[str, Any] | None = None) -> None:
+        super().__init__(backbone, config)
+        if config.context_words.strip():
+            self.context = nn.Parameter(backbone.text.words(config.context_words).clone())
+        else:
+            self.context = random_tokens(backbone, config.context_tokens)

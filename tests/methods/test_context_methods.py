@@ -1,0 +1,273 @@
+"""CoOp and what is built on it equal their naive forms; each identity in their maths holds."""
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dear.backbone import Backbone
+from dear.methods.base import Method
+from dear.methods.prograd import without_conflict
+from dear.methods.registry import find_method, recipe_of
+
+sys.path.append(str(Path(__file__).parent))
+import naive_text
+
+NAMES = ("cat", "polar bear", "dog", "fire truck", "red-haired ape")
+TEMPLATE = "a picture of a {}, a type of thing."
+PIXELS, LABELS = (8, 3, 32, 32), torch.tensor([0, 1, 2, 3, 4, 0, 1, 2])
+
+
+@cache
+def frozen_backbone(tiny: Callable[..., Backbone], dtype: torch.dtype) -> Backbone:
+    """One for all tests: no method changes it."""
+    backbone = tiny(quick_gelu=True)
+    backbone.model.to(dtype)
+    return backbone
+
+
+def make(tiny: Callable[..., Backbone], name: str, dtype=torch.float64, spread: float = 0.3, **settings) -> Method:
+    backbone = frozen_backbone(tiny, dtype)
+    kind = find_method(name)
+    torch.manual_seed(5)
+    method = kind(backbone, kind.Settings(**settings))
+    with torch.no_grad():  # away from the start, where gradients could vanish by symmetry
+        for parameter in method.parameters():
+            parameter += spread * torch.randn_like(parameter)
+    method.set_classes(NAMES, TEMPLATE)
+    return method
+
+
+def pixels(dtype=torch.float64) -> Tensor:
+    torch.manual_seed(0)
+    return torch.randn(*PIXELS, dtype=dtype)
+
+
+def slow_text(method: Method, sentence: str, learned: Tensor, slots: list[int], deeper=None) -> Tensor:
+    backbone = method.backbone
+    sentences = [sentence.format(name) for name in NAMES]
+    return naive_text.text_features(backbone.model, backbone.text.tokenizer, sentences, learned, slots, deeper or {})
+
+
+def template_text(method: Method) -> Tensor:
+    sentences = [TEMPLATE.format(name) for name in NAMES]
+    return naive_text.frozen_text(method.backbone.model, method.backbone.text.tokenizer, sentences)
+
+
+def slow_logits(method: Method, images: Tensor, text: Tensor) -> Tensor:
+    model = method.backbone.model
+    return model.logit_scale.exp() * naive_text.frozen_image(model, images) @ text.T
+
+
+def slow_coop(method: Method, images: Tensor) -> tuple[Tensor, Tensor]:
+    text = slow_text(method, "x x x x {}.", method.context, [1, 2, 3, 4])
+    logits = slow_logits(method, images, text)
+    return F.cross_entropy(logits, LABELS), logits
+
+
+def slow_kgcoop(method: Method, images: Tensor) -> tuple[Tensor, Tensor]:
+    loss, logits = slow_coop(method, images)
+    text = slow_text(method, "x x x x {}.", method.context, [1, 2, 3, 4])
+    return loss + 8 * naive_text.cosine_distance(text, template_text(method)), logits
+
+
+def slow_tcp(method: Method, images: Tensor) -> tuple[Tensor, Tensor]:
+    frozen, (first, _, last) = template_text(method), method.network
+    hidden = F.linear(frozen, first.weight, first.bias)
+    made = F.linear(hidden * torch.sigmoid(1.702 * hidden), last.weight, last.bias)
+    deeper = {4: torch.stack([row.reshape(4, 32) for row in made])}  # the last third of 4 layers
+    text = slow_text(method, "x x x x {}, a type of thing.", method.context, [1, 2, 3, 4], deeper)
+    logits = slow_logits(method, images, text)
+    return F.cross_entropy(logits, LABELS) + 8 * naive_text.cosine_distance(text, frozen), logits
+
+
+def slow_atprompt(method: Method, images: Tensor) -> tuple[Tensor, Tensor]:
+    learned = torch.cat([*method.of_attributes, method.context])
+    text = slow_text(method, "x x color x x playfulness x x {}.", learned, [1, 2, 4, 5, 8, 9])  # play-fulness: 2 tokens
+    logits = slow_logits(method, images, text)
+    return F.cross_entropy(logits, LABELS), logits
+
+
+TWINS = {
+    "coop": (slow_coop, {}),
+    "kgcoop": (slow_kgcoop, {}),
+    "prograd": (slow_coop, {"context_tokens": 4}),
+    "tcp": (slow_tcp, {}),
+    "atprompt": (slow_atprompt, {"attributes": "color playfulness"}),
+}
+
+
+@pytest.mark.parametrize(("dtype", "loss_tolerance", "grad_tolerance"), [
+    (torch.float32, 1e-6, 1e-5), (torch.float64, 1e-10, 1e-10),
+])  # fmt: skip
+@pytest.mark.parametrize("name", TWINS)
+def test_equals_the_naive_form(tiny, name, dtype, loss_tolerance, grad_tolerance) -> None:
+    twin, settings = TWINS[name]
+    method = make(tiny, name, dtype, **settings)
+    images = pixels(dtype)
+    slow, logits = twin(method, images)
+    expected = torch.autograd.grad(slow, list(method.parameters()))
+    fast = method.loss(method.trunk(images), LABELS)
+    got = torch.autograd.grad(fast.total, list(method.parameters()))
+    torch.testing.assert_close(fast.total, slow, rtol=loss_tolerance, atol=loss_tolerance)
+    torch.testing.assert_close(fast.logits, logits, rtol=grad_tolerance, atol=10 * grad_tolerance)
+    for (parameter, _), value, gradient in zip(method.named_parameters(), got, expected, strict=True):
+        assert gradient.abs().max() > 0, f"{parameter} gets no gradient: the comparison would say nothing"
+        assert (value - gradient).norm() < grad_tolerance * gradient.norm(), parameter
+
+
+def test_coop_starts_as_zero_shot_with_its_words(tiny) -> None:
+    coop = make(tiny, "coop", spread=0.0)
+    sentences = [f"a photo of a {name}." for name in NAMES]
+    text = naive_text.frozen_text(coop.backbone.model, coop.backbone.text.tokenizer, sentences)
+    torch.testing.assert_close(coop.text_features(), text, rtol=0, atol=1e-12)
+
+
+def test_classes_in_another_order_give_the_same_features_in_that_order(tiny) -> None:
+    for name in TWINS:
+        method = make(tiny, name)
+        before = method.text_features()
+        method.set_classes(NAMES[::-1], TEMPLATE)
+        torch.testing.assert_close(method.text_features(), before.flip(0), rtol=0, atol=1e-12)
+
+
+def test_eot_stands_behind_context_name_and_full_stop(tiny) -> None:
+    coop, atprompt = make(tiny, "coop"), make(tiny, "atprompt", attributes="color shape", context_tokens=3)
+    for method, before in ((coop, 4), (atprompt, 2 * (3 + 1) + 3)):
+        prompts = method.texts.prompts
+        lengths = prompts.shared + prompts.filled.sum(1)
+        name_lengths = [len(method.backbone.text.words(name)) for name in NAMES]
+        assert lengths.tolist() == [1 + before + length + 2 for length in name_lengths]
+
+
+def test_without_attributes_atprompt_is_coop(tiny) -> None:
+    plain = make(tiny, "atprompt", attributes="", context_tokens=4)
+    coop = make(tiny, "coop", context_words="", context_tokens=4)
+    with torch.no_grad():
+        coop.context.copy_(plain.context)
+    torch.testing.assert_close(plain.text_features(), coop.text_features(), rtol=0, atol=1e-12)
+
+
+def test_without_its_weight_kgcoop_is_coop_and_its_penalty_is_half_the_squared_distance(tiny) -> None:
+    coop, held = make(tiny, "coop"), make(tiny, "kgcoop", knowledge=0.0)
+    entry = coop.trunk(pixels())
+    assert held.loss(entry, LABELS).total == coop.loss(entry, LABELS).total
+    penalty = held.loss(entry, LABELS).parts["knowledge"]
+    squared = (held.text_features() - held.texts.frozen).square().sum(-1).mean()
+    torch.testing.assert_close(penalty, squared / 2, rtol=1e-10, atol=0)
+    some = held.trunk(pixels()[:2])
+    assert held.loss(some, LABELS[:2]).parts["knowledge"] == penalty  # it does not depend on the batch
+    start = make(tiny, "kgcoop", spread=0.0)
+    assert start.loss(entry, LABELS).parts["knowledge"] > 1e-4
+    start.set_classes(NAMES, "a photo of a {}.")
+    loss = start.loss(entry, LABELS).parts["knowledge"]
+    (gradient,) = torch.autograd.grad(loss, start.context)
+    assert loss.abs() < 1e-12
+    assert gradient.abs().max() < 1e-12
+
+
+def test_class_tokens_only_matter_from_their_layer_on(tiny) -> None:
+    tcp = make(tiny, "tcp")
+    before = tcp.text_features()
+    with torch.no_grad():
+        tcp.network[2].weight.zero_()
+        tcp.network[2].bias.zero_()
+    assert (tcp.class_tokens(tcp.texts) == 0).all()  # zero vectors, which are seen, not none
+    zero = tcp.text_features()
+    without = slow_text(tcp, "x x x x {}, a type of thing.", tcp.context, [1, 2, 3, 4])
+    assert (zero - before).abs().max() > 1e-3
+    assert (zero - without).abs().max() > 1e-3
+    beyond = {5: tcp.class_tokens(tcp.texts)}  # a layer that the tower does not have
+    torch.testing.assert_close(tcp.encode_with(tcp.context, tcp.texts, beyond), without, rtol=0, atol=1e-12)
+
+
+# --- ProGrad -------------------------------------------------------------------------------------------------
+
+
+def test_a_conflict_is_taken_out_of_the_gradient() -> None:
+    torch.manual_seed(0)
+    own, general = torch.randn(3, 4, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
+    if (own * general).sum() > 0:
+        general = -general
+    free = without_conflict(own, general, 1.0)
+    assert (free * general).sum().abs() < 1e-12
+    torch.testing.assert_close(without_conflict(own, 7 * general, 1.0), free)
+    assert torch.equal(without_conflict(own, -general, 1.0), own)  # they agree
+    assert torch.equal(without_conflict(own, general, 0.0), own)
+    assert torch.equal(without_conflict(own, torch.zeros_like(own), 1.0), own)  # nothing to go against
+    for share in (0.5, 1.0, 2.0):
+        assert without_conflict(own, general, share).norm() <= own.norm() + 1e-12
+
+
+def test_prograd_steps_along_the_projected_gradient(tiny) -> None:
+    """Where gradients agree it is CoOp's, where they don't the conflict is gone."""
+    method = make(tiny, "prograd", context_tokens=4)
+    entry, agreed = method.trunk(pixels()), set()
+    text = slow_text(method, "x x x x {}.", method.context, [1, 2, 3, 4])
+    student, teacher = (slow_logits(method, pixels(), t) for t in (text, template_text(method)))
+    for label in range(len(NAMES)):
+        labels = torch.full((8,), label)
+        own = F.cross_entropy(student, labels)
+        (of_labels,) = torch.autograd.grad(own, method.context, retain_graph=True)
+        kl = F.kl_div(student.log_softmax(-1), teacher.softmax(-1), reduction="batchmean")
+        (of_teacher,) = torch.autograd.grad(kl, method.context, retain_graph=True)
+        unit, conflict = of_teacher / of_teacher.norm(), (of_labels * of_teacher).sum() < 0
+        expected = of_labels - (of_labels * unit).sum() * unit if conflict else of_labels
+        method.backward(method.loss(entry, labels), lambda loss: 3 * loss)  # scaled, as mixed precision does
+        torch.testing.assert_close(method.context.grad, 3 * expected, rtol=1e-9, atol=1e-12)
+        agreed.add(bool(conflict))
+    assert agreed == {True, False}, "both cases must occur"
+
+
+def test_prograd_starts_as_zeros_and_the_words_of_the_template(tiny) -> None:
+    method = make(tiny, "prograd", spread=0.0, context_tokens=6)
+
+    class Shown:
+        template = TEMPLATE
+
+    method.look(Shown())
+    words = method.backbone.text.words("a picture of a")
+    assert torch.equal(method.context, torch.cat([torch.zeros(2, 32, dtype=torch.float64), words]))
+    short = make(tiny, "prograd", spread=0.0, context_tokens=3)
+    short.look(Shown())
+    assert torch.equal(short.context, words[1:])
+
+
+# --- counts and recipes --------------------------------------------------------------------------------------
+
+
+def test_parameters_are_as_many_as_published(tiny) -> None:
+    """The formulas give the published counts at ViT-B/16's widths, and the modules agree with them at others."""
+
+    def network(dim: int, hidden: int, out: int) -> int:
+        return dim * hidden + hidden + hidden * out + out
+
+    def counts(width: int, dim: int) -> dict[str, int]:
+        return {
+            "coop": 4 * width,
+            "kgcoop": 4 * width,
+            "prograd": 16 * width,
+            "tcp": 4 * width + network(dim, dim // 4, 4 * width),
+            "atprompt": 3 * 2 * width,
+        }
+
+    assert counts(512, 512) == {"coop": 2048, "kgcoop": 2048, "prograd": 8192, "tcp": 331_904, "atprompt": 3072}
+    for name, count in counts(32, 24).items():
+        assert make(tiny, name).learned() == count, name
+
+
+def test_constants_of_a_dataset_are_used_only_when_asked_for() -> None:
+    assert recipe_of("coop")["epochs"] == 200
+    assert recipe_of("coop", "few-shot", 1) == {**recipe_of("coop"), "context_words": "", "epochs": 50}
+    assert recipe_of("coop", "few-shot", 16)["epochs"] == 200
+    assert recipe_of("coop", "few-shot", 16, "imagenet")["epochs"] == 50
+    assert "attributes" not in recipe_of("atprompt")
+    assert recipe_of("atprompt", constants_of="dtd")["attributes"] == "pattern color design"
+    assert recipe_of("atprompt", constants_of="world:signs") == recipe_of("atprompt")
+    assert "projection" not in recipe_of("prograd", "base-to-novel", 16, "DTD")
+    assert recipe_of("prograd", "few-shot", 16, "DTD")["projection"] == 0.8

@@ -1,0 +1,105 @@
+"""Every method there is takes the same road: adapt, save, load, answer, explain, other classes."""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from dear.adapter import load_adapter, save_adapter
+from dear.backbone import Backbone, load_backbone
+from dear.data.dataset import Dataset
+from dear.data.resolve import resolve_dataset
+from dear.methods.base import Method
+from dear.methods.registry import METHODS, find_method, recipe_of
+from dear.predictor import Predictor
+from dear.training import loop
+from dear.training.adapt import adapt, answers
+from dear.training.config import TrainConfig
+from dear.training.images import ImageSource
+
+
+@cache
+def backbone_in(folder: Path) -> Backbone:
+    return load_backbone(f"local-dir:{folder}")
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    whole = resolve_dataset("world:colors")
+    return replace(whole, test=whole.test[::40]).few_shot(2, 1)
+
+
+def config_of(name: str, role_file: Path, **more) -> tuple:
+    settings = {**recipe_of(name), "roles": str(role_file), "first_layer": 2, **more}
+    train = {**settings, "batch": min(8, TrainConfig.pick(settings).batch), "workers": 0, "device": "cpu"}
+    return find_method(name).Settings.pick(settings), TrainConfig.pick(train)
+
+
+def logits(model: Method, data: Dataset, source: ImageSource) -> torch.Tensor:
+    model.set_classes(data.classes, data.template)
+    return answers(model, data.test, source, "test")[model.inferences[0]]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_adapted_kept_and_used(name: str, model_folder: Path, role_file: Path, data, tmp_path: Path):
+    source = ImageSource(backbone_in(model_folder), workers=0)
+    base, novel = data.base(), data.novel()
+    config, train = config_of(name, role_file, epochs=1, warmup_epochs=0)
+    before = find_method(name)(source.backbone, config).state_dict()
+    model = adapt(find_method(name), config, base, train, source, tmp_path / "work")
+    assert METHODS[name].trained == (model.learned() > 0 and (tmp_path / "work").exists())
+    if METHODS[name].trained:
+        moved = [key for key, value in model.state_dict().items() if not torch.equal(value, before.get(key, value))]
+        assert moved, "an epoch has changed nothing"
+    assert not any(p.requires_grad for p in source.backbone.model.parameters())
+
+    expected = logits(model, base, source)
+    assert expected.shape == (len(base.test), len(base.classes))
+    assert expected.isfinite().all()
+    save_adapter(tmp_path / "adapter", name, model, base.template)
+    loaded = load_adapter(tmp_path / "adapter", backbone=source.backbone)
+    assert torch.equal(logits(loaded.model, base, source), expected)
+
+    picture = base.test[0].picture.open()
+    answer = Predictor(loaded).predict(picture)
+    assert answer.choice == base.classes[int(expected[0].argmax())]
+    assert len(answer.votes) == len(loaded.model.components)
+    for seen in loaded.model.attention_maps(Predictor(loaded).pixels([picture])).values():  # what `explain` draws
+        assert seen.shape == (1, *source.backbone.image.grid)
+        assert 0 < seen.sum() < 1.001
+    assert Predictor(loaded).encode_text(["a red circle"]).norm(dim=-1).item() == pytest.approx(1, abs=1e-5)
+
+    if model.can_answer(novel.classes):
+        assert logits(model, novel, source).isfinite().all()
+        again = load_adapter(tmp_path / "adapter", novel.classes, backbone=source.backbone)
+        assert torch.equal(logits(again.model, novel, source), logits(model, novel, source))
+
+
+@pytest.mark.parametrize("name", [name for name, listed in METHODS.items() if listed.trained])
+def test_a_run_that_was_cut_ends_in_the_same_bits(name: str, model_folder: Path, role_file: Path, data, tmp_path: Path):
+    """Two epochs at once, or one, and the second by another process that finds the checkpoint of the first."""
+    source = ImageSource(backbone_in(model_folder), workers=0)
+    base = data.base()
+    config, train = config_of(name, role_file, epochs=2, warmup_epochs=0)
+
+    def run(out: Path) -> dict:
+        return adapt(find_method(name), config, base, train, source, out).state_dict()
+
+    class Killed(Exception):
+        pass
+
+    def after_one_epoch(*args, **kwargs) -> None:
+        save(*args, **kwargs)
+        raise Killed
+
+    whole, save = run(tmp_path / "whole"), loop.save_checkpoint
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "save_checkpoint", after_one_epoch)
+        with pytest.raises(Killed):
+            run(tmp_path / "cut")
+    resumed = run(tmp_path / "cut")
+    assert resumed.keys() == whole.keys()
+    for key, value in whole.items():
+        assert torch.equal(value, resumed[key]), key
