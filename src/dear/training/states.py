@@ -92,7 +92,7 @@ class StateStore:
         tower = self.backbone.image
         if self.first_layer > tower.layers:
             cls = tower.read_cls(tower.enter(tower.embed(pixels), 1))
-            return TrunkStates(cls[:, None], cls)
+            return TrunkStates(cls[:, None].clone(), cls)  # a file holds no tensor twice
         states = tower.trunk(pixels, self.first_layer - 1)
         entry = tower.enter(states, self.first_layer, only_cls=self.first_layer == tower.layers)
         return TrunkStates(states, tower.read_cls(entry))
