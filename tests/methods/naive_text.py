@@ -1,16 +1,24 @@
-"""Text-side methods the slow, readable way: all 77 places of every class, all layers, textbook attention. Nothing here
-imports the package."""
+"""Text-side methods the slow, readable way: all 77 places of every class, all layers, textbook attention."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dear.backbone import Backbone
+from dear.methods.base import Method
+from dear.methods.registry import find_method
+
 sys.path.append(str(Path(__file__).parents[1]))
 import naive
+
+NAMES = ("cat", "polar bear", "dog", "fire truck", "red-haired ape")
+TEMPLATE = "a picture of a {}, a type of thing."
+PIXELS, LABELS = (8, 3, 32, 32), torch.tensor([0, 1, 2, 3, 4, 0, 1, 2])
 
 
 def text_features(
@@ -46,3 +54,47 @@ def frozen_image(model, pixels: Tensor) -> Tensor:
 
 def cosine_distance(text: Tensor, frozen: Tensor) -> Tensor:
     return 1 - F.cosine_similarity(text, frozen, dim=-1).mean()
+
+
+# --- methods to compare with ---------------------------------------------------------------------------------
+
+
+@cache
+def frozen_backbone(tiny: Callable[..., Backbone], dtype: torch.dtype) -> Backbone:
+    """One for all tests: no method changes it."""
+    backbone = tiny(quick_gelu=True)
+    backbone.model.to(dtype)
+    return backbone
+
+
+def make(tiny: Callable[..., Backbone], name: str, dtype=torch.float64, spread: float = 0.3, **settings) -> Method:
+    backbone = frozen_backbone(tiny, dtype)
+    kind = find_method(name)
+    torch.manual_seed(5)
+    method = kind(backbone, kind.Settings(**settings))
+    with torch.no_grad():  # away from the start, where gradients could vanish by symmetry
+        for parameter in method.parameters():
+            parameter += spread * torch.randn_like(parameter)
+    method.set_classes(NAMES, TEMPLATE)
+    return method
+
+
+def pixels(dtype=torch.float64) -> Tensor:
+    torch.manual_seed(0)
+    return torch.randn(*PIXELS, dtype=dtype)
+
+
+def slow_text(method: Method, sentence: str, learned: Tensor, slots: list[int], deeper=None) -> Tensor:
+    backbone = method.backbone
+    sentences = [sentence.format(name) for name in NAMES]
+    return text_features(backbone.model, backbone.text.tokenizer, sentences, learned, slots, deeper or {})
+
+
+def template_text(method: Method) -> Tensor:
+    sentences = [TEMPLATE.format(name) for name in NAMES]
+    return frozen_text(method.backbone.model, method.backbone.text.tokenizer, sentences)
+
+
+def slow_logits(method: Method, images: Tensor, text: Tensor) -> Tensor:
+    model = method.backbone.model
+    return model.logit_scale.exp() * frozen_image(model, images) @ text.T

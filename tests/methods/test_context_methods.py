@@ -1,8 +1,8 @@
 """CoOp and what is built on it equal their naive forms; each identity in their maths holds."""
 
+import json
 import sys
-from collections.abc import Callable
-from functools import cache
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,58 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.backbone import Backbone
+from dear.data.known import KNOWN
+from dear.methods import registry
 from dear.methods.base import Method
 from dear.methods.prograd import without_conflict
-from dear.methods.registry import find_method, recipe_of
+from dear.methods.registry import recipe_of
+from dear.training.config import TrainConfig
 
 sys.path.append(str(Path(__file__).parent))
 import naive_text
-
-NAMES = ("cat", "polar bear", "dog", "fire truck", "red-haired ape")
-TEMPLATE = "a picture of a {}, a type of thing."
-PIXELS, LABELS = (8, 3, 32, 32), torch.tensor([0, 1, 2, 3, 4, 0, 1, 2])
-
-
-@cache
-def frozen_backbone(tiny: Callable[..., Backbone], dtype: torch.dtype) -> Backbone:
-    """One for all tests: no method changes it."""
-    backbone = tiny(quick_gelu=True)
-    backbone.model.to(dtype)
-    return backbone
-
-
-def make(tiny: Callable[..., Backbone], name: str, dtype=torch.float64, spread: float = 0.3, **settings) -> Method:
-    backbone = frozen_backbone(tiny, dtype)
-    kind = find_method(name)
-    torch.manual_seed(5)
-    method = kind(backbone, kind.Settings(**settings))
-    with torch.no_grad():  # away from the start, where gradients could vanish by symmetry
-        for parameter in method.parameters():
-            parameter += spread * torch.randn_like(parameter)
-    method.set_classes(NAMES, TEMPLATE)
-    return method
-
-
-def pixels(dtype=torch.float64) -> Tensor:
-    torch.manual_seed(0)
-    return torch.randn(*PIXELS, dtype=dtype)
-
-
-def slow_text(method: Method, sentence: str, learned: Tensor, slots: list[int], deeper=None) -> Tensor:
-    backbone = method.backbone
-    sentences = [sentence.format(name) for name in NAMES]
-    return naive_text.text_features(backbone.model, backbone.text.tokenizer, sentences, learned, slots, deeper or {})
-
-
-def template_text(method: Method) -> Tensor:
-    sentences = [TEMPLATE.format(name) for name in NAMES]
-    return naive_text.frozen_text(method.backbone.model, method.backbone.text.tokenizer, sentences)
-
-
-def slow_logits(method: Method, images: Tensor, text: Tensor) -> Tensor:
-    model = method.backbone.model
-    return model.logit_scale.exp() * naive_text.frozen_image(model, images) @ text.T
+from naive_text import LABELS, NAMES, TEMPLATE, make, pixels, slow_logits, slow_text, template_text
 
 
 def slow_coop(method: Method, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -271,3 +229,17 @@ def test_constants_of_a_dataset_are_used_only_when_asked_for() -> None:
     assert recipe_of("atprompt", constants_of="world:signs") == recipe_of("atprompt")
     assert "projection" not in recipe_of("prograd", "base-to-novel", 16, "DTD")
     assert recipe_of("prograd", "few-shot", 16, "DTD")["projection"] == 0.8
+
+
+def test_published_constants_are_settings_of_known_datasets() -> None:
+    """Each file entry would be accepted, and belongs to a method and a dataset that exist."""
+    listed = json.loads((Path(registry.__file__).parent / "assets" / "published_constants.json").read_text())
+    for name, datasets in listed.items():
+        known = {field.name for kind in (TrainConfig, registry.find_method(name).Settings) for field in fields(kind)}
+        for dataset in datasets:
+            assert any(dataset == entry.name for entry in KNOWN), dataset
+            for shots in (1, 2, 4, 8, 16):
+                for protocol in ("base-to-novel", "few-shot", "cross-dataset"):
+                    found = recipe_of(name, protocol, shots, dataset)
+                    assert found.keys() <= known, (name, dataset)
+                    TrainConfig.pick(found), registry.find_method(name).Settings.pick(found)

@@ -80,7 +80,7 @@ class ImageTower:
     def run(self, x: Tensor, first: int, last: int) -> Tensor:
         """Layers first..last on a sequence [batch, tokens, width], untouched."""
         for layer in range(first, last + 1):
-            x = self._finish(self.enter(x, layer))
+            x = self.finish(self.enter(x, layer))
         return x
 
     @torch.no_grad()
@@ -111,11 +111,11 @@ class ImageTower:
             if observe is not None:
                 observe(entry, None)
             if entry.layer == self.layers:
-                return self._finish(entry)[:, 0]
+                return self.finish(entry)[:, 0]
             following = entry.layer + 1
-            entry = self.enter(self._finish(entry), following, only_cls=following == self.layers)
+            entry = self.enter(self.finish(entry), following, only_cls=following == self.layers)
 
-    def _finish(self, entry: "Entry") -> Tensor:
+    def finish(self, entry: "Entry") -> Tensor:
         """The rest of the entry's layer, untouched, [batch, queries, width]."""
         out = attend(entry.q, entry.k, entry.v, [QueryGroup(entry.q.shape[2])])
         return finish_block(self.blocks[entry.layer - 1], entry.x, merge_heads(out))

@@ -51,6 +51,8 @@ def export_run(run: Path, out: Path, int8: bool = False, check: int = 100) -> Ex
     if check < 1:
         raise DearError("--check must be at least 1: a model that was never compared is not written.")
     adapter = load_adapter(run)
+    if not adapter.model.constant_texts:
+        raise DearError("This method reads the classes anew for every image, which the graph of an image cannot hold.")
     settings = pixel_settings(adapter)
     pictures = pick_pictures(run, adapter.classes, check)
     text = adapter.model.text_features()

@@ -53,7 +53,7 @@ class Loss(NamedTuple):
 
 
 class Shown(Protocol):
-    """The labelled images a method may look at before training, as evaluation sees them (no augmentation)."""
+    """The labelled images a method may look at beside training, as evaluation sees them (no augmentation)."""
 
     classes: tuple[str, ...]
     template: str
@@ -74,6 +74,8 @@ class Method(nn.Module):
     `recipe`."""
     inferences: ClassVar[tuple[str, ...]] = (PLAIN,)
     """Ways to answer, the usual one first."""
+    constant_texts: ClassVar[bool] = True
+    """Whether `text_features` is all that `logits` needs to know of the classes, whatever the image."""
 
     components: tuple[str, ...] = (CLS,)
     roles: RoleMap | None = None
@@ -104,6 +106,9 @@ class Method(nn.Module):
 
     def look(self, shown: Shown) -> None:
         """Before training: what a method takes from the labelled images as they are. Nothing, unless it says so."""
+
+    def look_again(self, shown: Shown) -> None:
+        """After training: what a method chooses by the validation images. Nothing, unless it says so."""
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """What the optimiser learns, and how fast: groups of `params` and `lr`."""

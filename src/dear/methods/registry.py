@@ -51,6 +51,14 @@ METHODS = {
     "atprompt": Listed(
         "atprompt:ATPrompt", "CoOp, with words for attributes in front of the class name", "Li et al., ICCV 2025"
     ),
+    "clip-adapter": Listed(
+        "clip_adapter:ClipAdapter", "two small layers behind the image feature", "Gao et al., IJCV 2024"
+    ),
+    "tip-adapter-f": Listed("tip_adapter:TipAdapterF", "tip-adapter, its keys learned", "Zhang et al., ECCV 2022"),
+    "cocoop": Listed("cocoop:CoCoOp", "CoOp, its context moved by every image", "Zhou et al., CVPR 2022"),
+    "textrefiner": Listed(
+        "text_refiner:TextRefiner", "CoOp, its class texts corrected by cached patches", "Xie et al., AAAI 2025"
+    ),
     "vpt-shallow": Listed("deep_prompts:VptShallow", "image tokens at the first layer", "Jia et al., ECCV 2022"),
     "vpt-deep": Listed("deep_prompts:VptDeep", "image tokens, fresh ones in every layer", "Jia et al., ECCV 2022"),
     "ivlp": Listed("deep_prompts:DeepPrompts", "tokens in the first layers of both towers", "CVPR 2023"),

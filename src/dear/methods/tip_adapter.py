@@ -1,13 +1,14 @@
-"""Tip-Adapter: zero-shot plus a cache of the few-shot features (Zhang et al., ECCV 2022), without training."""
+"""Tip-Adapter and Tip-Adapter-F: zero-shot plus a cache of the few-shot features (Zhang et al., ECCV 2022)."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dear.backbone import Backbone
-from dear.config import Config
+from dear.config import Config, setting
 from dear.methods.base import PLAIN, Method, Shown
 from dear.methods.known_classes import frozen_features, positions
 from dear.metrics import accuracy
@@ -32,23 +33,37 @@ class TipAdapter(Method):
         super().__init__(backbone, config)
         self.trained: tuple[str, ...] = tuple(facts["classes"]) if facts else ()
         shots, like = (facts["shots"] if facts else 0), backbone.image.visual.proj
-        self.register_buffer("keys", like.new_zeros(shots, backbone.dim))
+        self.keep(like.new_zeros(shots, backbone.dim))
         self.register_buffer("labels", torch.zeros(shots, dtype=torch.long, device=like.device))
         self.register_buffer("strength", like.new_tensor([1.0, 5.5]))  # the published start
+
+    def keep(self, keys: Tensor) -> None:
+        self.register_buffer("keys", keys)
 
     def facts(self) -> dict[str, Any]:
         return {"classes": list(self.trained), "shots": len(self.keys)}
 
     def look(self, shown: Shown) -> None:
+        self.fill(shown)
+        self.choose(shown, _ALPHAS, _BETAS)
+
+    def fill(self, shown: Shown) -> None:
         self.trained = shown.classes
-        self.keys, self.labels = frozen_features(self, shown.train())
+        keys, self.labels = frozen_features(self, shown.train())
+        self.keep(keys)
+
+    @torch.no_grad()
+    def choose(self, shown: Shown, alphas: Sequence[float], betas: Sequence[float]) -> None:
+        """The pair that is best on the validation images, if there are any."""
         images, truth = frozen_features(self, shown.val())
         if not len(truth):
             return
         plain, similar, values = self._parts(images, self.text_features())
-        grid = [(alpha, beta) for beta in _BETAS for alpha in _ALPHAS]
-        best = max(grid, key=lambda ab: accuracy(plain + ab[0] * (-ab[1] * (1 - similar)).exp() @ values, truth))
-        self.strength = self.keys.new_tensor(best)
+        found: dict[tuple[float, float], float] = {}
+        for beta in betas:
+            cached = (-beta * (1 - similar)).exp() @ values
+            found |= {(alpha, beta): accuracy(plain + alpha * cached, truth) for alpha in alphas}
+        self.strength = self.strength.new_tensor(max(found, key=lambda pair: found[pair]))
 
     def logits(self, features: Tensor, text: Tensor, inference: str = PLAIN) -> Tensor:
         plain, similar, values = self._parts(features[:, 0], text)
@@ -63,3 +78,43 @@ class TipAdapter(Method):
         asked = torch.tensor([-1 if p is None else p for p in positions(self.trained, self.texts.names)])
         values = (self.labels[:, None] == asked.to(self.labels.device)).to(images.dtype)
         return self.backbone.temperature * images @ text.T, images @ self.keys.T, values
+
+
+@dataclass(frozen=True)
+class TipAdapterFConfig(Config):
+    """The cache. The defaults are those published for ImageNet."""
+
+    alpha: float = setting(1.17, "weight of the cache while its keys are trained", low=0.0)
+    beta: float = setting(1.0, "sharpness of the cache while its keys are trained", low=0.0)
+    largest_alpha: float = setting(3.0, "end of the range that alpha is chosen from, on the validation images", low=0.1)
+    largest_beta: float = setting(7.0, "end of the range that beta is chosen from", low=0.1)
+
+
+class TipAdapterF(TipAdapter):
+    """Tip-Adapter whose keys are learned, with cross entropy, from the cached features on.
+
+    As in the official code, alpha and beta are fixed in training and chosen afterwards. Differs from it: they are
+    chosen on the validation images of the draw, in 20 steps each, and the last epoch is kept (there: the epoch with the
+    best *test* accuracy, and of that and the chosen pair the better one).
+    """
+
+    Settings = TipAdapterFConfig
+    recipe: ClassVar[Mapping[str, Any]] = {
+        "optimizer": "adamw", "lr": 1e-3, "eps": 1e-4, "weight_decay": 0.01, "schedule": "step", "batch": 256,
+        "epochs": 20,
+    }  # fmt: skip
+    config: TipAdapterFConfig
+
+    def keep(self, keys: Tensor) -> None:
+        self.keys = nn.Parameter(keys)
+
+    def look(self, shown: Shown) -> None:
+        self.fill(shown)
+        self.strength = self.strength.new_tensor([self.config.alpha, self.config.beta])
+
+    def look_again(self, shown: Shown) -> None:
+        alphas, betas = (
+            [0.1 + step * (end - 0.1) / 20 for step in range(20)]
+            for end in (self.config.largest_alpha, self.config.largest_beta)
+        )
+        self.choose(shown, alphas, betas)

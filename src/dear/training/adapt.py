@@ -35,7 +35,8 @@ def adapt(
     model = kind(source.backbone, config)
     model.set_classes(data.classes, data.template)
     started()
-    model.look(ShownImages(data, source, model.first_layer))
+    shown = ShownImages(data, source, model.first_layer)
+    model.look(shown)
     epochs = train.epochs if train.images_seen is None else max(1, round(train.images_seen / len(data.train)))
     if epochs and any(p.requires_grad for p in model.parameters()):
 
@@ -50,6 +51,7 @@ def adapt(
             out,
             measure if validate and data.val else None,
         )
+    model.look_again(shown)
     return model.eval()
 
 

@@ -1,0 +1,50 @@
+"""CoCoOp: CoOp whose context is moved by every image (Zhou et al., CVPR 2022)."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dear.backbone import Backbone
+from dear.backbone.image import Entry
+from dear.methods.base import PLAIN, Loss
+from dear.methods.context import COOP_RECIPE
+from dear.methods.coop import CoOp, CoOpConfig
+
+
+class CoCoOp(CoOp):
+    """A small network turns the image feature into one vector, which is added to all of the context: every image has
+    class texts of its own. One after the other they go through the text tower, the context shared by the classes.
+
+    What has no image (a text that a gallery is searched for) is read with the context as it is. Differs from the
+    official code: fp32, and only the tokens up to each EOT are computed.
+    """
+
+    recipe: ClassVar[Mapping[str, Any]] = {**COOP_RECIPE, "epochs": 10, "batch": 1}
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    constant_texts = False
+
+    def __init__(self, backbone: Backbone, config: CoOpConfig, facts: Mapping[str, Any] | None = None) -> None:
+        super().__init__(backbone, config)
+        hidden = max(1, backbone.dim // 16)
+        self.network = nn.Sequential(
+            nn.Linear(backbone.dim, hidden), nn.ReLU(), nn.Linear(hidden, backbone.text.width)
+        ).to(self.context)
+
+    def logits(self, features: Tensor, text: Tensor | None = None, inference: str = PLAIN) -> Tensor:
+        """Features [batch, 1, dim] -> [batch, classes]; `text` is not used, as no text is the same for all images."""
+        return torch.stack([self._of_one(image) for image in features[:, 0]])
+
+    def _of_one(self, image: Tensor) -> Tensor:
+        text = self.encode_with(self.context + self.network(image), self.texts)
+        return self.backbone.temperature * text @ image
+
+    def votes(self, features: Tensor, text: Tensor) -> Tensor:
+        return self.logits(features)[:, None]
+
+    def loss(self, entry: Entry, labels: Tensor) -> Loss:
+        logits = self.logits(self.image_features(entry))
+        total = F.cross_entropy(logits, labels)
+        return Loss(total, {"cross_entropy": total}, logits)

@@ -1,0 +1,117 @@
+"""TextRefiner with CoOp: class texts corrected by a cache of what image patches look like (Xie et al., AAAI 2025)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dear.backbone import Backbone
+from dear.backbone.attention import attention_weights
+from dear.backbone.image import Entry
+from dear.config import setting
+from dear.methods.base import Images, Loss, Texts
+from dear.methods.context import COOP_RECIPE
+from dear.methods.coop import CoOp, CoOpConfig
+
+_LOCAL = 5  # patches that CLS looks at most
+
+
+@dataclass(frozen=True)
+class TextRefinerConfig(CoOpConfig):
+    """The learned context, the cache and the losses."""
+
+    slots: int = setting(25, "vectors in the cache of local features", low=1)
+    cache_momentum: float = setting(0.8, "share of a cached vector that stays when it is written to", low=0.0, high=1.0)
+    refinement: float = setting(0.2, "weight of the correction of a class text", low=0.0)
+    local_weight: float = setting(0.02, "weight of the cross entropy of local features", low=0.0)
+    stay_weight: float = setting(20.0, "weight of the distance between a class text and its correction", low=0.0)
+
+
+class TextRefiner(CoOp):
+    """t' = t + 0.2 E[t; r], with t CoOp's class text and r what t reads in the cache by attention. In training, 7 local
+    features of every image (CLS, the five patches it looks at most, the mean of all; projected) are written into the
+    cache, and classified against t.
+
+    Differs from the official code: the last epoch is kept, not the best on validation images, which CoOp does not use
+    (on ImageNet they are the test images). In evaluation nothing but the class feature is computed.
+    """
+
+    Settings = TextRefinerConfig
+    recipe: ClassVar[Mapping[str, Any]] = {**COOP_RECIPE, "epochs": 10}
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    config: TextRefinerConfig
+    cache: Tensor  # [slots, dim], rows of length one
+
+    def __init__(self, backbone: Backbone, config: TextRefinerConfig, facts: Mapping[str, Any] | None = None) -> None:
+        super().__init__(backbone, config)
+        dim, like = backbone.dim, self.context
+        self.projector = nn.Sequential(nn.Linear(dim, dim), nn.BatchNorm1d(dim), nn.ReLU(), nn.Linear(dim, dim)).to(
+            like
+        )
+        self.extractor = nn.Linear(2 * dim, dim, bias=False).to(like)
+        start = torch.rand(config.slots, dim, device=like.device, dtype=like.dtype)
+        self.register_buffer("cache", F.normalize(start, dim=-1))
+
+    @property
+    def first_layer(self) -> int:
+        """Training needs what the last layer makes of the patches; evaluation nothing but the frozen class feature."""
+        return self.backbone.image.layers + (not self.training)
+
+    @torch.no_grad()
+    def trunk(self, images: Images) -> Entry:
+        if not self.training:
+            return super().trunk(images)
+        return self.backbone.image.enter(self.states(images), self.first_layer)
+
+    def text_features(self, texts: Texts | None = None) -> Tensor:
+        """Corrected, and *not* normalised, [classes, dim]."""
+        return self._corrected(super().text_features(texts))
+
+    @torch.no_grad()
+    def encode_text(self, sentences: Sequence[str]) -> Tensor:
+        return F.normalize(super().encode_text(sentences), dim=-1)
+
+    def _corrected(self, text: Tensor) -> Tensor:
+        read = (text @ self.cache.T).softmax(-1) @ self.cache
+        return text + self.config.refinement * self.extractor(torch.cat([text, read], -1))
+
+    def loss(self, entry: Entry, labels: Tensor) -> Loss:
+        images, local = self.local_features(entry)
+        text = super().text_features()
+        corrected = self._corrected(text)
+        logits = self.logits(images[:, None], corrected)
+        near = self.backbone.temperature * local.flatten(0, 1) @ text.T
+        parts = {
+            "cross_entropy": F.cross_entropy(logits, labels),
+            "local": F.cross_entropy(near, labels.repeat_interleave(local.shape[1])),
+            "stay": (F.normalize(corrected, dim=-1) - text).abs().mean(),
+        }
+        self.write(local.flatten(0, 1))
+        weighted = self.config.local_weight * parts["local"] + self.config.stay_weight * parts["stay"]
+        return Loss(parts["cross_entropy"] + weighted, parts, logits)
+
+    def local_features(self, entry: Entry) -> tuple[Tensor, Tensor]:
+        """Class features, normalised, [batch, dim], and projected local features [batch, 7, dim]."""
+        tower = self.backbone.image
+        with torch.no_grad():
+            tokens = tower.project(tower.finish(entry))  # [batch, 1 + patches, dim]
+            looked = attention_weights(entry.q[:, :, :1], entry.k, None)[:, :, 0, 1:].mean(1)
+            most = 1 + looked.topk(min(_LOCAL, looked.shape[1])).indices
+        projected = self.projector(tokens.flatten(0, 1)).view_as(tokens)
+        patches = projected.gather(1, most[..., None].expand(-1, -1, tokens.shape[-1]))
+        local = torch.cat([projected[:, :1], patches, projected.mean(1, keepdim=True)], 1)
+        return F.normalize(tokens[:, 0], dim=-1), local
+
+    @torch.no_grad()
+    def write(self, local: Tensor) -> None:
+        """Each local feature [rows, dim] moves the slot it is most like, by how alike it is next to the most alike."""
+        rows = F.normalize(local, dim=-1)
+        alike = rows @ self.cache.T  # [rows, slots]
+        member = F.one_hot(alike.argmax(1), len(self.cache)).to(alike.dtype)
+        added = (member * (alike - alike.amax(0)).exp()).T @ rows
+        stays = self.config.cache_momentum
+        moved = F.normalize(stays * self.cache + (1 - stays) * added, dim=-1)
+        self.cache = torch.where(member.any(0)[:, None], moved, self.cache)
