@@ -27,7 +27,7 @@ def test_an_evaluation_counts_rightly(pairs: list[tuple[int, int]]) -> None:
         if of_class:
             assert math.isclose(found["per_class"][name], 100 * sum(of_class) / len(of_class), abs_tol=1e-4)
     assert {(t, c): n for t, c, n in found["confused"]} == {
-        (t, c): pairs.count((t, c)) for t, c in set(pairs) if t != c
+        ("abcd"[t], "abcd"[c]): pairs.count((t, c)) for t, c in set(pairs) if t != c
     }
     counts = [n for *_, n in found["confused"]]
     assert counts == sorted(counts, reverse=True)

@@ -1,8 +1,6 @@
 """Files that others wrote: whatever is missing, too much or of another kind, they are read or refused in a sentence."""
 
-import copy
 import json
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,72 +17,7 @@ from dear.errors import DearError
 from dear.files import read_json, write_json
 from dear.reading import Count, Finite, check_shape, damaged
 from dear.roles.rolemap import RoleMap
-
-ODD = [
-    None,
-    True,
-    -5,
-    0,
-    3,
-    10**9,
-    10**30,
-    0.5,
-    -1e300,
-    "",
-    "x",
-    "1",
-    "{}",
-    "\ud800",
-    [],
-    [1],
-    [[]],
-    {},
-    {"a": 1},
-    {"1": {}},
-]
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place in a JSON value; of long lists, the first three entries."""
-    yield path
-    if isinstance(value, dict):
-        for key in value:
-            yield from places(value[key], (*path, key))
-    if isinstance(value, list):
-        for index in range(min(3, len(value))):
-            yield from places(value[index], (*path, index))
-
-
-def mutations(value: Any, odd: list[Any]) -> Iterator[Any]:
-    """The value with each of its parts in turn left out, doubled by a stranger, or replaced by every odd thing."""
-    for path in places(value):
-        for thing in [*odd, KeyError]:
-            changed = copy.deepcopy(value)
-            if not path:
-                if thing is not KeyError:
-                    yield thing
-                continue
-            parent = changed
-            for step in path[:-1]:
-                parent = parent[step]
-            if thing is KeyError:
-                del parent[path[-1]]
-            else:
-                parent[path[-1]] = thing
-            yield changed
-        if path and isinstance(value, dict):
-            yield {**value, "stranger": 1}
-
-
-def survives(use: Callable[[Any], object], value: Any) -> int:
-    """How many mutations were refused; anything but a result or a sentence fails the test."""
-    refused = 0
-    for changed in mutations(value, ODD):
-        try:
-            use(changed)
-        except DearError as error:
-            refused += len(str(error)) < 4100
-    return refused
+from hostile import ODD, survives
 
 
 def test_role_maps() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dear.errors import DearError
+from dear.errors import DearError, said_plainly
 from dear.version import __version__
 
 if TYPE_CHECKING:
@@ -33,11 +33,12 @@ def load(
     from dear.predictor import Predictor
     from dear.runtime import pick_device
 
-    where = pick_device(device)
-    backbone = load_backbone(model, pretrained, device=where) if model else None
-    if str(folder).startswith(PREFIX):
-        folder = fetch(str(folder))
-    return Predictor(load_adapter(folder, classes, template, backbone, where))
+    with said_plainly():
+        where = pick_device(device)
+        backbone = load_backbone(model, pretrained, device=where) if model else None
+        if str(folder).startswith(PREFIX):
+            folder = fetch(str(folder))
+        return Predictor(load_adapter(folder, classes, template, backbone, where))
 
 
 def create(
@@ -53,11 +54,14 @@ def create(
     """An untrained model at its start, with the method's own settings, such as roles="paper"."""
     from dear.adapter import Adapter
     from dear.backbone import load_backbone
+    from dear.data.prompts import check_class_names, check_template
     from dear.methods.registry import find_method
     from dear.predictor import Predictor
     from dear.runtime import pick_device
 
-    kind = find_method(method)
-    adapted = kind(load_backbone(model, pretrained, device=pick_device(device)), kind.Settings(**settings))
-    adapted.set_classes(classes, template)
-    return Predictor(Adapter(adapted.eval().requires_grad_(False), tuple(classes), template))
+    names, kind = check_class_names(classes), find_method(method)
+    check_template(template)
+    with said_plainly():
+        adapted = kind(load_backbone(model, pretrained, device=pick_device(device)), kind.Settings(**settings))
+    adapted.set_classes(names, template)
+    return Predictor(Adapter(adapted.eval().requires_grad_(False), names, template))

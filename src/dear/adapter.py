@@ -6,22 +6,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from msgspec import Meta
+from safetensors.torch import load, save
+from torch import Tensor
 
 from dear.backbone import Backbone, load_backbone
+from dear.data.prompts import check_class_names, check_name, check_template
 from dear.errors import DearError
-from dear.files import atomic_path, read_json, write_json
+from dear.files import read_bytes, read_json, write_bytes, write_json
 from dear.methods.base import Method
 from dear.methods.registry import METHODS, find_method
+from dear.reading import Count, Name, check_shape, damaged
+from dear.tensors import load_state, require_finite
 from dear.version import __version__
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _FORMAT = 2
 _HASH = "config_sha256"
+_LARGEST = 2**34  # bytes of weights
+_AGAIN = "copy or train it again"
 
 
 @dataclass(frozen=True)
@@ -35,8 +41,9 @@ class Adapter:
 
 def save_adapter(folder: Path, method: str, model: Method, template: str) -> None:
     """Of the classes it was last given. Weights first, config last: a folder with a config is complete."""
-    with atomic_path(folder / WEIGHTS) as temporary:
-        save_file({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}, temporary)
+    require_finite(model.state_dict(), "The adapted model")
+    weights = save({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()})
+    write_bytes(folder / WEIGHTS, weights)
     backbone = model.backbone
     config = {
         "format": _FORMAT,
@@ -47,7 +54,7 @@ def save_adapter(folder: Path, method: str, model: Method, template: str) -> Non
         "normalisation": {"mean": backbone.mean, "std": backbone.std, "size": backbone.image.image_size},
         "settings": model.config.to_json(),
         "facts": model.facts(),
-        "weights_sha256": _sha256((folder / WEIGHTS).read_bytes()),
+        "weights_sha256": _sha256(weights),
         "versions": {"dear": __version__, "torch": torch.__version__, "open_clip": version("open_clip_torch")},
     }
     write_config(folder, config)
@@ -61,11 +68,7 @@ def write_config(folder: Path, config: dict[str, Any]) -> None:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The config of an adapter that is whole and as it was written; refuses others."""
-    if not (folder / CONFIG).is_file():
-        raise DearError(f"{folder} is not an adapter: it has no {CONFIG}. `dear train` makes one.")
-    config = read_json(folder / CONFIG)
-    _check(folder, config)
-    return config
+    return _read(folder)[0]
 
 
 def load_adapter(
@@ -80,37 +83,73 @@ def load_adapter(
     Other class names are what novel classes are; another backbone is refused.
     """
     folder = Path(folder)
-    config = read_config(folder)
+    config, weights = _read(folder)
     identity = config["backbone"]
     backbone = backbone or load_backbone(identity["model"], identity["pretrained"], device=device)
     backbone.identity.require_same(identity, f"The adapter in {folder}")
     kind = find_method(config["method"])
-    model = kind(backbone, kind.Settings(**config["settings"]), config["facts"])
-    model.load_state_dict(load_file(folder / WEIGHTS))
-    if classes is not None and len(set(classes)) != len(classes):  # ImageNet's own names have two such pairs
-        raise DearError("A class name is given twice: make the names differ.")
-    classes = tuple(config["classes"] if classes is None else classes)
-    template = template or config["template"]
+    with damaged(str(folder / CONFIG), _AGAIN):
+        model = kind(backbone, kind.Settings(**config["settings"]), config["facts"])
+    load_state(model, weights, str(folder / WEIGHTS))
+    # The run's own names may be double: ImageNet has two such pairs.
+    classes = tuple(map(check_name, config["classes"])) if classes is None else check_class_names(classes)
+    template = check_template(config["template"] if template is None else template)
     model.set_classes(classes, template)
     return Adapter(model.eval().requires_grad_(False), classes, template)
 
 
-def _check(folder: Path, config: Any) -> None:
-    """Refuses what is not whole or not as it was written."""
-    if not isinstance(config, dict) or config.get("format") != _FORMAT or config.get("method") not in METHODS:
-        raise DearError(f"{folder / CONFIG} is not an adapter config that dear {__version__} can read: train it again.")
+class _Backbone(TypedDict):
+    model: Name
+    pretrained: str | None
+    activation: str
+    weights: str
+
+
+class _Facts(TypedDict, total=False):
+    classes: list[str]
+    shots: Count
+
+
+class _AdapterFile(TypedDict):
+    method: str
+    backbone: _Backbone
+    classes: Annotated[list[str], Meta(min_length=1)]
+    template: str
+    settings: dict[str, Any]
+    facts: _Facts
+    weights_sha256: str
+    config_sha256: str
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Config and weights; refuses what is not as it was written."""
+    if not (folder / CONFIG).is_file():
+        raise DearError(f"{folder} is not an adapter: it has no {CONFIG}. `dear train` makes one.")
+    config = read_json(folder / CONFIG)
+    if not isinstance(config, dict) or config.get("format") != _FORMAT or config.get("method") not in list(METHODS):
+        raise DearError(f"{folder / CONFIG} is not an adapter config that dear {__version__} can read: {_AGAIN}.")
     rest = {key: value for key, value in config.items() if key != _HASH}
     if config.get(_HASH) != _config_hash(rest):
         raise DearError(f"{folder / CONFIG} was changed after training: give new classes at load time instead.")
-    weights = folder / WEIGHTS
-    if not weights.is_file():
-        raise DearError(f"{folder} has no {WEIGHTS}: the adapter is incomplete; copy or train it again.")
-    if _sha256(weights.read_bytes()) != config["weights_sha256"]:
-        raise DearError(f"{weights} is damaged or was changed: its checksum differs; copy or train it again.")
+    check_shape(config, _AdapterFile, str(folder / CONFIG), _AGAIN)
+    return config, _read_weights(folder, config)
+
+
+def _read_weights(folder: Path, config: dict[str, Any]) -> dict[str, Tensor]:
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise DearError(f"{folder} has no {WEIGHTS}: the adapter is incomplete; {_AGAIN}.")
+    data = read_bytes(path, _LARGEST)
+    if _sha256(data) != config["weights_sha256"]:
+        raise DearError(f"{path} is damaged or was changed: its checksum differs; {_AGAIN}.")
     try:
-        load_file(weights)
-    except SafetensorError as error:
-        raise DearError(f"{weights} cannot be read: {error}.") from error
+        weights = load(data)
+    except Exception as error:  # whatever a damaged file makes of its reader
+        raise DearError(f"{path} cannot be read ({error}): {_AGAIN}.") from error
+    require_finite(weights, str(path))
+    if config["facts"].get("shots", 0) > sum(value.numel() for value in weights.values()):
+        raise DearError(f"{folder / CONFIG} claims more than {path} holds: {_AGAIN}.")
+    return weights
 
 
 def _config_hash(config: dict[str, Any]) -> str:

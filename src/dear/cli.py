@@ -20,6 +20,7 @@ GROUPS = {
         "backbones": "which CLIP backbones are supported, and what is embedded",
         "world": "a contact sheet of Attribute World, the embedded picture world",
         "data": "what datasets are known and found, and whether yours is in order",
+        "doctor": "is this installation all right, and is this run, gallery or result folder intact?",
     },
     "adapt, and use it": {
         "train": "adapt a backbone to your classes from a few images each",

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Lock
 
 from dear.errors import DearError
-from dear.files import clear_leftovers
+from dear.files import clear_leftovers, is_temporary
 
 LOCK = ".writing"
 _guard = Lock()
@@ -19,7 +19,7 @@ _held: set[str] = set()  # by this process: its own locks do not stop it
 def only_writer(folder: str | Path) -> Iterator[None]:
     """Makes the folder, and refuses while another thread or process writes there; a killed one leaves no lock behind.
 
-    A folder that was made here and in which nothing was put is taken away again.
+    Folders that were made here and in which nothing was put are taken away again.
     """
     folder = Path(folder)
     if os.path.exists(folder) and not os.path.isdir(folder):
@@ -31,7 +31,7 @@ def only_writer(folder: str | Path) -> Iterator[None]:
             raise busy
         _held.add(place)
     try:
-        is_new = not os.path.exists(folder)
+        made = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
         try:
             folder.mkdir(parents=True, exist_ok=True)
             file = _take(folder / LOCK)
@@ -46,11 +46,16 @@ def only_writer(folder: str | Path) -> Iterator[None]:
             with suppress(OSError):
                 os.unlink(folder / LOCK)  # while it is ours: who waits for it finds out, and takes a new one
             os.close(file)
-            if is_new:
+            for path in made:
                 with suppress(OSError):  # it is not empty
-                    folder.rmdir()
+                    path.rmdir()
     finally:
         _held.discard(place)
+
+
+def names_in(folder: Path) -> list[str]:
+    """What lies in a folder, but for the lock and what is being written."""
+    return sorted(p.name for p in folder.iterdir() if p.name != LOCK and not is_temporary(p)) if folder.is_dir() else []
 
 
 def _take(path: Path) -> int | None:

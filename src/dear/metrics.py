@@ -36,7 +36,7 @@ def evaluation(logits: Tensor, labels: Tensor, classes: Sequence[str]) -> dict[s
         "interval": bootstrap_interval(right),
         "ece": calibration_error(logits, labels),
         "per_class": {name: 100 * hits.float().mean().item() for name, hits in of_class.items() if len(hits)},
-        "confused": confusions(chosen, labels),
+        "confused": [[names[true], names[given], count] for true, given, count in confusions(chosen, labels)],
     }
 
 

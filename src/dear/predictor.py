@@ -9,9 +9,10 @@ from torch import Tensor
 
 from dear.adapter import Adapter
 from dear.answer import Answer, Vote
-from dear.data.dataset import ImageFile
+from dear.data.opening import as_rgb, open_picture
 from dear.errors import DearError
 from dear.methods.base import DECOUPLED, Method
+from dear.tensors import require_finite
 
 
 class Predictor:
@@ -42,8 +43,8 @@ class Predictor:
         return self.model.encode_text(sentences)
 
     def pixels(self, images: "Sequence[str | Path | Image.Image]") -> Tensor:
-        opened = (i if isinstance(i, Image.Image) else ImageFile(Path(i)).open() for i in images)
-        return torch.stack([self.model.backbone.preprocess(image.convert("RGB")) for image in opened])
+        opened = (as_rgb(i) if isinstance(i, Image.Image) else open_picture(i) for i in images)
+        return torch.stack([self.model.backbone.preprocess(image) for image in opened])
 
     @torch.no_grad()
     def _features(self, pixels: Tensor) -> Tensor:
@@ -52,11 +53,14 @@ class Predictor:
     @torch.no_grad()
     def answers(self, features: Tensor, topk: int, inference: str | None = None) -> list[Answer]:
         """features [batch, components, dim] -> one answer an image."""
+        if not isinstance(topk, int) or topk < 1:
+            raise DearError(f"topk must be a whole number from 1 on, not {topk!r}.")
         inference = inference or self.model.inferences[0]
         if inference not in self.model.inferences:
             raise DearError(f"This method answers by {' or '.join(self.model.inferences)}, not by {inference}.")
         fused = self.model.logits(features, self._text, inference).softmax(-1)  # [batch, classes]
         votes = self.model.votes(features, self._text).softmax(-1)  # [batch, components, classes]
+        require_finite({"answer": fused, "votes": votes}, "What the model says about an image")
         weights = self.model.fusion_weights().tolist()
         if inference == DECOUPLED:
             weights = [1.0] + [0.0] * (len(weights) - 1)

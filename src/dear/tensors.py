@@ -17,7 +17,8 @@ _CHECKSUM = "sha256"
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> None:
     from safetensors.torch import save
 
-    kept = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    # Copies: safetensors takes no tensors that share memory.
+    kept = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
     notes = dict(notes or {})
     write_bytes(path, save(kept, {**notes, _CHECKSUM: _checksum(kept, notes)}))
 

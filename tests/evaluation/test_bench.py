@@ -108,7 +108,7 @@ def test_domain_and_cross_dataset_test_on_their_targets(small, tmp_path: Path) -
         (["domain"], "--targets"),
         (["few-shot", "--targets", "world:shapes"], "belongs to cross-dataset and domain"),
         (["domain", "--targets", "world:shapes", "--split", "held-out"], "leave --split out"),
-        (["few-shot", "--seeds", "-1"], "from 0 up"),
+        (["few-shot", "--seeds", "-1"], "--seeds must be from 0 to"),
         (["few-shot", "--datasets", "nowhere"], "nowhere"),
     ],
 )

@@ -15,6 +15,7 @@ from dear.errors import DearError
 from dear.report.notes import notes_html
 from dear.report.results import read_cells, to_cells
 from dear.report.tables import ablation_tables, main_tables
+from hostile import survives
 
 ODD = "R&D <i>50%</i>_off"
 
@@ -276,9 +277,9 @@ def test_tables_without_files() -> None:
         (lambda v: "{", "cannot be read as JSON"),
         (lambda v: json.dumps([]), "is damaged"),
         (lambda v: json.dumps(v | {"format": 2}), "not a result of this version"),
-        (lambda v: json.dumps({k: v[k] for k in v if k != "seconds"}), "lacks 'seconds'"),
-        (lambda v: json.dumps(v | {"evaluations": [evaluation("all", float("nan"))]}), "no percentage"),
-        (lambda v: json.dumps(v | {"cell": v["cell"] | {"protocol": "guess"}}), "unknown protocol 'guess'"),
+        (lambda v: json.dumps({k: v[k] for k in v if k != "seconds"}), "missing required field seconds"),
+        (lambda v: json.dumps(v | {"evaluations": [evaluation("all", float("nan"))]}), "NaN is not a number"),
+        (lambda v: json.dumps(v | {"cell": v["cell"] | {"protocol": "guess"}}), "invalid enum value 'guess'"),
     ],
 )
 def test_a_damaged_file_is_named(damage, said: str, tmp_path: Path, capsys) -> None:
@@ -316,3 +317,9 @@ def test_notes_are_markdown() -> None:
     assert "<td>a|b</td>" in html
     assert "<pre><code># &lt;raw&gt;</code></pre>" in html
     assert "href" not in notes_html("[x](javascript:alert(1)) [y](other.html)")
+
+
+def test_results_with_any_field_missing_or_of_another_kind() -> None:
+    value = grid()[0]
+    assert to_cells([("x", value)])
+    assert survives(lambda changed: to_cells([("x", changed)]), value) > 300

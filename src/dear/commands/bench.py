@@ -52,10 +52,18 @@ def chosen_methods(names: Sequence[str]) -> list[str]:
 
 def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
     """What bench and ablate share."""
+    from dear.config import number
     from dear.tables import add_json_argument
 
     parser.add_argument("--datasets", nargs="+", default=["world:signs"], metavar="DATA", help="as --data elsewhere")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], metavar="SEED", help="default: 1 2 3")
+    parser.add_argument(
+        "--seeds",
+        nargs="+",
+        type=number("--seeds", 0, 2**32 - 1),
+        default=[1, 2, 3],
+        metavar="SEED",
+        help="default: 1 2 3",
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of results, one JSON a cell")
     parser.add_argument(
         "--split", choices=("test", "held-out"), default="test",
@@ -84,10 +92,7 @@ def _kinds(methods: Sequence[str]) -> list[Any]:
 
 def given_settings(args: argparse.Namespace, methods: Sequence[str]) -> dict[str, Any]:
     from dear.config import given_arguments
-    from dear.errors import DearError
 
-    if any(seed < 0 for seed in args.seeds):
-        raise DearError("--seeds must be whole numbers from 0 up.")
     return given_arguments(args, *_kinds(methods))
 
 

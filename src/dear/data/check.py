@@ -2,12 +2,14 @@
 
 import hashlib
 import os
+import stat
 import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -73,7 +75,7 @@ def problems(dataset: Dataset, shots: int) -> Findings:
     """Looks at the files of all three splits; pictures that are not files (Attribute World) cost nothing."""
     files = {s: [e.picture.path for e in getattr(dataset, s) if isinstance(e.picture, ImageFile)] for s in SPLITS}
     every = list(dict.fromkeys(path for paths in files.values() for path in paths))
-    reasons = _on_threads(why_unreadable, every, "reading images")
+    reasons = _on_threads(lambda path: _why_unreadable(path, _stamp(path)), every, "reading images")
     content = _contents(every)
     first = {split: _first_of_each(paths, content) for split, paths in files.items()}
     leaked = [(p, first["test"][content[p]]) for p in dict.fromkeys(files["train"]) if content[p] in first["test"]]
@@ -118,19 +120,32 @@ def _contents(paths: Sequence[Path]) -> dict[Path, str]:
     sizes = {path: _size(path) for path in paths}
     alike = Counter(sizes.values())
     read = [path for path in paths if sizes[path] >= 0 and alike[sizes[path]] > 1]
-    hashes = dict(zip(read, _on_threads(_sha256, read, "comparing images"), strict=True))
+    digests = _on_threads(lambda path: _sha256(path, _stamp(path)), read, "comparing images")
+    hashes = dict(zip(read, digests, strict=True))
     return {path: hashes.get(path, str(path)) for path in paths}
 
 
 def _size(path: Path) -> int:
     """-1 for what is no file, or gone."""
+    return _stamp(path)[0]
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Size and time: a file that has kept both is not read again (a benchmark asks for each many times)."""
     try:
-        return path.stat().st_size if path.is_file() else -1
-    except OSError:
-        return -1
+        found = path.stat()
+    except (OSError, ValueError):
+        return -1, 0
+    return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else (-1, 0)
 
 
-def _sha256(path: Path) -> str:
+@lru_cache(maxsize=2**20)
+def _why_unreadable(path: Path, stamp: tuple[int, int]) -> str:
+    return why_unreadable(path)
+
+
+@lru_cache(maxsize=2**20)
+def _sha256(path: Path, stamp: tuple[int, int]) -> str:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:  # it is among the unreadable already

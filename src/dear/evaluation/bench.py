@@ -1,6 +1,5 @@
 """Running a grid of cells: what is done is skipped, what was interrupted goes on, and nothing finished is lost."""
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,14 +8,16 @@ from typing import Any
 from dear.errors import DearError
 from dear.evaluation.cells import PROTOCOLS, Cell, run_cell
 from dear.evaluation.workbench import Workbench
-from dear.files import read_json, write_text
+from dear.files import to_json, write_text
+from dear.lock import only_writer
 from dear.methods.registry import METHODS, find_method, recipe_of
 from dear.metrics import harmonic_mean
 from dear.progress import Progress
+from dear.results import CELLS, read_result, result_files
 from dear.training.config import RunConfig, TrainConfig
 
 FEW_SHOTS = (1, 2, 4, 8, 16)
-CELLS, WORK = "cells", "work"
+WORK = "work"
 
 # What a cell says itself, or what changes how fast and where it runs but not what comes out.
 _NOT_SETTINGS = {
@@ -79,11 +80,16 @@ def plan(
 
 def run_cells(cells: Sequence[Cell], out: Path, bench: Workbench, other_settings: bool = False) -> list[dict[str, Any]]:
     """The results of all cells, in order; those that `out` holds already are read, not run."""
-    if not other_settings:
-        _refuse_other_settings(cells, out)
+    with only_writer(out):
+        if not other_settings:
+            _refuse_other_settings(cells, out)
+        return _run_missing(cells, out, bench)
+
+
+def _run_missing(cells: Sequence[Cell], out: Path, bench: Workbench) -> list[dict[str, Any]]:
     by_name = {cell.name: cell for cell in cells}
     paths = {name: out / CELLS / f"{name}.json" for name in by_name}
-    results = {name: read_json(path) for name, path in paths.items() if path.exists()}
+    results = {name: read_result(path) for name, path in paths.items() if path.exists()}
     if results:
         print(f"{len(results)} of {len(by_name)} cells are done already")
     with Progress("cells", len(by_name), "cell", len(results), leave=True) as bar:
@@ -93,7 +99,7 @@ def run_cells(cells: Sequence[Cell], out: Path, bench: Workbench, other_settings
             bar.note(str(cell))
             work = out / WORK / name
             results[name] = run_cell(cell, bench, work)
-            write_text(paths[name], json.dumps(results[name], ensure_ascii=False) + "\n")
+            write_text(paths[name], to_json(results[name]) + "\n")
             shutil.rmtree(work, ignore_errors=True)
             bar.update()
             bar.write(f"{cell}: {_in_short(results[name])}")
@@ -109,8 +115,8 @@ def _refuse_other_settings(cells: Sequence[Cell], out: Path) -> None:
         return (*(cell[key] for key in keys), tuple(cell["targets"]), variant)
 
     there = {}
-    for path in sorted((out / CELLS).glob("*.json")):
-        stored = read_json(path)["cell"]
+    for path in result_files(out):
+        stored = read_result(path)["cell"]
         there[place(stored)] = stored["settings"]
     for cell in cells:
         settings = there.get(place(cell.to_json()), cell.settings)

@@ -21,13 +21,13 @@ from dear.errors import DearError
 from dear.evaluation.workbench import Workbench
 from dear.methods.registry import find_method
 from dear.metrics import evaluation
+from dear.results import FORMAT
 from dear.training.adapt import adapt, answers
 from dear.training.config import TrainConfig
 from dear.version import __version__
 
 PROTOCOLS = ("base-to-novel", "few-shot", "cross-dataset", "domain")
 SPLITS = ("test", "held-out")
-FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,10 @@ def run_cell(cell: Cell, bench: Workbench, work: Path) -> dict[str, Any]:
     drawn = _load(cell, cell.dataset, bench).few_shot(cell.shots, cell.seed)
     if not drawn.train:
         raise DearError(f"{cell.dataset} has no training images: train on another dataset, and test on this one.")
+    bench.check(drawn, cell.shots)
     trained = drawn.base() if cell.protocol == "base-to-novel" else drawn
+    if cell.protocol == "domain":
+        _demand_same_classes(cell, trained, bench)
     kind = find_method(cell.method)
     train = replace(
         TrainConfig.pick(cell.settings), seed=cell.seed, shots=cell.shots, workers=bench.workers, device=bench.device
@@ -105,6 +108,16 @@ def run_cell(cell: Cell, bench: Workbench, work: Path) -> dict[str, Any]:
         "machine": _machine(),
         "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
+
+
+def _demand_same_classes(cell: Cell, trained: Dataset, bench: Workbench) -> None:
+    for target in cell.targets:
+        other = set(_load(cell, target, bench).classes) - set(trained.classes)
+        if other:
+            raise DearError(
+                f"{target} has the class {min(other)!r}, which {cell.dataset} has not: domain is for the same classes "
+                "shown in another way; use cross-dataset."
+            )
 
 
 def _load(cell: Cell, name: str, bench: Workbench) -> Dataset:

@@ -1,8 +1,10 @@
 """What benchmark cells share, and may forget without a change in any result: backbone, datasets, constant states."""
 
+import sys
 from pathlib import Path
 
 from dear.backbone import load_backbone
+from dear.data.check import problems
 from dear.data.dataset import Dataset
 from dear.data.resolve import resolve_dataset
 from dear.runtime import pick_device
@@ -18,6 +20,7 @@ class Workbench:
         self.states, self.data_root, self.device, self.workers = states, data_root, device, workers
         self._sources: dict[tuple[str, str | None], ImageSource] = {}
         self._datasets: dict[tuple[str, str | None, str | None], Dataset] = {}
+        self._said: set[str] = set()
 
     def source(self, model: str, pretrained: str | None) -> ImageSource:
         """A backbone, and where its images come from."""
@@ -32,3 +35,12 @@ class Workbench:
         if key not in self._datasets:
             self._datasets[key] = resolve_dataset(name, template, class_names, self.data_root)
         return self._datasets[key]
+
+    def check(self, drawn: Dataset, shots: int) -> None:
+        """What `dear train` looks for: unreadable images are refused, copies and leaks are told, each once."""
+        findings = problems(drawn, shots)
+        findings.refuse_unreadable()
+        for line in findings.warnings():
+            if line not in self._said:
+                self._said.add(line)
+                print(f"dear: warning: {drawn.name}: {line}", file=sys.stderr)

@@ -29,6 +29,17 @@ def write_int8(model: Path, path: Path) -> None:
             reduce_range=True,
             weight_type=QuantType.QInt8,
         )
+    _one_at_a_time(path)
+
+
+def _one_at_a_time(path: Path) -> None:
+    """Activations of a batch are scaled together: an answer would depend on its neighbours, so there are none."""
+    import onnx
+
+    model = onnx.load(path)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+    onnx.save(model, path)
 
 
 def _takes_8_bits(shape: tuple[int, ...] | None) -> bool:

@@ -23,6 +23,7 @@ from dear.backbone import Backbone
 from dear.backbone.image import Entry, Observer, TrunkStates
 from dear.backbone.text import Prompts
 from dear.config import Config
+from dear.data.prompts import fill
 from dear.roles.rolemap import RoleMap
 
 CLS = "cls"
@@ -126,7 +127,7 @@ class Method(nn.Module):
 
     def sentences(self, names: Sequence[str], template: str) -> tuple[list[str], Sequence[int]]:
         """The sentence of each class, and the places in it that learned tokens stand in for."""
-        return [template.format(name) for name in names], ()
+        return [fill(template, name) for name in names], ()
 
     @torch.no_grad()
     def read(self, names: Sequence[str], template: str) -> Texts:

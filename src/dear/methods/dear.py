@@ -29,9 +29,11 @@ class DearConfig(RoleSettings):
     first_layer: int | None = setting(
         None, "first adapted image layer J, from 1; default: the last third, 9 of 12", low=1, expert=True
     )
-    tokens_per_attribute: int = setting(1, "learnable tokens for each core attribute", low=1, expert=True)
-    text_tokens: int = setting(5, "learnable tokens on the text side, between BOT and the words", low=1, expert=True)
-    token_std: float = setting(0.02, "standard deviation of the tokens at the start", low=0.0, expert=True)
+    tokens_per_attribute: int = setting(1, "learnable tokens for each core attribute", low=1, high=1000, expert=True)
+    text_tokens: int = setting(
+        5, "learnable tokens on the text side, between BOT and the words", low=1, high=1000, expert=True
+    )
+    token_std: float = setting(0.02, "standard deviation of the tokens at the start", low=0.0, high=10.0, expert=True)
     beta: float = setting(
         0.9, "weight of the raw token between layers: 1 re-injects it, 0 carries on", low=0.0, high=1.0, expert=True
     )

@@ -27,7 +27,7 @@ class RoleSettings(Config):
         choices=("as_found", "all_mixed", "all_generalization", "shuffled"),
         expert=True,
     )
-    shuffle_seed: int = setting(1, "seed of that shuffle", low=0, expert=True)
+    shuffle_seed: int = setting(1, "seed of that shuffle", low=0, high=2**32 - 1, expert=True)
     role_quantile: float | None = setting(
         None,
         "for ablations: judge the heads again with this share at either end of the entropy",

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dear.data.prompts import fill
 from dear.methods.base import Method, Texts
 
 ENSEMBLE = (
@@ -39,7 +40,7 @@ def ensemble(method: Method, names: Sequence[str], templates: Sequence[str], nor
     `normalised`: each template's feature before they are averaged, as CLIP does; else only their mean, as PromptSRC.
     """
     text = method.backbone.text
-    found = [text.encode([template.format(name) for name in names]) for template in templates]
+    found = [text.encode([fill(template, name) for name in names]) for template in templates]
     if normalised:
         found = [F.normalize(features, dim=-1) for features in found]
     return F.normalize(torch.stack(found).mean(0), dim=-1)

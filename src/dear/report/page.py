@@ -1,15 +1,14 @@
 """A report on disk: results.md, tables as CSV and LaTeX, figures as PNG, and all of it in one HTML file."""
 
 import base64
-import io
 import re
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from dear.errors import DearError
-from dear.files import atomic_path, write_text
+from dear.drawing import figure_png
+from dear.files import read_text, write_bytes, write_text
 from dear.report.details import detail_chapters
 from dear.report.figures import Picture, pictures
 from dear.report.notes import notes_html
@@ -31,14 +30,15 @@ def write_report(folders: Sequence[Path], out: Path) -> list[Chapter]:
     cells = read_cells(folders)
     notes = "\n\n".join(text for folder in folders if (text := _read_notes(folder / "notes.md")))
     chapters = [*main_chapters(cells), *retrieval_chapters(folders), *detail_chapters(cells)]
-    figures = {picture.name: (picture, _png(picture)) for picture in pictures(cells)}
+    figures = {
+        picture.name: (picture, figure_png(picture.figure, dpi=160, facecolor="white")) for picture in pictures(cells)
+    }
     for block in (block for chapter in chapters for block in chapter.blocks):
         name = re.sub(r"[^\w.-]+", "-", block.name)  # names of ablations and splits come from files
         write_text(out / "tables" / f"{name}.csv", spread(block.table).csv())
         write_text(out / "tables" / f"{name}.tex", block.table.latex())
     for name, (_, png) in figures.items():
-        with atomic_path(out / "figures" / f"{name}.png") as temporary:
-            temporary.write_bytes(png)
+        write_bytes(out / "figures" / f"{name}.png", png)
     write_text(out / "results.md", markdown(cells, chapters, [p for p, _ in figures.values()], notes))
     write_text(out / "results.html", page(cells, chapters, list(figures.values()), notes))
     return chapters
@@ -155,16 +155,7 @@ def _missing(items: Sequence[str]) -> str:
     return f'<details class="card missing"{unfolded}><summary>{title}</summary><ul>{listed}</ul></details>'
 
 
-def _png(picture: Picture) -> bytes:
-    out = io.BytesIO()
-    picture.figure.savefig(out, format="png", dpi=160, facecolor="white")
-    return out.getvalue()
-
-
 def _read_notes(path: Path) -> str:
     if not path.is_file():
         return ""
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DearError(f"{path} cannot be read as text: {error}.") from None
+    return read_text(path).strip()

@@ -1,7 +1,6 @@
 """The results of finished benchmark cells, read from the JSON files that `dear bench` and `dear ablate` leave."""
 
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,8 +8,9 @@ from typing import Any
 
 from dear.errors import DearError
 from dear.files import read_json
+from dear.reading import damaged
+from dear.results import CELLS, check_result, result_files
 
-FORMAT = 1
 BASE_TO_NOVEL, FEW_SHOT, CROSS_DATASET, DOMAIN = "base-to-novel", "few-shot", "cross-dataset", "domain"
 PROTOCOLS = (BASE_TO_NOVEL, FEW_SHOT, CROSS_DATASET, DOMAIN)
 
@@ -67,10 +67,9 @@ def read_cells(folders: Iterable[Path]) -> list[Cell]:
     """All cells of all folders. A cell that is there more than once counts once: the one that finished last."""
     files: list[Path] = []
     for folder in folders:
-        # A name that begins with a dot is a file that was being written when its run was killed.
-        found = sorted(f for f in (folder / "cells").glob("*.json") if not f.name.startswith("."))
+        found = result_files(folder)
         if not found:
-            raise DearError(f"{folder} has no results in {folder / 'cells'}: run `dear bench --out {folder}` first.")
+            raise DearError(f"{folder} has no results in {folder / CELLS}: run `dear bench --out {folder}` first.")
         files += found
     return to_cells((str(file), read_json(file)) for file in files)
 
@@ -108,12 +107,9 @@ def show_value(value: object) -> str:
 
 
 def _cell(where: str, value: Any) -> Cell:
-    if isinstance(value, dict) and value.get("format") != FORMAT:
-        raise DearError(f"{where} is not a result of this version of dear (format {FORMAT}): run its cell again.")
-    try:
+    check_result(value, where)
+    with damaged(where, "delete it and run its cell again"):
         of, seconds = value["cell"], value["seconds"]
-        if of["protocol"] not in PROTOCOLS:
-            raise ValueError(f"unknown protocol {of['protocol']!r}")
         variant = of["variant"]
         return Cell(
             protocol=of["protocol"],
@@ -135,10 +131,6 @@ def _cell(where: str, value: Any) -> Cell:
             machine=dict(value["machine"]),
             finished=str(value["finished"]),
         )
-    except KeyError as error:
-        raise DearError(f"{where} is damaged: it lacks {error}; delete it and run its cell again.") from None
-    except (TypeError, ValueError, AttributeError) as error:
-        raise DearError(f"{where} is damaged ({error}); delete it and run its cell again.") from None
 
 
 def _variant(found: dict[str, Any]) -> Variant:
@@ -148,14 +140,12 @@ def _variant(found: dict[str, Any]) -> Variant:
 
 
 def _evaluation(found: dict[str, Any]) -> Evaluation:
-    accuracy, interval = float(found["accuracy"]), found["interval"]
-    if not (math.isfinite(accuracy) and 0 <= accuracy <= 100):
-        raise ValueError(f"accuracy {accuracy} is no percentage")
+    interval = found["interval"]
     return Evaluation(
         name=str(found["name"]),
         inference=str(found["inference"]),
         images=int(found["images"]),
-        accuracy=accuracy,
+        accuracy=float(found["accuracy"]),
         interval=interval and (float(interval[0]), float(interval[1])),
         ece=None if found["ece"] is None else float(found["ece"]),
         per_class={str(name): float(share) for name, share in found["per_class"].items()},

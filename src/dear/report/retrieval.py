@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dear.errors import DearError
 from dear.files import read_json
+from dear.reading import damaged
 from dear.report.tables import Block, Chapter
 from dear.tables import Table
 
@@ -14,10 +14,8 @@ def retrieval_chapters(folders: Sequence[Path]) -> list[Chapter]:
     """One chapter, or none. Several files, such as those of several adapters, follow one another."""
     blocks = []
     for path in sorted(path for folder in folders for path in folder.glob("retrieval*.json")):
-        try:
+        with damaged(str(path), "make it again with benchmarks/retrieval.py"):
             blocks += _blocks(path.stem, read_json(path))
-        except (KeyError, TypeError, IndexError):
-            raise DearError(f"{path} is not what benchmarks/retrieval.py writes: make it again.") from None
     return [Chapter("retrieval", "Searching by attribute", blocks)] if blocks else []
 
 

@@ -12,6 +12,7 @@ from dear.errors import DearError
 from dear.methods.base import Method
 from dear.metrics import accuracy
 from dear.runtime import seed_everything
+from dear.tensors import require_finite
 from dear.training.config import TrainConfig
 from dear.training.images import ImageSource, ShownImages
 from dear.training.loop import fit
@@ -67,7 +68,9 @@ def answers(
         features = model.image_features(model.trunk(images))
         for name, parts in found.items():
             parts.append(model.logits(features, text, name).cpu())
-    return {name: torch.cat(parts) for name, parts in found.items()}
+    logits = {name: torch.cat(parts) for name, parts in found.items()}
+    require_finite(logits, "What the adapted model answers")
+    return logits
 
 
 def evaluate(model: Method, examples: Sequence[Example], source: ImageSource, title: str) -> float:

@@ -1,16 +1,24 @@
-"""Checkpoints without pickle: weights, optimizer state, averages and the epoch in one safetensors file."""
+"""Checkpoints without pickle: weights, optimizer state, averages and the epoch in one file with a checksum."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from dear.errors import DearError
-from dear.files import atomic_path
+from dear.files import parse_json
+from dear.reading import damaged
+from dear.tensors import load_state, read_tensors, require_finite, save_tensors
+
+_ADVICE = "train anew into another folder"
+
+
+def job_of(*parts: object) -> str:
+    """What a checkpoint belongs to: it is never the start of another run."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def save_checkpoint(
@@ -20,6 +28,7 @@ def save_checkpoint(
     scaler: torch.amp.GradScaler,
     sums: Mapping[str, Tensor],
     epoch: int,
+    job: str,
 ) -> None:
     """State at the end of `epoch`. An optimizer's tensors are stored as `optimizer.INDEX.NAME`."""
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
@@ -27,9 +36,7 @@ def save_checkpoint(
     for index, state in optimizer.state_dict()["state"].items():
         kept = {name: value for name, value in state.items() if value is not None}
         tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in kept.items()}
-    metadata = {"epoch": str(epoch), "scaler": json.dumps(scaler.state_dict())}
-    with atomic_path(path) as temporary:
-        save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, temporary, metadata)
+    save_tensors(path, tensors, {"epoch": str(epoch), "scaler": json.dumps(scaler.state_dict()), "job": job})
 
 
 def load_checkpoint(
@@ -38,22 +45,44 @@ def load_checkpoint(
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
     sums: Mapping[str, Tensor],
+    epochs: int,
+    job: str,
 ) -> int:
-    """Restores everything and returns the last finished epoch."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata()
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (SafetensorError, OSError) as error:
-        raise DearError(f"The checkpoint {path} cannot be read ({error}): train anew into another folder.") from error
-    model.load_state_dict({n.removeprefix("model."): v for n, v in tensors.items() if n.startswith("model.")})
+    """Restores everything and returns the last finished epoch; or restores nothing, and says why."""
+    where = f"The checkpoint {path}"
+    with damaged(where, _ADVICE):
+        tensors, notes = read_tensors(path)
+        if notes["job"] != job:
+            raise DearError(f"{where} is of a run with other settings: {_ADVICE}.")
+        epoch, scaled = int(notes["epoch"]), parse_json(notes["scaler"])
+        if not 1 <= epoch <= epochs:
+            raise ValueError(f"epoch {epoch} of {epochs}")
+        require_finite(tensors, where)
+        averages = _below("average.", tensors)
+        if {n: v.shape for n, v in averages.items()} != {n: v.shape for n, v in sums.items()}:
+            raise ValueError("its averages are of other weights")
+        state = _optimizer_state(_below("optimizer.", tensors), optimizer)
+        load_state(model, _below("model.", tensors), where)
+        scaler.load_state_dict(scaled)
     for name, value in sums.items():
-        value.copy_(tensors[f"average.{name}"])
+        value.copy_(averages[name])
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    return epoch
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def _optimizer_state(tensors: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Tensor]]:
+    """Every tensor is one number, or as large as the parameter it belongs to."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
-        if name.startswith("optimizer."):
-            _, index, key = name.split(".")
-            state.setdefault(int(index), {})[key] = value
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    scaler.load_state_dict(json.loads(metadata["scaler"]))
-    return int(metadata["epoch"])
+        index, key = name.split(".")
+        if value.shape not in (torch.Size([]), parameters[int(index)].shape):
+            raise ValueError(f"the optimizer's {name} is of another size")
+        state.setdefault(int(index), {})[key] = value
+    if len({frozenset(kept) for kept in state.values()}) > 1:
+        raise ValueError("a part of the optimizer's state is missing")
+    return state

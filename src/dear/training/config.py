@@ -28,7 +28,7 @@ class TrainConfig(Config):
     """The recipe. The defaults are DeAR's (paper, supplement A); a method names where its own differs."""
 
     shots: int = setting(16, "training images a class", low=1)
-    seed: int = setting(1, "seed of the few-shot draw, the start and the order", low=0)
+    seed: int = setting(1, "seed of the few-shot draw, the start and the order", low=0, high=2**32 - 1)
     classes: str = setting("all", "train on all classes, or on the first half (base)", choices=("all", "base"))
     epochs: int = setting(10, "passes over the training images", low=0)
     images_seen: int | None = setting(
@@ -62,7 +62,7 @@ class TrainConfig(Config):
     average_peak: float = setting(15.0, "epoch that counts most", low=0.0, expert=True)
     average_width: float = setting(1.0, "standard deviation of that bell, in epochs", low=0.01, expert=True)
     crop: float = setting(0.5, "smallest share of a picture that a random crop keeps", low=0.01, high=1.0, expert=True)
-    views: int = setting(1, "random views of each image in a batch", low=1, expert=True)
+    views: int = setting(1, "random views of each image in a batch", low=1, high=100, expert=True)
     clean_view: bool = setting(False, "and one more, as evaluation sees it", expert=True)
     fixed_views: int = setting(
         0,
@@ -70,7 +70,7 @@ class TrainConfig(Config):
         "cheaper, not the same as fresh crops; 0: fresh crops",
         low=0,
     )
-    workers: int = setting(2, "processes that decode images", low=0, expert=True)
+    workers: int = setting(2, "processes that decode images", low=0, high=256, expert=True)
     precision: str = setting(
         "auto",
         "bf16 or fp16 on CUDA; auto: bf16 there, fp32 on the CPU",

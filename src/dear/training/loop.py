@@ -1,6 +1,5 @@
 """The one training loop, for every method: few parameters on a frozen backbone."""
 
-import json
 import math
 import time
 from collections.abc import Callable
@@ -8,19 +7,21 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
 from dear.data.loading import from_workers
 from dear.errors import DearError
-from dear.files import write_text
+from dear.files import to_json, write_text
 from dear.methods.base import Method
 from dear.progress import Progress, log_line
 from dear.runtime import autocast, gradient_scaler, pick_precision
+from dear.tensors import require_finite
 from dear.training.averaging import WeightAverage
-from dear.training.checkpoint import load_checkpoint, save_checkpoint
+from dear.training.checkpoint import job_of, load_checkpoint, save_checkpoint
 from dear.training.config import TrainConfig, learning_rate
+from dear.training.history import METRICS, read_history
 
-CHECKPOINT, METRICS = "checkpoint.safetensors", "metrics.jsonl"
+_DECIDES_NOTHING = ("workers", "device", "tensorboard")
+CHECKPOINT, TENSORBOARD = "checkpoint.safetensors", "tensorboard"
 
 
 class Epoch(Protocol):
@@ -55,9 +56,11 @@ def fit(
     scaler = gradient_scaler(device, dtype)
     average = WeightAverage(model, config, epochs) if config.average != "none" else None
     sums = average.sums if average else {}
+    decides = {name: value for name, value in config.to_json().items() if name not in _DECIDES_NOTHING}
+    job = job_of(decides, model.config.to_json(), model.backbone.identity.weights, model.texts.names)
     there = (out / CHECKPOINT).exists()
-    done = load_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums) if there else 0
-    lines = _finished_lines(out / METRICS, done)
+    done = load_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums, epochs, job) if there else 0
+    history = read_history(out, done) if done and (out / METRICS).exists() else []
     board = _tensorboard(out) if config.tensorboard else None
     model.train()
     for epoch in range(done, epochs):
@@ -73,7 +76,8 @@ def fit(
                 images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
                 with autocast(device, dtype):
                     loss = model.loss(model.trunk(images), labels)
-                _refuse_nan(loss.total, epoch, out, done=epoch)
+                if not math.isfinite(loss.total.item()):
+                    raise _diverged(f"The loss became {loss.total.item()}", epoch, out, dtype)
                 optimizer.zero_grad(set_to_none=True)
                 model.backward(loss, scaler.scale)
                 scaler.step(optimizer)
@@ -90,6 +94,10 @@ def fit(
                 )
                 bar.note(state)
                 bar.update()
+        try:
+            require_finite(model.state_dict(), "The model")
+        except DearError:
+            raise _diverged("Weights became infinite", epoch, out, dtype) from None
         if average:
             average.add(model, epoch)
         record: dict[str, Any] = {"epoch": epoch + 1, "lr": config.lr * share}
@@ -101,9 +109,9 @@ def fit(
             record["validation"] = validate()
             model.train()
         log_line(f"epoch {epoch + 1}/{epochs}: {state}")
-        lines.append(json.dumps(record))
-        write_text(out / METRICS, "\n".join(lines) + "\n")
-        save_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums, epoch + 1)
+        history.append(record)
+        write_text(out / METRICS, "".join(to_json(line) + "\n" for line in history))
+        save_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums, epoch + 1, job)
         if board is not None:
             for name, value in record.items():
                 if isinstance(value, float):
@@ -121,18 +129,11 @@ def make_optimizer(model: Method, config: TrainConfig) -> torch.optim.Optimizer:
     return kind(groups, config.lr, eps=config.eps, weight_decay=decay)
 
 
-def _refuse_nan(loss: Tensor, epoch: int, out: Path, done: int) -> None:
-    if not math.isfinite(loss.item()):
-        kept = f"the state after epoch {done} is kept in {out / CHECKPOINT}" if done else "no epoch was finished"
-        raise DearError(
-            f"The loss became {loss.item()} in epoch {epoch + 1}, so training stopped; {kept}. "
-            "Try a lower --lr, or --precision fp32."
-        )
-
-
-def _finished_lines(path: Path, epochs: int) -> list[str]:
-    """The lines of the epochs that the checkpoint holds; a kill may have left one more."""
-    return path.read_text().splitlines()[:epochs] if path.exists() and epochs else []
+def _diverged(what: str, epoch: int, out: Path, dtype: torch.dtype) -> DearError:
+    """`epoch` epochs were finished before."""
+    kept = f"the state after epoch {epoch} is kept in {out / CHECKPOINT}" if epoch else "no epoch was finished"
+    also = "" if dtype is torch.float32 else ", or --precision fp32"
+    return DearError(f"{what} in epoch {epoch + 1}, so training stopped; {kept}. Try a lower --lr{also}.")
 
 
 def _tensorboard(out: Path) -> Any:
@@ -140,4 +141,4 @@ def _tensorboard(out: Path) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise DearError("--tensorboard needs the tensorboard package: pip install tensorboard.") from None
-    return SummaryWriter(str(out / "tensorboard"))
+    return SummaryWriter(str(out / TENSORBOARD))

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from dear.adapter import CONFIG as ADAPTER
 from dear.adapter import save_adapter
 from dear.backbone import load_backbone
 from dear.config import Config
@@ -11,13 +12,19 @@ from dear.data.dataset import Dataset, Example, ImageFile
 from dear.data.resolve import resolve_dataset
 from dear.errors import DearError
 from dear.files import read_json, write_json
+from dear.lock import names_in, only_writer
 from dear.methods.base import Method
 from dear.methods.registry import find_method
 from dear.metrics import harmonic_mean
+from dear.reading import check_shape
 from dear.runtime import pick_device
 from dear.training.adapt import adapt, evaluate
 from dear.training.config import RunConfig, TrainConfig
+from dear.training.history import METRICS
 from dear.training.images import ImageSource
+from dear.training.loop import CHECKPOINT, TENSORBOARD
+
+_CONFIG, _DRAWN = "config.json", "few_shot.json"
 
 
 def train_run(
@@ -29,6 +36,13 @@ def train_run(
     states: Path | None = None,
 ) -> dict[str, float]:
     """Trains, writes everything into `out`, and returns the test accuracies (%). `states`: where fixed views live."""
+    with only_writer(out):
+        return _train(run, method, train, out, resume, states)
+
+
+def _train(
+    run: RunConfig, method: Config, train: TrainConfig, out: Path, resume: bool, states: Path | None
+) -> dict[str, float]:
     config = {**run.to_json(), **method.to_json(), **train.to_json()}
     _check_folder(out, config, resume)
     dataset = resolve_dataset(run.data, run.template, run.class_names, run.data_root)
@@ -40,8 +54,8 @@ def train_run(
     )
 
     def started() -> None:  # what could not start leaves no folder behind
-        write_json(out / "config.json", config)
-        write_json(out / "few_shot.json", {"train": _listed(trained.train), "val": _listed(trained.val)})
+        write_json(out / _CONFIG, config)
+        write_json(out / _DRAWN, {"train": _listed(trained.train), "val": _listed(trained.val)})
 
     model = adapt(find_method(run.method), method, trained, train, source, out, started, run.validate)
     save_adapter(out, run.method, model, trained.template)
@@ -67,15 +81,18 @@ def test_accuracies(model: Method, dataset: Dataset, classes: str, source: Image
 
 
 def _check_folder(out: Path, config: dict[str, Any], resume: bool) -> None:
-    """A folder holds one run: nothing is overwritten, and a run goes on only with its own settings."""
-    stored = out / "config.json"
-    if not stored.exists():
-        if out.exists() and any(out.iterdir()):
+    """A folder holds one run: nothing is overwritten, and a run goes on only with its own settings.
+
+    What ended before its first epoch left nothing to go on with, and makes room for a better one.
+    """
+    if not any((out / name).exists() for name in (CHECKPOINT, ADAPTER)):
+        if not set(names_in(out)) <= {_CONFIG, _DRAWN, METRICS, TENSORBOARD}:
             raise DearError(f"{out} is not empty and holds no run: choose another --out.")
         return
     if not resume:
         raise DearError(f"{out} already holds a run: add --resume to go on with it, or choose another --out.")
-    before = read_json(stored)
+    before = read_json(out / _CONFIG)
+    check_shape(before, dict[str, Any], f"{out / _CONFIG}", "train anew into another folder")
     if changed := sorted(key for key in config.keys() | before.keys() if config.get(key) != before.get(key)):
         raise DearError(
             f"{out} was started with other settings ({', '.join(changed)}): use the same, or another --out."

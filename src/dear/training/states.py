@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
@@ -19,8 +18,10 @@ from dear.backbone.image import TrunkStates
 from dear.data.augment import Batches, training_view
 from dear.data.dataset import Example, ImageFile, Picture
 from dear.data.loading import from_workers
-from dear.files import atomic_path
+from dear.errors import DearError
+from dear.files import read_bytes
 from dear.progress import Progress
+from dear.tensors import read_tensors, save_tensors
 
 _BATCH = 16
 
@@ -35,7 +36,8 @@ class StateStore:
         self, folder: Path | None, backbone: Backbone, first_layer: int, workers: int = 2, crop: float = 0.5
     ) -> None:
         self.backbone, self.first_layer, self.workers, self.crop = backbone, first_layer, workers, crop
-        seen_as = f"{backbone.identity.weights}{backbone.image.image_size}{backbone.mean}{backbone.std}"
+        # "upright": photos are turned as their EXIF note says
+        seen_as = f"{backbone.identity.weights}{backbone.image.image_size}{backbone.mean}{backbone.std}upright"
         self.folder = Path(f"{hashlib.sha256(seen_as.encode()).hexdigest()[:12]}-layer-{first_layer}")
         self._memory: dict[Path, dict[str, Tensor]] | None = {} if folder is None else None
         if folder is not None:
@@ -64,8 +66,7 @@ class StateStore:
 
     def read(self, examples: Sequence[Example], view: int | None = None) -> TrunkStates:
         """Of examples that `prepare` has seen."""
-        paths = [self._path(e.picture, view) for e in examples]
-        found = [load_file(path) if self._memory is None else self._memory[path] for path in paths]
+        found = [self._read(e, view) for e in examples]
         return TrunkStates(torch.stack([f["states"] for f in found]), torch.stack([f["cls"] for f in found]))
 
     def batches(self, examples: Sequence[Example], title: str, batch: int = 64) -> Iterator[tuple[TrunkStates, Tensor]]:
@@ -77,6 +78,20 @@ class StateStore:
                 yield self.read(part), _labels(part)
                 bar.update(len(part))
 
+    def _read(self, example: Example, view: int | None) -> dict[str, Tensor]:
+        path = self._path(example.picture, view)
+        if self._memory is not None:
+            return self._memory[path]
+        try:
+            found, _ = read_tensors(path)
+        except DearError:  # damaged: what was computed once can be computed again
+            path.unlink(missing_ok=True)
+            self.prepare([example], view, "again")
+            found, _ = read_tensors(path)
+        if found.keys() != {"states", "cls"}:
+            raise DearError(f"{path} does not hold kept states: remove it.")
+        return found
+
     def _there(self, path: Path) -> bool:
         return path.exists() if self._memory is None else path in self._memory
 
@@ -84,8 +99,7 @@ class StateStore:
         if self._memory is not None:
             self._memory[path] = {name: value.clone() for name, value in kept.items()}  # not a view of the batch
             return
-        with atomic_path(path) as temporary:
-            save_file(kept, temporary)
+        save_tensors(path, kept)
 
     @torch.no_grad()
     def _compute(self, pixels: Tensor) -> TrunkStates:
@@ -99,7 +113,7 @@ class StateStore:
 
     def _path(self, picture: Picture, view: int | None) -> Path:
         if picture not in self._keys:
-            content = picture.path.read_bytes() if isinstance(picture, ImageFile) else repr(picture).encode()
+            content = read_bytes(picture.path) if isinstance(picture, ImageFile) else repr(picture).encode()
             self._keys[picture] = hashlib.sha256(content).hexdigest()[:32]
         key = self._keys[picture]
         # The crops of a view depend on their smallest share; 0.5 is the usual one.

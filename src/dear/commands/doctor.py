@@ -1,0 +1,204 @@
+"""dear doctor: is this installation all right, and are these folders intact?"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+_EXTRAS = {
+    "gallery": ("lancedb",),
+    "export": ("onnx", "onnxruntime", "onnxscript"),
+    "roles": ("sentence_transformers", "hdbscan", "umap"),
+}
+_LOW = 2.0  # GB that should be free
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folders", nargs="*", type=Path, metavar="FOLDER", help="a run, gallery, result or export folder: is it intact?"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    from dear.errors import DearError
+
+    checks: list[tuple[str, Callable[[], str]]] = [
+        ("versions", _versions), ("device", _device), ("extras", _extras), ("embedded model", _embedded),
+        ("this folder", lambda: _place(Path())), ("temporary files", _temporary),
+    ]  # fmt: skip
+    checks += [(str(folder), lambda folder=folder: _folder(folder)) for folder in args.folders]  # type: ignore[misc]
+    wrong = 0
+    for name, check in checks:
+        try:
+            print(f"ok     {name}: {check()}", flush=True)
+        except DearError as error:
+            wrong += 1
+            print(f"WRONG  {name}: {error}", flush=True)
+    if wrong:
+        raise DearError(f"{wrong} of {len(checks)} checks failed: see above.")
+
+
+def _versions() -> str:
+    import platform
+    from importlib.metadata import version
+
+    from dear.version import __version__
+
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "open_clip_torch", "safetensors", "pillow"))
+    return f"dear {__version__}, Python {platform.python_version()}, {packages}"
+
+
+def _device() -> str:
+    import torch
+
+    if torch.cuda.is_available():
+        return f"{torch.cuda.get_device_name()} (CUDA {torch.version.cuda})"
+    return f"CPU, {torch.get_num_threads()} threads; no CUDA"
+
+
+def _extras() -> str:
+    from importlib.util import find_spec
+
+    def state(extra: str) -> str:
+        absent = [name for name in _EXTRAS[extra] if find_spec(name) is None]
+        return f"{extra} yes" if not absent else f"{extra} no (pip install 'dear-vlm[{extra}]')"
+
+    return ", ".join(map(state, _EXTRAS))
+
+
+def _embedded() -> str:
+    """Its weights are those of its card, and it recognises what it should."""
+    import re
+
+    import torch
+    from torch.nn import functional as F
+
+    from dear.backbone import MINI, load_backbone
+    from dear.backbone.load import MINI_FOLDER
+    from dear.data.world.tasks import world_task
+    from dear.errors import DearError
+    from dear.files import read_text
+    from dear.metrics import accuracy
+
+    mini, task = load_backbone(MINI), world_task("colors")
+    if re.findall(r"^weights: ([0-9a-f]{64})$", read_text(MINI_FOLDER / "README.md"), re.M) != [mini.identity.weights]:
+        raise DearError(f"The weights of {MINI} are not those of its card: install dear again.")
+    shown = task.test[:: len(task.test) // 48]
+    with torch.no_grad():
+        pixels = torch.stack([mini.preprocess(example.picture.open()) for example in shown])
+        image, text = mini.image.encode(pixels), mini.text.encode(task.prompts)
+    scores = F.normalize(image, dim=-1) @ F.normalize(text, dim=-1).T
+    right = accuracy(scores, torch.tensor([example.label for example in shown]))
+    if not right > 80:
+        raise DearError(f"{MINI} names {right:.0f}% of {len(shown)} colors, and should over 80%: reinstall PyTorch.")
+    return f"{MINI} is whole, and names {right:.0f}% of {len(shown)} colors"
+
+
+def _temporary() -> str:
+    import tempfile
+
+    return _place(Path(tempfile.gettempdir()))
+
+
+def _place(folder: Path) -> str:
+    import os
+    import shutil
+
+    from dear.errors import DearError
+    from dear.files import write_text
+
+    probe = folder / f".dear-doctor-{os.getpid()}"
+    try:
+        write_text(probe, "x" * 10_000)
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+    free = shutil.disk_usage(folder).free / 1e9
+    if free < _LOW:
+        raise DearError(f"Only {free:.1f} GB are free in {folder.resolve()}: make room.")
+    return f"{folder.resolve()} can be written, {free:.0f} GB free"
+
+
+def _folder(folder: Path) -> str:
+    from dear.adapter import CONFIG
+    from dear.errors import DearError, said_plainly
+    from dear.results import CELLS
+    from dear.training.loop import CHECKPOINT
+
+    kinds = {
+        CONFIG: _adapted, CHECKPOINT: _unfinished, "gallery.json": _gallery, CELLS: _results, "model.json": _exported
+    }  # fmt: skip
+    with said_plainly():
+        if not folder.is_dir():
+            raise DearError(f"There is no folder {folder}.")
+        found = [check(folder) for name, check in kinds.items() if (folder / name).exists()]
+    if not found:
+        raise DearError(f"It is no run, gallery, result or export folder: it has none of {', '.join(kinds)}.")
+    return "; ".join(found)
+
+
+def _adapted(folder: Path) -> str:
+    from dear.adapter import read_config
+
+    config = read_config(folder)
+    return f"an adapter ({config['method']}, {len(config['classes'])} classes), as it was written"
+
+
+def _unfinished(folder: Path) -> str:
+    from dear.tensors import read_tensors, require_finite
+    from dear.training.history import METRICS, read_history
+    from dear.training.loop import CHECKPOINT
+
+    tensors, notes = read_tensors(folder / CHECKPOINT)
+    require_finite(tensors, str(folder / CHECKPOINT))
+    epochs = len(read_history(folder)) if (folder / METRICS).exists() else 0
+    return f"a checkpoint after epoch {notes.get('epoch')}, metrics of {epochs}"
+
+
+def _gallery(folder: Path) -> str:
+    from dear.gallery import Gallery
+
+    gallery = Gallery.open(folder)
+    gone = sum(not path.startswith("world:") and not Path(path).is_file() for path in gallery.paths())
+    return f"a gallery of {len(gallery)} images" + (f", {gone} of which are no longer there" if gone else "")
+
+
+def _results(folder: Path) -> str:
+    from dear.errors import DearError
+    from dear.results import result_files
+
+    files = result_files(folder)
+    damaged = list(_damaged(files))
+    if damaged:
+        raise DearError(f"{len(damaged)} of {len(files)} results are damaged; the first: {damaged[0]}")
+    return f"{len(files)} results, all whole"
+
+
+def _damaged(files: list[Path]) -> Iterator[str]:
+    from dear.errors import DearError
+    from dear.results import read_result
+
+    for file in files:
+        try:
+            read_result(file)
+        except DearError as error:
+            yield str(error)
+
+
+def _exported(folder: Path) -> str:
+    from typing import Any
+
+    from dear.errors import DearError
+    from dear.export.graph import MODEL, open_session
+    from dear.files import read_json
+    from dear.reading import check_shape, damaged
+
+    about = read_json(folder / "model.json")
+    check_shape(about, dict[str, Any], str(folder / "model.json"), "export it again")
+    with damaged(str(folder / "model.json"), "export it again"):
+        classes = len(about["classes"])
+    try:
+        open_session(folder / MODEL)
+    except Exception as error:  # whatever onnxruntime makes of a damaged file
+        raise DearError(f"{folder / MODEL} cannot be used ({error}): export it again.") from None
+    return f"an exported model of {classes} classes"

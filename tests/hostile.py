@@ -1,0 +1,73 @@
+"""What others may have put into a file: every part of a value left out, doubled or replaced by something odd."""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from dear.errors import DearError
+
+ODD = [
+    None,
+    True,
+    -5,
+    0,
+    3,
+    10**9,
+    10**30,
+    0.5,
+    -1e300,
+    "",
+    "x",
+    "1",
+    "{}",
+    "\ud800",
+    [],
+    [1],
+    [[]],
+    {},
+    {"a": 1},
+    {"1": {}},
+]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a JSON value; of long lists, the first three entries."""
+    yield path
+    if isinstance(value, dict):
+        for key in value:
+            yield from places(value[key], (*path, key))
+    if isinstance(value, list):
+        for index in range(min(3, len(value))):
+            yield from places(value[index], (*path, index))
+
+
+def mutations(value: Any, odd: list[Any]) -> Iterator[Any]:
+    """The value with each of its parts in turn left out, doubled by a stranger, or replaced by every odd thing."""
+    for path in places(value):
+        for thing in [*odd, KeyError]:
+            changed = copy.deepcopy(value)
+            if not path:
+                if thing is not KeyError:
+                    yield thing
+                continue
+            parent = changed
+            for step in path[:-1]:
+                parent = parent[step]
+            if thing is KeyError:
+                del parent[path[-1]]
+            else:
+                parent[path[-1]] = thing
+            yield changed
+        if path and isinstance(value, dict):
+            yield {**value, "stranger": 1}
+
+
+def survives(use: Callable[[Any], object], value: Any, odd: Sequence[Any] = ODD) -> int:
+    """How many mutations were refused; anything but a result or a sentence fails the test."""
+    refused = 0
+    for changed in mutations(value, list(odd)):
+        try:
+            use(changed)
+        except DearError as error:
+            refused += len(str(error)) < 4100
+    return refused

@@ -1,0 +1,267 @@
+"""Runs that others changed, that meet each other, or that go wrong: a sentence, and nothing of value is lost."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import dear
+from dear.adapter import CONFIG, WEIGHTS, _config_hash, load_adapter, save_adapter
+from dear.backbone import load_backbone
+from dear.cli import main
+from dear.errors import DearError
+from dear.files import read_json, write_json
+from dear.lock import only_writer
+from dear.predictor import Predictor
+from dear.tensors import read_tensors, save_tensors
+from dear.training.checkpoint import load_checkpoint, save_checkpoint
+from dear.training.history import METRICS, read_history
+from dear.training.loop import CHECKPOINT
+from hostile import survives
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    for number in range(16):
+        path = folder / ("$x_" if number % 2 else "light") / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.new("RGB", (16, 16), (9 * number,) * 3).save(path)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def arguments(photos, model_folder, role_file):
+    def given(out: Path, *more: str) -> list[str]:
+        return ["train", "--model", f"local-dir:{model_folder}", "--roles", str(role_file), "--data", str(photos),
+                "--shots", "2", "--epochs", "2", "--first-layer", "2", "--workers", "0", "--device", "cpu",
+                "--out", str(out), *more]  # fmt: skip
+
+    return given
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, arguments) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "run"
+    assert main(arguments(out)) == 0
+    return out
+
+
+# --- two at once, and what failed before -----------------------------------------------------------------------
+
+
+def test_two_runs_never_share_a_folder(arguments, tmp_path, capsys) -> None:
+    with only_writer(tmp_path / "out"):
+        assert main(arguments(tmp_path / "out")) == 2
+    assert "Somebody else is writing" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_failed_before_its_first_epoch_blocks_nothing(arguments, tmp_path, capsys) -> None:
+    out = tmp_path / "out"
+    for bad in (("--precision", "bf16"), ("--template", "a {x} {}"), ("--template", "a photo of " * 99 + "{}")):
+        assert main(arguments(out, *bad)) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    assert main(arguments(out, "--resume")) == 0
+    assert main(arguments(out)) == 2
+    assert "already holds a run" in capsys.readouterr().err
+
+
+def test_strangers_files_are_not_touched(arguments, tmp_path, capsys) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("mine")
+    assert main(arguments(tmp_path / "out")) == 2
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
+
+
+# --- numbers that are none ---------------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_not_finite_is_neither_saved_nor_loaded(run, tmp_path) -> None:
+    model = load_adapter(run).model
+    value = next(iter(model.state_dict().values()))
+    value.view(-1)[0] = float("nan")
+    with pytest.raises(DearError, match="not finite"):
+        save_adapter(tmp_path, "dear", model, "a {}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_rates_of_every_size_end_in_numbers_or_a_sentence(arguments, tmp_path, capsys, photos) -> None:
+    image = str(next(photos.rglob("*.png")))
+    for rate in ("0", "1", "1e6", "1e30", "inf", "nan"):
+        out = tmp_path / rate
+        code = main(arguments(out, "--lr", rate, "--epochs", "1", "--warmup-epochs", "0"))
+        said = capsys.readouterr()
+        assert code in (0, 2)
+        if code == 2:
+            assert said.err.startswith("dear: ")
+            assert not (out / CONFIG).exists()
+            continue
+        assert main(["predict", str(out), image, "--json"]) == 0
+        json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------
+
+
+class State:
+    """A small model with an optimizer that has made a step, and its checkpoint."""
+
+    def __init__(self, path: Path) -> None:
+        torch.manual_seed(0)
+        self.path, self.model = path, nn.Linear(3, 2)
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        self.scaler = torch.amp.GradScaler("cpu", enabled=False)
+        self.model(torch.ones(1, 3)).sum().backward()
+        self.optimizer.step()
+        self.sums = {name: value.detach().clone() for name, value in self.model.named_parameters()}
+
+    def save(self) -> None:
+        save_checkpoint(self.path, self.model, self.optimizer, self.scaler, self.sums, 2, "job")
+
+    def load(self, epochs: int = 5, job: str = "job") -> int:
+        return load_checkpoint(self.path, self.model, self.optimizer, self.scaler, self.sums, epochs, job)
+
+
+def test_every_flipped_byte_of_a_checkpoint_is_noticed(tmp_path) -> None:
+    state = State(tmp_path / CHECKPOINT)
+    state.save()
+    assert state.load() == 2
+    whole = state.path.read_bytes()
+    rng = random.Random(0)
+    for place in [*range(16), *(rng.randrange(len(whole)) for _ in range(200))]:
+        state.path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << rng.randrange(8))]) + whole[place + 1 :])
+        with pytest.raises(DearError):
+            state.load()
+    for length in range(0, len(whole), 37):
+        state.path.write_bytes(whole[:length])
+        with pytest.raises(DearError):
+            state.load()
+
+
+def test_checkpoints_that_cannot_be_true_are_refused_though_their_checksum_fits(tmp_path) -> None:
+    state = State(tmp_path / CHECKPOINT)
+    state.save()
+    tensors, notes = read_tensors(state.path)
+    before = {name: value.clone() for name, value in state.model.state_dict().items()}
+    weight = "model.weight"
+    changes: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        *(({}, {"epoch": epoch}) for epoch in ("-5", "0", "6", "999", "x", "1e0", "")),
+        *(({}, {"scaler": scaler}) for scaler in ("x", "[" * 10**5)),
+        ({}, {"job": "another"}),
+        *(({}, {key: None}) for key in notes),
+        *(({name: None}, {}) for name in tensors),
+        *(({name: torch.full_like(tensors[name], float("nan"))}, {}) for name in tensors),
+        *(({name: torch.ones(7, 7)}, {}) for name in tensors),
+        ({weight: torch.ones(1, 3, 2)}, {}),
+        *(({name: torch.ones(2)}, {}) for name in ("model.more", "average.more", "optimizer.9.step", "optimizer.x")),
+    ]
+    for other, said in changes:
+        kept = {name: value for name, value in {**tensors, **other}.items() if value is not None}
+        save_tensors(state.path, kept, {key: value for key, value in {**notes, **said}.items() if value is not None})
+        with pytest.raises(DearError, match=r"checkpoint"):
+            state.load()
+        assert all(torch.equal(value, before[name]) for name, value in state.model.state_dict().items())
+
+
+# --- files of a run ----------------------------------------------------------------------------------------------
+
+
+def test_adapters_with_fitting_checksums(run, tmp_path, model_folder) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
+    config = read_json(folder / CONFIG)
+    backbone = load_backbone(f"local-dir:{model_folder}")
+    roles = config["facts"].pop("roles")  # tried elsewhere
+    del config["config_sha256"], config["normalisation"], config["versions"]
+
+    def use(changed: Any) -> object:
+        if isinstance(changed, dict):
+            if isinstance(changed.get("facts"), dict):
+                changed = {**changed, "facts": {"roles": roles, **changed["facts"]}}
+            changed = {**changed, "config_sha256": _config_hash(changed)}
+        write_json(folder / CONFIG, changed)
+        return Predictor(load_adapter(folder, backbone=backbone))
+
+    use(config)
+    assert survives(use, config, [None, -1, 10**9, 0.5, "x", [], {"a": 1}]) > 150
+
+
+def test_weights_of_another_shape_or_not_finite(run, tmp_path) -> None:
+    import hashlib
+
+    from safetensors.torch import load_file, save
+
+    folder = shutil.copytree(run, tmp_path / "run")
+    weights = load_file(folder / WEIGHTS)
+    config = read_json(folder / CONFIG)
+    name = next(iter(weights))
+    for changed in (
+        {**weights, name: weights[name] * float("inf")},
+        {**weights, name: torch.ones(3)},
+        {**weights, "more": torch.ones(3)},
+        {key: value for key, value in weights.items() if key != name},
+        {},
+    ):
+        data = save(changed)
+        (folder / WEIGHTS).write_bytes(data)
+        about = {**config, "weights_sha256": hashlib.sha256(data).hexdigest()}
+        del about["config_sha256"]
+        write_json(folder / CONFIG, {**about, "config_sha256": _config_hash(about)})
+        with pytest.raises(DearError):
+            load_adapter(folder)
+
+
+def test_histories(run, tmp_path) -> None:
+    records = [json.loads(line) for line in (run / METRICS).read_text().splitlines()]
+
+    def use(changed: Any) -> object:
+        lines = changed if isinstance(changed, list) else [changed]
+        (tmp_path / METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return read_history(tmp_path)
+
+    assert use(records) == records
+    assert survives(use, records) > 50
+
+
+# --- what a user gives -------------------------------------------------------------------------------------------
+
+
+def test_class_names_and_numbers_in_code(run, photos) -> None:
+    for names in ("cat", [], ["a", "a"], ["a", "a "], ["a", ""], [1], ["caf\udce9"], ["x" * 2000], 7):
+        with pytest.raises(DearError):
+            dear.load(run, classes=names)  # type: ignore[arg-type]
+    for template in ("", "a", "{} {}", "{0}", "{} {x}", "{:>999999999}", "{!r}"):
+        with pytest.raises(DearError):
+            dear.load(run, template=template)
+    model, image = dear.load(run, classes=["$a", "b_{c}$", "🦊"]), next(photos.rglob("*.png"))
+    for topk in (0, -1, 1.5, "3"):
+        with pytest.raises(DearError):
+            model.predict(image, topk=topk)  # type: ignore[arg-type]
+    assert len(model.predict(image, topk=10**9).top) == 3
+    with pytest.raises(DearError):
+        dear.load("x" * 300)
+
+
+def test_names_are_drawn_as_they_are(run, photos, tmp_path, capsys) -> None:
+    (tmp_path / "classes.txt").write_bytes(b"\xef\xbb\xbf$x\n$y$ \\frac{\n{}\n\xf0\x9f\xa6\x8a\n")
+    image, out = str(next(photos.rglob("*.png"))), str(tmp_path / "why.svg")
+    assert main(["explain", str(run), image, "--classes", str(tmp_path / "classes.txt"), "--out", out]) == 0
+    assert "\ufeff" not in capsys.readouterr().out
+
+
+def test_the_doctor(run, tmp_path, capsys, monkeypatch) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
+    monkeypatch.setattr("dear.commands.doctor._embedded", lambda: "not tried here")
+    assert main(["doctor", str(folder)]) == 0
+    assert "an adapter (dear, 2 classes), as it was written; a checkpoint after epoch 2" in capsys.readouterr().out
+    (folder / CHECKPOINT).write_bytes((folder / CHECKPOINT).read_bytes()[:-1])
+    assert main(["doctor", str(folder), str(tmp_path / "nowhere")]) == 2
+    out, err = capsys.readouterr()
+    assert out.count("WRONG") == 2
+    assert err == "dear: 2 of 8 checks failed: see above.\n"
