@@ -20,6 +20,7 @@ class Listed:
     line: str  # what it does
     published: str  # where
     trained: bool = True
+    ours: bool = False  # one that this project is about: reports look at it more closely
 
 
 _CONSTANTS = Path(__file__).parent / "assets" / "published_constants.json"
@@ -72,9 +73,16 @@ METHODS = {
     "skipt": Listed("skipt:SkipT", "fine-tunes the upper half of both towers", "CVPR 2025"),
     "clip-lora": Listed("clip_lora:ClipLora", "low-rank terms in all attention projections", "CVPR Workshops 2024"),
     "dear": Listed(
-        "dear:Dear", "attribute tokens that heads see by their roles, in both towers from layer 9 on", "CVPR 2026"
+        "dear:Dear",
+        "attribute tokens that heads see by their roles, in both towers from layer 9 on",
+        "CVPR 2026",
+        ours=True,
     ),
 }
+
+
+def is_ours(name: str) -> bool:
+    return name in METHODS and METHODS[name].ours
 
 
 def find_method(name: str) -> "type[Method]":

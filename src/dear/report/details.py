@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
+from dear.methods.registry import is_ours
 from dear.report.results import BASE_TO_NOVEL, FEW_SHOT, PROTOCOLS, Cell, show_value
 from dear.report.summary import ALL, Stat, labels, pick, stat
 from dear.report.tables import TITLES, Block, Chapter, main_cells, on_split
@@ -16,7 +17,7 @@ _TOP = 5
 def detail_chapters(cells: Sequence[Cell]) -> list[Chapter]:
     found = [
         Chapter("uncertainty", "Intervals and calibration", _for_each_split(cells, _uncertainty)),
-        Chapter("errors", "Where dear is wrong", _for_each_split(cells, _confused, _worst)),
+        Chapter("errors", "Where our methods are wrong", _for_each_split(cells, _confused, _worst)),
         Chapter("cost", "Time, memory, parameters", [_cost(cells)]),
         Chapter("settings", "What was run", _settings(cells)),
     ]
@@ -56,7 +57,7 @@ def _uncertainty(cells: list[Cell]) -> Block | None:
 
 def _confused(cells: list[Cell]) -> Block | None:
     table = Table(["dataset", "method", "true class", "answered", "times"])
-    for (dataset, label), group in _dear(cells).items():
+    for (dataset, label), group in _ours(cells).items():
         counts: Counter[tuple[str, str]] = Counter()
         for cell in group:
             for part in _PARTS[cell.protocol]:
@@ -69,7 +70,7 @@ def _confused(cells: list[Cell]) -> Block | None:
 
 def _worst(cells: list[Cell]) -> Block | None:
     table = Table(["dataset", "method", "class", "accuracy", "seeds"])
-    for (dataset, label), group in _dear(cells).items():
+    for (dataset, label), group in _ours(cells).items():
         found: dict[str, list[float]] = {}
         for cell in group:
             for part in _PARTS[cell.protocol]:
@@ -80,9 +81,9 @@ def _worst(cells: list[Cell]) -> Block | None:
     return _block("worst", cells[0], table, "Lowest accuracy (%) over all seeds.", "worst classes")
 
 
-def _dear(cells: list[Cell]) -> dict[tuple[str, str], list[Cell]]:
-    """Of dear alone, with the most shots, by dataset and label."""
-    own = [cell for cell in cells if cell.method == "dear"]
+def _ours(cells: list[Cell]) -> dict[tuple[str, str], list[Cell]]:
+    """Of the methods that this project is about, with the most shots, by dataset and label."""
+    own = [cell for cell in cells if is_ours(cell.method)]
     most = max((cell.shots for cell in own), default=0)
     return {key[:2]: group for key, group in _groups([cell for cell in own if cell.shots == most]).items()}
 

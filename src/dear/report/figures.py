@@ -10,13 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from dear.methods.registry import is_ours
 from dear.report.ablations import Ablation, ablations
 from dear.report.results import BASE_TO_NOVEL, FEW_SHOT, PROTOCOLS, Cell
 from dear.report.summary import HM, Series, Stat, average, complete_datasets, labels, series
 from dear.report.tables import AVERAGE, TITLES, main_cells, on_split
 
 _INK, _SOFT, _LINE = "#23262b", "#6a6f78", "#dddbd4"
-_DEAR = "#d1495b"
+_OWN = ("#d1495b", "#7a1f33")
 _OTHERS = ("#4c566a", "#2e86ab", "#e09f3e", "#4f9d69", "#8f6bb3", "#16919b", "#8c5a3c", "#6f9a1f", "#b8972f")
 _MARKERS = "osD^vPX*ph"
 _LEAST = 1.0  # percentage points to either side, so that noise is not blown up
@@ -41,9 +42,9 @@ def pictures(cells: Sequence[Cell]) -> list[Picture]:
         if any(HM in s.names for s in series(group)):
             picture = Picture(f"base_novel{suffix}", BASE_TO_NOVEL, on_split(caption, split), _base_novel(group))
             found.append(picture)
-        learned = [cell for cell in group if cell.method == "dear" and cell.fusion]
+        learned = [cell for cell in group if is_ours(cell.method) and cell.fusion]
         if learned:
-            caption = "Fusion weights that dear has learned on the base classes, mean over seeds; colour: square root."
+            caption = "Fusion weights learned on the base classes, mean over seeds; colour: square root."
             found.append(Picture(f"fusion_weights{suffix}", BASE_TO_NOVEL, caption, _fusion_weights(learned)))
     for split, group in main_cells(cells, FEW_SHOT).items():
         if len({cell.shots for cell in group}) > 1:
@@ -59,9 +60,11 @@ def pictures(cells: Sequence[Cell]) -> list[Picture]:
 
 
 def method_colors(found: Sequence[str]) -> dict[str, str]:
-    """dear stands out, and has its own colour in every figure."""
-    others = [label for label in dict.fromkeys(found) if label != "dear"]
-    return {label: _OTHERS[i % len(_OTHERS)] for i, label in enumerate(others)} | {"dear": _DEAR}
+    """Our methods stand out, and have their own colours in every figure."""
+    own = [label for label in dict.fromkeys(found) if is_ours(label)]
+    others = [label for label in dict.fromkeys(found) if label not in own]
+    colors = {label: _OTHERS[i % len(_OTHERS)] for i, label in enumerate(others)}
+    return colors | {label: _OWN[i % len(_OWN)] for i, label in enumerate(own)}
 
 
 def _panels(count: int, width: float = 4.0, height: float = 3.3, columns: int = 3) -> tuple[Figure, list[Axes]]:
@@ -123,7 +126,7 @@ def _few_shot(cells: list[Cell]) -> Figure:
             points = [(n, s) for n in shots if (s := _stat(of, str(n)))]
             x, y = [shots.index(n) for n, _ in points], np.array([s.mean for _, s in points])
             spread = np.array([s.std or 0.0 for _, s in points])
-            style: dict[str, Any] = {"linewidth": 2.4, "zorder": 3} if label == "dear" else {"linewidth": 1.5}
+            style: dict[str, Any] = {"linewidth": 2.4, "zorder": 3} if is_ours(label) else {"linewidth": 1.5}
             if len(x) == 1:  # it does not depend on shots
                 axis.axhline(y[0], color=colors[label], linestyle="--", label=label, **style)
                 continue
@@ -151,7 +154,7 @@ def _base_novel(cells: list[Cell]) -> Figure:
             if base and novel:
                 axis.errorbar(
                     novel.mean, base.mean, xerr=novel.std, yerr=base.std, color=colors[label], marker=markers[label],
-                    markersize=9 if label == "dear" else 7, linestyle="none", elinewidth=1, label=label, zorder=3,
+                    markersize=9 if is_ours(label) else 7, linestyle="none", elinewidth=1, label=label, zorder=3,
                 )  # fmt: skip
         axis.margins(0.22)
         _equal_hm(axis)
@@ -204,7 +207,7 @@ def _ablations(studies: list[Ablation]) -> Figure:
         for row, value in enumerate(study.rows):
             found = study.difference(value)
             if found:
-                color = "#4f9d69" if found.mean >= 0 else _DEAR
+                color = "#4f9d69" if found.mean >= 0 else _OWN[0]
                 style: dict[str, Any] = {"color": color, "marker": "o", "markersize": 7, "elinewidth": 2, "capsize": 3}
                 axis.errorbar(found.mean, row, xerr=found.error, linestyle="none", **style)
                 text = f"{found.mean:+.1f}".replace("-", "−")

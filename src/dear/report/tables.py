@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dear.methods.registry import is_ours
 from dear.report.ablations import Ablation, ablations
 from dear.report.paper import base_to_novel_table, transfer_table
 from dear.report.results import BASE_TO_NOVEL, CROSS_DATASET, DOMAIN, FEW_SHOT, PROTOCOLS, Cell, to_cells
@@ -55,10 +56,10 @@ class Chapter:
 
 
 def ordered(cells: Iterable[Cell]) -> list[Cell]:
-    """By dataset, then zero-shot first and dear last, so that every table has the same order."""
+    """By dataset, then zero-shot first and our methods last, so that every table has the same order."""
 
     def place(cell: Cell) -> tuple[object, ...]:
-        rank = 0 if cell.method.startswith("zero-shot") else 2 if cell.method.startswith("dear") else 1
+        rank = 0 if cell.method.startswith("zero-shot") else 2 if is_ours(cell.method) else 1
         return cell.dataset, rank, cell.method, cell.shots, cell.seed
 
     return sorted(cells, key=place)
