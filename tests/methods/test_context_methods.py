@@ -15,7 +15,7 @@ from dear.methods import registry
 from dear.methods.base import Method
 from dear.methods.prograd import without_conflict
 from dear.methods.registry import recipe_of
-from dear.training.config import TrainConfig
+from dear.training.config import RunConfig, TrainConfig
 
 sys.path.append(str(Path(__file__).parent))
 import naive_text
@@ -235,7 +235,11 @@ def test_published_constants_are_settings_of_known_datasets() -> None:
     """Each file entry would be accepted, and belongs to a method and a dataset that exist."""
     listed = json.loads((Path(registry.__file__).parent / "assets" / "published_constants.json").read_text())
     for name, datasets in listed.items():
-        known = {field.name for kind in (TrainConfig, registry.find_method(name).Settings) for field in fields(kind)}
+        known = {
+            field.name
+            for kind in (RunConfig, TrainConfig, registry.find_method(name).Settings)
+            for field in fields(kind)
+        }
         for dataset in datasets:
             assert any(dataset == entry.name for entry in KNOWN), dataset
             for shots in (1, 2, 4, 8, 16):
