@@ -1,0 +1,64 @@
+"""What the documentation shows works: links, the method of the tutorial, both notebooks."""
+
+import json
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from dear.cli import COMMANDS, main
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_and_pictures_are_there(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+        if not target.startswith(("http:", "https:")):
+            assert (page.parent / target).is_file(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_that_are_shown_exist(page: Path) -> None:
+    blocks = re.findall(r"^```\w*\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+    shown = {word for block in blocks for word in re.findall(r"^dear ([a-z][a-z-]*)", block, flags=re.M)}
+    assert shown <= set(COMMANDS)
+
+
+def test_pictures_are_light() -> None:
+    pictures = [*(ROOT / "docs" / "pictures").iterdir()]
+    assert pictures
+    assert all(picture.stat().st_size < 250_000 for picture in pictures)
+
+
+def test_the_method_of_the_tutorial_trains_and_answers(tmp_path, model_folder, monkeypatch, capsys) -> None:
+    from dear.methods import registry
+
+    page = (ROOT / "docs/tutorials/add-a-method.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)```", page, flags=re.S)[1]
+    line = re.search(r'```\n"blend": (.*?),\n```', page)[1]
+    module = types.ModuleType("dear.methods.blend")
+    monkeypatch.setitem(sys.modules, "dear.methods.blend", module)
+    exec(compile(code, "blend.py", "exec"), module.__dict__)
+    monkeypatch.setitem(registry.METHODS, "blend", eval(line, {"Listed": registry.Listed}))
+    asked = ["train", "--method", "blend", "--model", f"local-dir:{model_folder}", "--data", "world:places"]
+    small = ["--shots", "1", "--epochs", "1", "--share", "0.3", "--fixed-views", "1", "--workers", "0"]
+    assert main([*asked, *small, "--out", str(tmp_path / "run")]) == 0
+    assert "dear predict" in capsys.readouterr().out  # what to do next
+    assert main(["world", "--out", str(tmp_path / "world.png")]) == 0
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "world.png")]) == 0
+
+
+@pytest.mark.parametrize("name", ["adapt_and_explain", "search_by_attribute"])
+def test_notebooks_run(name: str, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    notebook = json.loads((ROOT / "examples" / f"{name}.ipynb").read_text(encoding="utf-8"))
+    names: dict[str, object] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []  # pictures in a notebook would weigh more than the package
+            exec(compile("".join(cell["source"]), f"{name}.ipynb", "exec"), names)
