@@ -54,12 +54,12 @@ def test_a_default_that_was_changed_is_the_row_it_became() -> None:
 def test_a_map_without_phrases_has_no_threshold_to_move() -> None:
     known = ablations(RoleMap.preset("paper"))
     assert "threshold" not in known
-    with pytest.raises(DearError, match="needs a role map with phrases"):
+    with pytest.raises(DearError, match="needs a role map with entropies"):
         choose(["threshold"], known)
     with pytest.raises(DearError, match="choose from masks"):
         choose(["colour"], known)
     assert choose(["all"], known) == known
-    with pytest.raises(DearError, match="has no phrases"):
+    with pytest.raises(DearError, match="has no entropy"):
         rejudge(RoleMap.preset("paper"), 0.3)
 
 

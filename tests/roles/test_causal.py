@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from dear.errors import DearError
 from dear.roles.causal import causal_check, features_without, mean_outputs, random_heads
-from dear.roles.plot_causal import plot_causal
+from dear.roles.plot_check import plot_causal
 from dear.roles.rolemap import HeadRole, RoleMap
 
 CONCEPTS = ("color", "shape", "texture", "object", "location", "animal")

@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 
 from dear.errors import DearError
+from dear.methods.roles import _say_once, find_roles
 from dear.roles.rolemap import HeadRole, Phrase, RoleMap
 from dear.roles.show import role_summary, role_table
 
@@ -41,6 +42,28 @@ def test_the_paper_preset_is_table_2():
     assert PAPER[12, 3] == HeadRole("mixed", None)
     assert PAPER[12, 10] == HeadRole("core_attribute", "color")
     PAPER.check_backbone({"model": "ViT-B-16", "pretrained": "openai", "weights": "0123"}, layers=12, heads=12)
+
+
+def test_the_measured_preset_fits_openais_weights_in_any_precision():
+    measured = RoleMap.preset("openai-vit-b-16")
+    assert (measured.layers, measured.heads, measured.core) == (PAPER.layers, 12, PAPER.core)
+    assert all(measured.experts(attribute) for attribute in measured.core)
+    assert measured.experts("color")[-1] == (12, 7)
+    openai = {"model": "ViT-B-16", "pretrained": "openai", "activation": "quick_gelu", "weights": "0123"}
+    for fits in ({}, {"model": "local-dir:x", "pretrained": None}, {"pretrained": "weights/ViT-B-16.pt"}):
+        measured.check_backbone({**openai, **fits}, 12, 12)
+    with pytest.raises(DearError, match="its pretrained is openai, and this one's is metaclip_400m"):
+        measured.check_backbone({**openai, "pretrained": "metaclip_400m"}, 12, 12)
+    with pytest.raises(DearError, match="its activation is quick_gelu"):
+        measured.check_backbone({**openai, "activation": "gelu"}, 12, 12)
+
+
+def test_whoever_takes_the_papers_table_is_told_what_was_measured(capsys):
+    _say_once.cache_clear()
+    find_roles("paper", "ViT-B-16", "openai")
+    find_roles("paper", "ViT-B-16", "openai")
+    assert capsys.readouterr().err.count("no better at their attribute than the other heads") == 1
+    assert find_roles("auto", "ViT-B-16", "openai") == RoleMap.preset("openai-vit-b-16")
 
 
 def test_an_unknown_preset_names_the_known_ones():
@@ -163,7 +186,7 @@ def test_ablation_maps():
         return Counter((found.role, found.concept) for found in role_map.roles.values())
 
     assert pairs(one) == pairs(two) == pairs(PAPER)
-    assert one.origin == {"source": "DeAR supplement, Table 2", "strategy": "shuffled", "seed": 1}
+    assert one.origin == {**PAPER.origin, "strategy": "shuffled", "seed": 1}
     # evidence is a fact about a head and stays with it
     assert small_map().shuffled(0)[3, 0].phrases == small_map()[3, 0].phrases
 

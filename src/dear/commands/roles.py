@@ -1,4 +1,4 @@
-"""dear roles: what each attention head does, as a table, a picture and a report, and a test whether it is causal."""
+"""dear roles: what each attention head does, as a table, a picture and a report; tests whether it is true."""
 
 import argparse
 from pathlib import Path
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 _WORLD = "world"
 _WORLD_PICTURES = 2000
-_MAP_HELP = "role map file, or the name of a map that comes with dear (paper, dear-mini)"
+_MAP_HELP = "role map file, or the name of a map that comes with dear (openai-vit-b-16, dear-mini, paper)"
+_BY_PHRASES = ("images", "phrases", "sbert", "over_core")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,12 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.tables import add_json_argument
 
     add_backbone_arguments(parser)
-    parser.add_argument("--images", metavar="DIR", help=f"folder of images, or {_WORLD} (dear-mini's default)")
     parser.add_argument(
-        "--limit", type=number("--limit", 2, 10**9), metavar="N", help="at most N images, spread evenly (default: all)"
-    )
-    parser.add_argument("--phrases", type=Path, metavar="FILE", help="phrases of your own, one a line")
+        "--by", choices=("pictures", "phrases"),
+        help="judge heads by labelled pictures, or by phrases as the paper does (default: pictures; phrases if one of "
+        "--images, --phrases, --sbert, --over-core is given)",
+    )  # fmt: skip
+    add_probe_arguments(parser)
+    parser.add_argument("--images", metavar="DIR", help=f"by phrases: folder of images, or {_WORLD}")
+    parser.add_argument("--phrases", type=Path, metavar="FILE", help="by phrases: phrases of your own, one a line")
     parser.add_argument("--sbert", metavar="X", help="sentence model (folder or hub name) for phrases of your own")
+    parser.add_argument("--over-core", action="store_true", help="by phrases: entropy over the core concepts only")
     parser.add_argument(
         "--first-layer",
         type=number("--first-layer", 1, 1000),
@@ -34,35 +39,66 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="first layer analysed (default: last third)",
     )
     parser.add_argument(
-        "--quantile",
-        type=number("--quantile", 0.01, 0.5, float),
-        default=0.2,
-        help="share that is specialised, and general (0.2)",
-    )
+        "--quantile", type=number("--quantile", 0.01, 0.5, float),
+        help="share of heads that is specialised, and general (by phrases: 0.2; by pictures: clear and sure experts)",
+    )  # fmt: skip
     parser.add_argument("--core", type=int, choices=(3, 5, 7), default=5, help="number of core concepts (5)")
-    parser.add_argument("--over-core", action="store_true", help="entropy over the core concepts only")
     parser.add_argument("--out", type=Path, default=Path("roles.json"), help="role map (default: roles.json)")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="HTML report with each head's phrases and images")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="HTML report with the evidence of each head")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="picture of the map, .png, .svg or .pdf")
     add_json_argument(parser)
     parser.set_defaults(action=_analyse)
-    actions = parser.add_subparsers(metavar="show | check")
+    actions = parser.add_subparsers(metavar="show | compare | check | layers")
 
     show = actions.add_parser("show", help="print a role map as a table", description="Print a role map as a table.")
     show.add_argument("map", metavar="FILE|PRESET", help=_MAP_HELP)
-    show.add_argument("--against", metavar="FILE|PRESET", help="compare it, head by head, with this one")
     show.add_argument("--plot", type=Path, metavar="FILE", help="picture of the map, .png, .svg or .pdf")
     show.add_argument("--html", type=Path, metavar="FILE", help="HTML report")
     add_json_argument(show)
     show.set_defaults(action=_show)
 
-    what = "take away the heads of each concept from dear-mini, and see what it can't recognise any more"
-    check = actions.add_parser("check", help=what, description=what[0].upper() + what[1:] + ".")
+    what = "how far two role maps agree, and how far by chance"
+    compare = actions.add_parser("compare", help=what, description=what[0].upper() + what[1:] + ".")
+    compare.add_argument("maps", metavar="FILE|PRESET", nargs=2, help=_MAP_HELP)
+    add_json_argument(compare)
+    compare.set_defaults(action=_compare, plot=None)
+
+    what = "is a role map true? Search held-out pictures by its heads; on dear-mini, also take heads away"
+    check = actions.add_parser("check", help=what, description=what + ".")
     check.add_argument("map", metavar="FILE|PRESET", nargs="?", default="dear-mini", help=_MAP_HELP)
+    add_backbone_arguments(check)
+    add_probe_arguments(check)
     check.add_argument("--out", type=Path, metavar="FILE", help="all numbers, as JSON")
     check.add_argument("--plot", type=Path, metavar="FILE", help="heat map, .png, .svg or .pdf")
     add_json_argument(check)
     check.set_defaults(action=_check)
+
+    what = "what is lost without the heads of a layer, or of all up to it, and which first layer follows"
+    layers = actions.add_parser("layers", help=what, description=what[0].upper() + what[1:] + ".")
+    add_backbone_arguments(layers)
+    layers.add_argument("--data", help="measure zero-shot accuracy on this dataset's test images (default: how near "
+                        "features of Attribute World stay)")  # fmt: skip
+    layers.add_argument("--data-root", metavar="DIR", help="folder that holds the known datasets")
+    layers.add_argument(
+        "--limit", type=number("--limit", 2, 10**9), metavar="N", help="at most N images, spread evenly"
+    )
+    layers.add_argument("--out", type=Path, metavar="FILE", help="all numbers, as JSON")
+    layers.add_argument("--plot", type=Path, metavar="FILE", help="curves, .png, .svg or .pdf")
+    add_json_argument(layers)
+    layers.set_defaults(action=_layers)
+
+
+def add_probe_arguments(parser: argparse.ArgumentParser) -> None:
+    from dear.config import number
+
+    parser.add_argument(
+        "--probe", action="append", default=[], metavar="ATTR=DATA",
+        help="labelled pictures in which an attribute varies: texture=FOLDER, or any form of --data; color is told by "
+        "pixels and needs no labels; what has no probe is drawn (world)",
+    )  # fmt: skip
+    parser.add_argument("--data-root", metavar="DIR", help="folder that holds the known datasets")
+    limit = number("--limit", 2, 10**9)
+    parser.add_argument("--limit", type=limit, metavar="N", help="at most N images (of each probe), spread evenly")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -73,9 +109,40 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _analyse(args: argparse.Namespace) -> None:
+    by_phrases = [f"--{name.replace('_', '-')}" for name in _BY_PHRASES if getattr(args, name)]
+    by = args.by or ("phrases" if by_phrases else "pictures")
+    if by == "pictures" and by_phrases:
+        raise DearError(f"{by_phrases[0]} is for --by phrases: leave one of the two out.")
+    if by == "phrases" and args.probe:
+        raise DearError("--probe is for --by pictures: leave out what asks for phrases, or the probes.")
+    if by == "pictures":
+        _by_pictures(args)
+    else:
+        _by_phrases(args)
+
+
+def _by_pictures(args: argparse.Namespace) -> None:
+    from dear.backbone import load_backbone
+    from dear.roles.experts import roles_by_pictures
+    from dear.roles.probes import find_probes
+    from dear.runtime import pick_device
+
+    backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
+    probes = find_probes(args.probe, max(backbone.image.image_size), args.limit, args.data_root)
+    role_map = roles_by_pictures(
+        backbone, probes, first_layer=args.first_layer, core=_core(args.core), quantile=args.quantile
+    )
+    _write(role_map, args)
+    if args.report is not None:
+        from dear.roles.report import write_report
+
+        write_report(role_map, args.report)
+        print(f"wrote {args.report}")
+
+
+def _by_phrases(args: argparse.Namespace) -> None:
     from dear.backbone import MINI, load_backbone
     from dear.roles.analyse import analyse, thumbnails
-    from dear.roles.entropy import CORE_3, CORE_5, CORE_7
     from dear.roles.phrases import WORLD, load_phrases
     from dear.runtime import pick_device
 
@@ -85,19 +152,30 @@ def _analyse(args: argparse.Namespace) -> None:
     backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
     checkpoint = args.out.with_name(args.out.name + ".moments.safetensors")
     analysis = analyse(
-        backbone, pictures, phrases, first_layer=args.first_layer, core={3: CORE_3, 5: CORE_5, 7: CORE_7}[args.core],
-        quantile=args.quantile, over_core=args.over_core, sbert=args.sbert, checkpoint=checkpoint,
+        backbone, pictures, phrases, first_layer=args.first_layer, core=_core(args.core),
+        quantile=0.2 if args.quantile is None else args.quantile, over_core=args.over_core, sbert=args.sbert,
+        checkpoint=checkpoint,
     )  # fmt: skip
-    analysis.role_map.save(args.out)
-    _print(args, analysis.role_map)
-    print(f"wrote {args.out}")
-    _draw(analysis.role_map, args.plot)
+    _write(analysis.role_map, args)
     if args.report is not None:
         from dear.roles.report import write_report
 
         write_report(analysis.role_map, args.report, thumbnails(analysis, pictures))
         print(f"wrote {args.report}")
     checkpoint.unlink(missing_ok=True)
+
+
+def _core(count: int) -> tuple[str, ...]:
+    from dear.roles.entropy import CORE_3, CORE_5, CORE_7
+
+    return {3: CORE_3, 5: CORE_5, 7: CORE_7}[count]
+
+
+def _write(role_map: "RoleMap", args: argparse.Namespace) -> None:
+    role_map.save(args.out)
+    _print(args, role_map)
+    print(f"wrote {args.out}")
+    _draw(role_map, args.plot)
 
 
 def _pictures(images: str | None, limit: int | None) -> "PictureList":
@@ -109,15 +187,8 @@ def _pictures(images: str | None, limit: int | None) -> "PictureList":
 
 
 def _show(args: argparse.Namespace) -> None:
-    role_map = _load_map(args.map)
+    role_map = load_map(args.map)
     _print(args, role_map)
-    if args.against is not None:
-        from dear.roles.show import overlap
-
-        print(f"\n{args.map} against {args.against}")
-        found = overlap(role_map, _load_map(args.against))
-        args.show("compared", found.table)
-        print(f"\n{found.summary()}")
     _draw(role_map, args.plot)
     if args.html is not None:
         from dear.roles.report import write_report
@@ -126,29 +197,29 @@ def _show(args: argparse.Namespace) -> None:
         print(f"wrote {args.html}")
 
 
+def _compare(args: argparse.Namespace) -> None:
+    from dear.roles.show import overlap
+
+    first, second = args.maps
+    print(f"{first} against {second}")
+    found = overlap(load_map(first), load_map(second))
+    args.show("compared", found.table)
+    print(f"\n{found.summary()}")
+
+
 def _check(args: argparse.Namespace) -> None:
-    from dear.backbone import load_backbone
-    from dear.files import write_json
-    from dear.roles.causal import causal_check
+    from dear.commands.roles_check import check
 
-    result = causal_check(load_backbone(), _load_map(args.map))
-    with_all = ", ".join(f"{attribute} {value:.1f}" for attribute, value in result.accuracy.items())
-    print(f"zero-shot accuracy (%) on {result.pictures} held-out pictures: {with_all}")
-    print("points lost without the heads whose dominant concept is the row's")
-    print(f"(and without as many random heads of the same layers, mean ± std of {result.draws} draws)\n")
-    args.show("points lost", result.table())
-    print("\n" + result.verdict())
-    if args.out is not None:
-        write_json(args.out, result.to_json())
-        print(f"wrote {args.out}")
-    if args.plot is not None:
-        from dear.roles.plot_causal import plot_causal
-
-        plot_causal(result, args.plot)
-        print(f"wrote {args.plot}")
+    check(args)
 
 
-def _load_map(name: str) -> "RoleMap":
+def _layers(args: argparse.Namespace) -> None:
+    from dear.commands.roles_check import layers
+
+    layers(args)
+
+
+def load_map(name: str) -> "RoleMap":
     from dear.roles.rolemap import RoleMap
 
     is_file = Path(name).is_file() or "." in name or "/" in name
@@ -160,6 +231,10 @@ def _print(args: argparse.Namespace, role_map: "RoleMap") -> None:
 
     args.show("heads", role_table(role_map))
     print(f"\n{role_summary(role_map)}")
+    if note := role_map.origin.get("note"):
+        print(note)
+    for probe in role_map.origin.get("probes", ()):
+        print(f"{', '.join(probe['attributes'])}: {probe['used']} {probe['kind']} of {probe['source']}")
     if images := role_map.origin.get("images"):
         skipped = len(role_map.origin.get("skipped_images", ()))
         print(f"judged by {images.get('used')} images of {images.get('source')}; {skipped} could not be read")

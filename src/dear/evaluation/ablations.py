@@ -55,7 +55,7 @@ def ablations(roles: RoleMap) -> dict[str, Ablation]:
         "projection": Ablation("start of P_attr", _each("projection_start", "copy", "random")),
         "lambda-reg": Ablation("weight of the regulariser", _each("lambda_reg", 0.0, 0.3, 1.0, 3.0)),
     }
-    if all(role.phrases for role in roles.roles.values()):  # a map without phrases cannot be judged again
+    if all(role.entropy is not None for role in roles.roles.values()):  # a map without it cannot be judged again
         found["threshold"] = Ablation(
             "share of heads at either end of entropy", _each("role_quantile", 0.1, 0.2, 0.3, 0.4)
         )
@@ -98,5 +98,5 @@ def choose(names: Sequence[str], known: Mapping[str, Ablation]) -> dict[str, Abl
         if name not in (*NAMES, "all"):
             raise DearError(f"There is no ablation {name!r}: choose from {', '.join(NAMES)}, all.")
         if name != "all" and name not in known:
-            raise DearError(f"The ablation {name!r} needs a role map with phrases: make one with `dear roles`.")
+            raise DearError(f"The ablation {name!r} needs a role map with entropies: make one with `dear roles`.")
     return dict(known) if "all" in names else {name: known[name] for name in names}

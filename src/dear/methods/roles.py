@@ -1,6 +1,8 @@
 """Which role map a method uses: the one that was asked for, changed as an ablation wants it."""
 
+import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ from dear.roles.rolemap import RoleMap
 if TYPE_CHECKING:
     from dear.methods.base import Method
 
+OPENAI_VIT_B_16 = "openai-vit-b-16"
 _CORES = {3: CORE_3, 5: CORE_5, 7: CORE_7}
 
 
@@ -20,7 +23,9 @@ _CORES = {3: CORE_3, 5: CORE_5, 7: CORE_7}
 class RoleSettings(Config):
     """Roles of heads."""
 
-    roles: str = setting("auto", "role map: a file of `dear roles`, or paper, dear-mini; auto: the one that fits")
+    roles: str = setting(
+        "auto", "role map: a file of `dear roles`, or openai-vit-b-16, dear-mini, paper; auto: the one that fits"
+    )
     role_strategy: str = setting(
         "as_found",
         "for ablations: replace the roles by all_mixed, all_generalization, or a shuffle",
@@ -60,14 +65,26 @@ def roles_of(method: "Method") -> RoleMap:
 
 
 def find_roles(name: str, model: str, pretrained: str | None) -> RoleMap:
-    """A map by its file or name; "auto": the one that comes with the package for this backbone."""
+    """A map by its file or name; "auto": the one that comes with the package for this backbone.
+
+    What one must know of a map is said, once.
+    """
     if name != "auto":
-        return RoleMap.load(name) if Path(name).is_file() else RoleMap.preset(name)
-    if model == MINI:
-        return RoleMap.preset(MINI)
-    if model.startswith("ViT-B-16") and pretrained == "openai":
-        return RoleMap.preset("paper")
-    raise DearError(
-        f"There is no ready role map for {model}: make one with `dear roles`, or give --roles paper if it is "
-        "OpenAI's ViT-B/16."
-    )
+        roles = RoleMap.load(name) if Path(name).is_file() else RoleMap.preset(name)
+    elif model == MINI:
+        roles = RoleMap.preset(MINI)
+    elif model.startswith("ViT-B-16") and pretrained == "openai":
+        roles = RoleMap.preset(OPENAI_VIT_B_16)
+    else:
+        raise DearError(
+            f"There is no ready role map for {model}: make one with `dear roles`, or give --roles "
+            f"{OPENAI_VIT_B_16} if it is OpenAI's ViT-B/16."
+        )
+    if note := roles.origin.get("note"):
+        _say_once(note)
+    return roles
+
+
+@cache
+def _say_once(note: str) -> None:
+    print(note, file=sys.stderr)

@@ -133,8 +133,7 @@ class _HeadStatistics:
 
     def __init__(self, reader: HeadReader, pictures: PictureList, weights: str) -> None:
         self.reader, self.pictures = reader, pictures
-        # maps^T = basis @ triangle, so that contribution = codes @ maps = (codes @ triangle^T) @ basis^T
-        self.basis, self.triangle = torch.linalg.qr(reader.maps.cpu().double().mT)  # [.., dim, c], [.., c, head_dim+3]
+        self.basis = reader.span[0]
         heads, width = reader.tower.heads, self.basis.shape[-1]
         self.moments = HeadMoments(reader.layers, heads, width)
         count = min(_SAMPLE, len(pictures))
@@ -166,8 +165,7 @@ class _HeadStatistics:
 
     def add(self, indices: Sequence[int], pixels: Tensor) -> None:
         """One batch: the pictures at these places of the list, [len(indices), 3, height, width]."""
-        codes = self.reader.codes(pixels).cpu().double()
-        coordinates = torch.einsum("nlhc,lhkc->nlhk", codes, self.triangle)
+        coordinates = self.reader.coordinates(pixels)
         self.moments.update(coordinates)
         for row, index in enumerate(indices):
             if index in self.sampled:

@@ -6,6 +6,7 @@ feature's length. What a term cannot claim for itself (the mean and the bias of 
 """
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -70,6 +71,20 @@ class HeadReader:
         """What these (layer, head) write together, from codes [images, layers, heads, head_dim + 3]: [images, dim]."""
         layers, numbers = [layer - self.first_layer for layer, _ in heads], [head for _, head in heads]
         return codes[:, layers, numbers].flatten(1) @ self.maps[layers, numbers].flatten(0, 1)
+
+    @cached_property
+    def span(self) -> tuple[Tensor, Tensor]:
+        """The span of a head's map, in float64 on the CPU: contributions = coordinates @ basis^T.
+
+        basis [layers, heads, dim, width] has orthonormal columns; codes @ triangle^T are the coordinates. They tell
+        as much as contributions, with the same lengths and angles, in head_dim + 3 numbers.
+        """
+        basis, triangle = torch.linalg.qr(self.maps.cpu().double().mT)
+        return basis, triangle
+
+    def coordinates(self, pixels: Tensor) -> Tensor:
+        """Normalised pixels -> coordinates in the span of each head, [images, layers, heads, width], float64."""
+        return torch.einsum("nlhc,lhkc->nlhk", self.codes(pixels).cpu().double(), self.span[1])
 
 
 def head_contributions(backbone: Backbone, pixels: Tensor, first_layer: int | None = None) -> Tensor:

@@ -91,6 +91,18 @@ def judge_heads(
         head: concept_entropy([p for p, c in zip(row, concepts, strict=True) if c in core or not over_core])
         for head, row in shares.items()
     }
+    dominant = {head: dominant_concept(found) for head, found in labels.items()}
+    roles = quantile_roles(entropies, dominant, core, quantile)
+    return {
+        head: HeadRole(roles[head], dominant[head], entropies[head], shares[head], tuple(phrases[head]))
+        for head in phrases
+    }
+
+
+def quantile_roles(
+    entropies: Mapping[Head, float], dominant: Mapping[Head, str | None], core: Sequence[str], quantile: float
+) -> dict[Head, str]:
+    """The bottom `quantile` of entropy is specialised, the top generalization, what is between is mixed."""
     low, high = entropy_thresholds(list(entropies.values()), quantile)
 
     def role_of(entropy: float, concept: str | None) -> str:
@@ -98,28 +110,20 @@ def judge_heads(
             return CORE_ATTRIBUTE if concept in core else OTHER_SPECIALIZED
         return GENERALIZATION if entropy >= high and entropy > low else MIXED
 
-    return {
-        head: HeadRole(
-            role_of(entropies[head], dominant_concept(labels[head])),
-            dominant_concept(labels[head]),
-            entropies[head],
-            shares[head],
-            tuple(phrases[head]),
-        )
-        for head in phrases
-    }
+    return {head: role_of(entropy, dominant[head]) for head, entropy in entropies.items()}
 
 
 def rejudge(role_map: RoleMap, quantile: float) -> RoleMap:
-    """The same heads and phrases with another share of heads at either end of the entropy."""
-    if bare := [head for head, role in role_map.roles.items() if not role.phrases]:
+    """The same heads and evidence, judged by another share of heads at either end of the entropy."""
+    entropies = {head: role.entropy for head, role in role_map.roles.items() if role.entropy is not None}
+    if bare := [head for head in role_map.roles if head not in entropies]:
         raise DearError(
-            f"Head {bare[0][1]} of layer {bare[0][0]} has no phrases in this role map, so another quantile cannot be "
+            f"Head {bare[0][1]} of layer {bare[0][0]} has no entropy in this role map, so another quantile cannot be "
             "tried: make a map with `dear roles`."
         )
-    phrases = {head: role.phrases for head, role in role_map.roles.items()}
-    over_core = role_map.origin.get("entropy_over") == "core"
-    judged = judge_heads(phrases, role_map.concepts, role_map.core, quantile, over_core)
+    dominant = {head: role.concept for head, role in role_map.roles.items()}
+    given = quantile_roles(entropies, dominant, role_map.core, quantile)
+    judged = {head: replace(role, role=given[head]) for head, role in role_map.roles.items()}
     return replace(role_map, roles=judged, origin={**role_map.origin, "quantile": quantile})
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from dear.data.folder import image_files
 from dear.data.world.vocabulary import VALUES, Scene, Traits, is_held_out
 from dear.errors import DearError
 from dear.progress import Progress
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,15 @@ class PictureList:
         return hashlib.sha256("\n".join(self.names).encode("utf-8", "surrogatepass")).hexdigest()
 
     def spread(self, count: int | None) -> "PictureList":
-        """At most `count` of them, evenly over the list: a folder is sorted, and its beginning is one class."""
-        if count is None or count >= len(self):
-            return self
-        kept = [i * len(self) // count for i in range(count)]
-        return PictureList(self.source, [self.pictures[i] for i in kept], [self.names[i] for i in kept])
+        """At most `count` of them."""
+        return PictureList(self.source, spread(self.pictures, count), spread(self.names, count))
+
+
+def spread(items: Sequence[T], count: int | None) -> Sequence[T]:
+    """At most `count` of them, evenly over the list: folders and lists are sorted, and their beginning is one class."""
+    if count is None or count >= len(items):
+        return items
+    return [items[i * len(items) // count] for i in range(count)]
 
 
 def folder_pictures(folder: str | Path) -> PictureList:
@@ -64,14 +70,14 @@ def _size(path: Path) -> int:
         return 0
 
 
-def world_pictures(count: int) -> PictureList:
-    """Pictures of Attribute World, always the same; none shows a combination that the causal test will show."""
+def world_pictures(count: int, size: int = 64, held_out: bool = False) -> PictureList:
+    """Pictures of Attribute World, always the same; held-out ones show combinations that the others never do."""
     rng = Random("roles")
     scenes: list[Scene] = []
     while len(scenes) < count:
         traits = Traits(**{attribute: rng.choice(values) for attribute, values in VALUES.items()})
-        if not is_held_out(traits):
-            scenes.append(Scene(traits, rng.getrandbits(40)))
+        if is_held_out(traits) == held_out:
+            scenes.append(Scene(traits, rng.getrandbits(40), size=size))
     return PictureList("Attribute World", scenes, [f"{' '.join(s.traits)} {s.seed}" for s in scenes])
 
 

@@ -56,7 +56,9 @@ def draw_role_map(role_map: RoleMap) -> Figure:
     key = "     ".join(f"{ROLE_MARKS[role]} {ROLE_NAMES[role]}" for role in ROLES)
     write(key, (0, 0), -46, fontsize=10)
     if any(found.entropy is not None for found in role_map.roles.values()):
-        write("strong colour: low Concept Entropy (the number, in nats); pale: high", (0, 0), -62, fontsize=9)
+        measured = any(found.shares for found in role_map.roles.values())
+        number = "the number: its share of the head's variance" if measured else "the number, in nats"
+        write(f"strong colour: low Concept Entropy; pale: high ({number})", (0, 0), -62, fontsize=9)
     return figure
 
 
@@ -72,5 +74,8 @@ def _draw_cell(axes: Axes, x: int, y: int, found: HeadRole, color: str, role_map
     ink = "white" if luminance < 0.58 else _INK
     axes.text(x, y - 0.16, found.concept or "–", ha="center", va="center", fontsize=9, color=ink)
     axes.text(x - 0.37, y + 0.22, ROLE_MARKS[found.role], ha="left", va="center", fontsize=9, color=ink)
-    if found.entropy is not None:
+    if found.shares and found.concept is not None:
+        share = f"{100 * found.shares[role_map.concepts.index(found.concept)]:.0f}%"
+        axes.text(x + 0.39, y + 0.22, share, ha="right", va="center", fontsize=7, color=ink)
+    elif found.entropy is not None:
         axes.text(x + 0.39, y + 0.22, f"{found.entropy:.2f}", ha="right", va="center", fontsize=7, color=ink)

@@ -35,6 +35,8 @@ def _page_data(role_map: RoleMap, images: Mapping[Head, Thumbnails]) -> dict[str
             "strength": round(color_strength(found, role_map), 3),
             "entropy": found.entropy,
             "distribution": found.distribution,
+            "shares": found.shares,
+            "sure": found.sure,
             "phrases": [[phrase.text, phrase.variance, phrase.concept] for phrase in found.phrases],
             "images": [[_data_url(image) for image in side] for side in images.get((layer, head), ())],
         }
@@ -48,9 +50,15 @@ def _page_data(role_map: RoleMap, images: Mapping[Head, Thumbnails]) -> dict[str
         "headCount": role_map.heads,
         "concepts": [[concept, colors[concept]] for concept in role_map.concepts],
         "core": role_map.core,
+        "meanShares": _mean_shares(role_map),
         "roles": {role: {"name": ROLE_NAMES[role], "mark": ROLE_MARKS[role]} for role in ROLES},
         "heads": heads,
     }
+
+
+def _mean_shares(role_map: RoleMap) -> list[float] | None:
+    rows = [found.shares for found in role_map.roles.values() if found.shares is not None]
+    return [sum(column) / len(rows) for column in zip(*rows, strict=True)] if rows else None
 
 
 def _data_url(image: Image.Image) -> str:

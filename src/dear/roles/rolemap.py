@@ -41,7 +41,9 @@ class Phrase:
 class HeadRole:
     """What one head does, and why we think so (a role taken from a paper comes without the why).
 
-    `concept` is the dominant one; `distribution` is the share of phrases in each of the map's concepts.
+    `concept` is the dominant one; `distribution` is P_h(k) over the map's concepts: by phrases the share of phrases, by
+    pictures the lifts scaled to sum to 1. By pictures only: `shares`, how much of the head's variance goes with each
+    concept, and `sure`, in what share of resamples the dominant concept stayed the same.
     """
 
     role: str
@@ -49,6 +51,8 @@ class HeadRole:
     entropy: float | None = None
     distribution: tuple[float, ...] | None = None
     phrases: tuple[Phrase, ...] = ()
+    shares: tuple[float, ...] | None = None
+    sure: float | None = None
 
 
 @dataclass(frozen=True)
@@ -130,9 +134,12 @@ class RoleMap:
     def check_backbone(self, identity: Mapping[str, str | None], layers: int, heads: int) -> None:
         """Refuses another backbone than the map's; what either side leaves unsaid is not compared.
 
-        Names and tags say where weights came from, not what they are: activation and weights decide.
+        Names and tags say where weights came from, not what they are: activation and weights decide. A map that is true
+        of weights in several precisions names none; then the tag decides, where the backbone has one.
         """
-        for key in ("activation", "weights"):
+        tag = identity.get("pretrained")
+        named = self.backbone.get("weights") is None and tag is not None and not Path(tag).suffix
+        for key in ("activation", "weights", *(["pretrained"] if named else [])):
             expected, found = self.backbone.get(key), identity.get(key)
             if None not in (expected, found) and expected != found:
                 raise DearError(
@@ -185,8 +192,9 @@ class RoleMap:
             if head.role == OTHER_SPECIALIZED:
                 other = head.concept is not None and head.concept not in self.core
                 demand(other, f"{who} is specialised in something else, but has the concept {head.concept}")
-            sized = head.distribution is None or len(head.distribution) == len(self.concepts)
-            demand(sized, f"{who} has a distribution over another number of concepts")
+            for row in (head.distribution, head.shares):
+                sized = row is None or len(row) == len(self.concepts)
+                demand(sized, f"{who} has a distribution over another number of concepts")
 
     # --- files -------------------------------------------------------------------------------------------
 
@@ -197,8 +205,11 @@ class RoleMap:
             entry: dict[str, Any] = {"role": head.role, "concept": head.concept}
             if head.entropy is not None:
                 entry["entropy"] = head.entropy
-            if head.distribution is not None:
-                entry["distribution"] = dict(zip(self.concepts, head.distribution, strict=True))
+            if head.sure is not None:
+                entry["sure"] = head.sure
+            for name, row in (("distribution", head.distribution), ("shares", head.shares)):
+                if row is not None:
+                    entry[name] = dict(zip(self.concepts, row, strict=True))
             if head.phrases:
                 entry["phrases"] = [asdict(phrase) for phrase in head.phrases]
             roles[str(layer)][str(number)] = entry
@@ -259,6 +270,8 @@ class _HeadFile(_RoleFile, total=False):
     concept: str | None
     entropy: Finite | None
     distribution: dict[str, Finite] | None
+    shares: dict[str, Finite] | None
+    sure: Finite | None
     phrases: list[_PhraseFile]
 
 
@@ -271,8 +284,17 @@ class _Needed(TypedDict):
     roles: dict[str, dict[str, _HeadFile]]
 
 
+class _ProbeFile(TypedDict):
+    attributes: list[str]
+    source: str
+    kind: str
+    used: int
+
+
 class _Origin(TypedDict, total=False):
     images: dict[str, Any]
+    probes: list[_ProbeFile]
+    note: str
     skipped_images: list[str]
     quantile: Finite | None
 
@@ -282,15 +304,24 @@ class _MapFile(_Needed, total=False):
 
 
 def _head_from_json(entry: Mapping[str, Any], concepts: Sequence[str]) -> HeadRole:
-    shares, entropy = entry.get("distribution"), entry.get("entropy")
-    if shares is not None and (foreign := [concept for concept in shares if concept not in concepts]):
-        raise DearError(f"Not a valid role map: the concept {_listed(foreign)} is not among its concepts.")
+    def row(name: str) -> tuple[float, ...] | None:
+        if (values := entry.get(name)) is None:
+            return None
+        if foreign := [concept for concept in values if concept not in concepts]:
+            raise DearError(f"Not a valid role map: the concept {_listed(foreign)} is not among its concepts.")
+        return tuple(float(values.get(concept, 0)) for concept in concepts)
+
+    def number(name: str) -> float | None:
+        return None if entry.get(name) is None else float(entry[name])
+
     return HeadRole(
         role=entry["role"],
         concept=entry.get("concept"),
-        entropy=None if entropy is None else float(entropy),
-        distribution=None if shares is None else tuple(float(shares.get(concept, 0)) for concept in concepts),
+        entropy=number("entropy"),
+        distribution=row("distribution"),
         phrases=tuple(Phrase(p["text"], float(p["variance"]), p["concept"]) for p in entry.get("phrases", ())),
+        shares=row("shares"),
+        sure=number("sure"),
     )
 
 

@@ -47,12 +47,21 @@ def color_strength(found: HeadRole, role_map: RoleMap) -> float:
 
 
 def role_table(role_map: RoleMap, phrases: int = 3) -> Table:
-    """One row a head: layer, head, role, concept, entropy in nats, and its best `phrases`."""
-    table = Table(["layer", "head", "role", "concept", "entropy", "top phrases"])
+    """One row a head: layer, head, role, concept, entropy in nats, and the evidence.
+
+    That is, by pictures, the share of its variance (%) that goes with each concept, and in how many resamples (%) the
+    concept stayed the same; by phrases its best `phrases`.
+    """
+    measured = any(found.shares for found in role_map.roles.values())
+    evidence = ["sure", *role_map.concepts] if measured else ["top phrases"]
+    table = Table(["layer", "head", "role", "concept", "entropy", *evidence])
     for (layer, head), found in sorted(role_map.roles.items()):
         entropy = None if found.entropy is None else f"{found.entropy:.2f}"
-        top = "; ".join(phrase.text for phrase in found.phrases[:phrases]) or None
-        table.add(layer, head, ROLE_NAMES[found.role], found.concept, entropy, top)
+        top: list[object] = ["; ".join(phrase.text for phrase in found.phrases[:phrases]) or None]
+        if measured:
+            shares = found.shares or [None] * len(role_map.concepts)
+            top = [None if value is None else f"{100 * value:.0f}%" for value in (found.sure, *shares)]
+        table.add(layer, head, ROLE_NAMES[found.role], found.concept, entropy, *top)
     return table
 
 

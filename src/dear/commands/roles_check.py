@@ -1,0 +1,88 @@
+"""dear roles check and layers: is a role map true of its backbone, and from which layer on do heads matter?"""
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dear.backbone import Backbone
+    from dear.roles.rolemap import RoleMap
+
+
+def check(args: argparse.Namespace) -> None:
+    from dear.backbone import MINI, load_backbone
+    from dear.commands.roles import load_map
+    from dear.files import write_json
+    from dear.roles.check import DRAWS, NEAREST, check_by_search
+    from dear.roles.probes import find_probes
+    from dear.runtime import pick_device
+
+    role_map = load_map(args.map)
+    backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
+    probes = find_probes(args.probe, max(backbone.image.image_size), args.limit, args.data_root, held_out=True)
+    result = check_by_search(backbone, role_map, probes)
+    for attribute, source in result.sources.items():
+        print(f"{attribute}: {result.pictures[attribute]} pictures of {source} that made no role map")
+    print(f"the {NEAREST} nearest by what an attribute's heads write")
+    print(f"(and by as many random heads of the same layers, mean ± std of {DRAWS} draws)\n")
+    args.show("found", result.table())
+    print("\n" + result.verdict())
+    numbers = {"search": result.to_json()}
+    if args.plot is not None:
+        from dear.roles.plot_check import plot_search
+
+        plot_search(result, args.plot)
+        print(f"wrote {args.plot}")
+    if args.model == MINI:
+        numbers["causal"] = _take_away(args, backbone, role_map)
+    if args.out is not None:
+        write_json(args.out, numbers)
+        print(f"wrote {args.out}")
+
+
+def _take_away(args: argparse.Namespace, backbone: "Backbone", role_map: "RoleMap") -> dict[str, object]:
+    """Zero-shot accuracy without the heads of each concept; only dear-mini knows the words of Attribute World."""
+    from dear.roles.causal import causal_check
+
+    result = causal_check(backbone, role_map)
+    with_all = ", ".join(f"{attribute} {value:.1f}" for attribute, value in result.accuracy.items())
+    print(f"\nzero-shot accuracy (%) on {result.pictures} held-out pictures: {with_all}")
+    print("points lost without the heads whose dominant concept is the row's")
+    print(f"(and without as many random heads of the same layers, mean ± std of {result.draws} draws)\n")
+    args.show("points lost", result.table())
+    print("\n" + result.verdict())
+    if args.plot is not None:
+        from dear.roles.plot_check import plot_causal
+
+        path = args.plot.with_name(f"{args.plot.stem}-causal{args.plot.suffix}")
+        plot_causal(result, path)
+        print(f"wrote {path}")
+    return result.to_json()
+
+
+def layers(args: argparse.Namespace) -> None:
+    from dataclasses import replace
+
+    from dear.backbone import load_backbone
+    from dear.data.resolve import resolve_dataset
+    from dear.files import write_json
+    from dear.roles.layers import layer_losses
+    from dear.roles.pictures import spread, world_pictures
+    from dear.runtime import pick_device
+
+    dataset = None if args.data is None else resolve_dataset(args.data, root=args.data_root)
+    if dataset is not None:
+        dataset = replace(dataset, test=tuple(spread(dataset.test, args.limit)))
+    backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
+    drawn = world_pictures(args.limit or 500, max(backbone.image.image_size)).pictures if dataset is None else []
+    losses = layer_losses(backbone, drawn, dataset)
+    print(f"{losses.measure} over {losses.pictures} images, in %: {losses.whole:.1f} with all heads\n")
+    args.show("layers", losses.table())
+    print("\n" + losses.verdict())
+    if args.out is not None:
+        write_json(args.out, losses.to_json())
+        print(f"wrote {args.out}")
+    if args.plot is not None:
+        from dear.roles.plot_check import plot_layers
+
+        plot_layers(losses, args.plot)
+        print(f"wrote {args.plot}")

@@ -1,0 +1,126 @@
+"""Roles by pictures: how much of what each head writes goes with color, shape, texture, object and location.
+
+No text, no phrases, no clustering: one pass over a few hundred pictures. A head's share of an attribute is omega
+squared (`shares`). Attributes differ in how much they move any head, so shares are compared with the mean over heads.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dear.backbone import Backbone
+from dear.errors import DearError
+from dear.roles.contributions import HeadReader
+from dear.roles.entropy import CORE_5
+from dear.roles.pictures import picture_batches
+from dear.roles.probes import COLOR, Probe
+from dear.roles.shares import GROUPS, Moments, label_numbers, mean_colors
+
+_BATCH = 32
+_GREY = 0.01  # mean distance of the largest and the smallest channel, from 0 to 1
+RESAMPLES = 100
+
+
+@dataclass
+class Measured:
+    """Moments of each attribute, and the pictures that could not be read."""
+
+    layers: tuple[int, ...]
+    moments: dict[str, Moments] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+    colored: list[int] = field(default_factory=list)  # of each probe, the pictures whose pixels tell color
+
+    def shares(self, groups: Sequence[int] = range(GROUPS)) -> Tensor:
+        """Omega squared, [attributes, layers, heads], in some groups of the pictures."""
+        return torch.stack([moments.share(groups) for moments in self.moments.values()])
+
+
+def measure(backbone: Backbone, probes: Sequence[Probe], first_layer: int | None = None) -> Measured:
+    """One pass over all probes; attributes in the order of the core, then others."""
+    reader = HeadReader(backbone, first_layer)
+    sizes = len(reader.layers), reader.tower.heads, reader.span[1].shape[-2]
+    found = Measured(reader.layers)
+    # color is asked for within a label, so that a head that tells flowers from planes does not pass for a color head
+    strata = [max(_labels(probe)) + 1 if probe.by_pixels else 0 for probe in probes]
+    if any(strata):
+        found.moments[COLOR] = Moments.empty(sum(strata) + 2, sum(strata), *sizes)
+    found.colored = [0] * len(probes)
+    for number, probe in enumerate(probes):
+        for attribute, labels in probe.labels.items():
+            found.moments[attribute] = Moments.empty(max(labels) + 2, 1, *sizes)
+        for batch in picture_batches(probe.pictures.pictures, backbone.preprocess, _BATCH):
+            for index, reason in batch.bad:
+                found.skipped.append(probe.pictures.names[index])
+                print(f"skipped one: {reason}")
+            if not batch.indices:
+                continue
+            x, places = reader.coordinates(batch.pixels.to(backbone.device)), torch.tensor(batch.indices)
+            for attribute, labels in probe.labels.items():
+                z = label_numbers(torch.tensor(labels)[places], max(labels) + 1)
+                found.moments[attribute].add(z, x, places % GROUPS)
+            if probe.by_pixels:
+                rgb = to_rgb(backbone, batch.pixels)
+                colored = has_color(rgb)
+                stratum = torch.tensor(_labels(probe))[places] + sum(strata[:number])
+                z = torch.cat([F.one_hot(stratum, sum(strata)), mean_colors(rgb)[:, 1:]], 1)
+                found.colored[number] += int(colored.sum())
+                found.moments[COLOR].add(z[colored], x[colored], (places % GROUPS)[colored])
+    order = [*CORE_5, *(attribute for attribute in found.moments if attribute not in CORE_5)]
+    found.moments = {attribute: found.moments[attribute] for attribute in order if attribute in found.moments}
+    for attribute, moments in found.moments.items():
+        if moments.count < 2 * GROUPS:
+            raise DearError(
+                f"Only {moments.count} pictures tell about {attribute}, and {2 * GROUPS} are needed: "
+                f"give more with --probe {attribute}=DATA."
+            )
+    return found
+
+
+def _labels(probe: Probe) -> Sequence[int]:
+    """What is given of its pictures when color is told by pixels: their label, if they have one."""
+    return next(iter(probe.labels.values()), [0] * len(probe.pictures))
+
+
+def to_rgb(backbone: Backbone, pixels: Tensor) -> Tensor:
+    """Normalised pixels [pictures, 3, height, width] -> from 0 to 1."""
+    mean, std = (torch.tensor(values)[:, None, None] for values in (backbone.mean, backbone.std))
+    return pixels.cpu() * std + mean
+
+
+def has_color(rgb: Tensor) -> Tensor:
+    """Which pictures, from 0 to 1, are not grey and can tell color: [pictures, 3, height, width] -> [pictures]."""
+    return (rgb.amax(1) - rgb.amin(1)).mean((1, 2)) > _GREY
+
+
+def lifts(shares: Tensor) -> Tensor:
+    """Shares [attributes, layers, heads] over their mean over heads; zero where no head has any."""
+    mean = shares.mean((1, 2), keepdim=True)
+    return torch.where(mean > 0, shares / mean, torch.zeros_like(shares))
+
+
+def dominant(shares: Tensor) -> Tensor:
+    """The attribute in which a head ranks highest among all heads, [attributes, layers, heads] -> [layers, heads].
+
+    Ranks, not lifts: objects move every head of CLIP and color few, so that the lifts of color are large in many heads
+    and those of objects in none. Of equal ranks the one with the larger lift counts.
+    """
+    rows = shares.flatten(1)
+    below = (rows[:, None, :] < rows[:, :, None]).sum(-1).view_as(shares)  # heads that have less
+    lift = lifts(shares)
+    return (below + lift / (1 + lift)).argmax(0)
+
+
+def sureness(measured: Measured, resamples: int = RESAMPLES) -> Tensor:
+    """In what share of resamples each head is about the same attribute as in all pictures, [layers, heads].
+
+    A resample is a random half of the pictures, without putting back: it varies as much as a bootstrap's, and no
+    picture is in it twice, which would look like agreement within a label.
+    """
+    whole = dominant(measured.shares())
+    rng = Random("roles")
+    halves = [sorted(rng.sample(range(GROUPS), GROUPS // 2)) for _ in range(resamples)]
+    return torch.stack([dominant(measured.shares(half)) == whole for half in halves]).double().mean(0)
