@@ -1,27 +1,33 @@
-"""Searching photos by attribute: what each attribute finds for a few queries, and how much it differs from the others.
+"""Searching photos by attribute: what each attribute finds, and how much it differs from the others.
 
-    python benchmarks/retrieval.py GALLERY QUERY [QUERY ...] --title WORDS --out retrieval.json --sheets sheets
+    python benchmarks/retrieval.py GALLERY --query IMAGE IMAGE --title WORDS --out retrieval.json --sheets sheets
+    python benchmarks/retrieval.py SHAPES TEXTURES OBJECTS FLOWERS SCENES --title WORDS --out retrieval.json
 
-GALLERY is a folder of `dear index --label-from-folder`, each QUERY an image in it. Photos have no known attributes, so
-this is measured over all images as queries, each with its ten nearest others: how many have the query's label, how far
-their mean color is from the query's (distance in CIELAB), and how many are also among the ten nearest by the class
-feature, and by another attribute. `dear report` shows the JSON as tables; the sheets, one a query, a row an attribute,
-are for the eye and stay where they are made, because photos have owners.
+Each GALLERY is a folder of `dear index --label-from-folder`. Photos have no known attributes, so this is measured over
+all images as queries, each with its ten nearest others. In one gallery: how many have the query's label, how far their
+mean color is from the query's (distance in CIELAB), and how many are also among the ten nearest by the class feature,
+and by another attribute. In several, each labelled by another attribute: how many have the query's label, and how far
+their color is in a*, b*. `dear report` shows the JSON as tables; the sheets, one a query, a row an attribute, are for
+the eye and stay where they are made, because photos have owners.
 """
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageCms, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageCms
 
 from dear.files import write_json
-from dear.gallery import Gallery
-from dear.gallery.quality import nearest_others
+from dear.gallery import Gallery, Hit
+from dear.gallery.codes import unit
+from dear.gallery.quality import nearest_others, nearest_rows
+from dear.gallery.sheet import attribute_sheet
+from dear.tables import Table
 
-NEAREST, SHOWN, CELL, GAP = 10, 5, 150, 10
+NEAREST, SHOWN = 10, 5
+_COLOR = "a*b* distance"
+Row = dict[str, Any]
 
 
 def mean_colors(pictures: list[Image.Image]) -> np.ndarray:
@@ -39,7 +45,7 @@ def mean_colors(pictures: list[Image.Image]) -> np.ndarray:
     return np.array(means)
 
 
-def measure(nearest: dict[str, np.ndarray], labels: list[str], colors: np.ndarray) -> list[dict[str, Any]]:
+def measure(nearest: dict[str, np.ndarray], labels: list[str], colors: np.ndarray) -> list[Row]:
     """A row for each component, and one for chance."""
     names, rows = np.array(labels), []
     count = len(labels)
@@ -68,45 +74,65 @@ def _shared(one: np.ndarray, other: np.ndarray) -> float:
     return 100 * float(np.mean([len(set(a) & set(b)) for a, b in zip(one, other, strict=True)])) / NEAREST
 
 
-def sheet(query: Image.Image, rows: dict[str, list[Image.Image]]) -> Image.Image:
-    """The query in front of each row of what one component finds."""
-    font = ImageFont.load_default(16)
-    width = (SHOWN + 1) * (CELL + GAP) + 110
-    page = Image.new("RGB", (width, len(rows) * (CELL + GAP) + GAP), "white")
-    draw = ImageDraw.Draw(page)
-    for number, (component, pictures) in enumerate(rows.items()):
-        y = GAP + number * (CELL + GAP)
-        draw.text((GAP, y + CELL / 2), component, "black", font, anchor="lm")
-        for column, picture in enumerate([query, *pictures]):
-            page.paste(ImageOps.fit(picture.convert("RGB"), (CELL, CELL)), (90 + column * (CELL + GAP), y))
-    return page
+def across(galleries: list[Gallery]) -> list[Row]:
+    """A row for each component: the share of the ten nearest with the query's label in each set, and a*b*."""
+    rows: dict[str, dict[str, Any]] = {}
+    for gallery in galleries:
+        table = gallery.rows(["path", "label"])
+        labels = np.array(table["label"].to_pylist())
+        colors = mean_colors([gallery.image(path) for path in table["path"].to_pylist()])[:, 1:]
+        plain, count = gallery.vectors("cls"), len(labels)
+        nearest = {"cls": nearest_rows(plain, NEAREST)}
+        nearest["cls, centred"] = nearest_rows(unit(plain - plain.mean(0)), NEAREST)  # as the attributes are
+        nearest |= nearest_others(gallery, NEAREST)
+        nearest["chance"] = np.array([np.delete(np.arange(count), i) for i in range(count)])  # all others
+        for component, found in nearest.items():
+            row = rows.setdefault(component, {"searched by": component, _COLOR: []})
+            row[f"{gallery.folder.name}, same label (%)"] = 100 * float((labels[found] == labels[:, None]).mean())
+            if np.abs(colors).mean() > 1:  # grey photos have no color to tell
+                row[_COLOR].append((float(np.linalg.norm(colors[found] - colors[:, None], axis=-1).mean()), count))
+    for row in rows.values():
+        distances = row.pop(_COLOR)
+        row[_COLOR] = sum(mean * count for mean, count in distances) / max(1, sum(count for _, count in distances))
+    return list(rows.values())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("gallery", metavar="GALLERY")
-    parser.add_argument("queries", nargs="+", metavar="QUERY", help="images of the gallery")
-    parser.add_argument("--title", required=True, metavar="WORDS", help="which adapter this is, for the report")
+    parser.add_argument("galleries", nargs="+", metavar="GALLERY")
+    parser.add_argument("--query", nargs="+", default=[], help="images of the gallery to look at")
+    parser.add_argument("--title", required=True, metavar="WORDS", help="what they were made with, for the report")
     parser.add_argument("--out", type=Path, required=True, metavar="JSON")
     parser.add_argument("--sheets", type=Path, metavar="FOLDER", help="where to draw the pictures")
     args = parser.parse_args()
-    gallery = Gallery.open(args.gallery)
+    galleries = [Gallery.open(folder) for folder in args.galleries]
+    labels = [label for gallery in galleries for label in gallery.rows(["label"])["label"].to_pylist()]
+    about = {"title": args.title, "images": len(labels), "labels": len(set(labels))}
+    rows, examples = alone(galleries[0], args.query, args.sheets) if len(galleries) == 1 else (across(galleries), [])
+    write_json(args.out, {**about, "measured": rows, "examples": examples})
+    table = Table(list(rows[0]))
+    for row in rows:
+        table.add(*row.values())
+    print(table.text())
+
+
+def alone(gallery: Gallery, queries: list[str], sheets: Path | None) -> tuple[list[Row], list[Row]]:
+    """What was measured in one gallery, and the labels of what a few queries find."""
     table = gallery.rows(["path", "label"])
     paths, labels = table["path"].to_pylist(), table["label"].to_pylist()
     nearest = nearest_others(gallery, NEAREST)
     rows = measure(nearest, labels, mean_colors([gallery.image(path) for path in paths]))
     examples = []
-    for path in args.queries:
+    for path in queries:
         row = paths.index(str(Path(path).absolute()))
         found = {c: [labels[i] for i in near[row, :SHOWN]] for c, near in nearest.items()}
         examples.append({"query": labels[row], "file": Path(path).name, "nearest": found})
-        if args.sheets:
-            pictures = {c: [gallery.image(paths[i]) for i in near[row, :SHOWN]] for c, near in nearest.items()}
-            args.sheets.mkdir(parents=True, exist_ok=True)
-            sheet(gallery.image(paths[row]), pictures).save(args.sheets / f"{labels[row]}-{Path(path).stem}.png")
-    about = {"title": args.title, "images": len(paths), "labels": len(set(labels))}
-    write_json(args.out, {**about, "measured": rows, "examples": examples})
-    print(json.dumps(rows, indent=1))
+        if sheets:
+            hits = {c: [Hit(paths[i], labels[i], 0.0, {}) for i in near[row, :SHOWN]] for c, near in nearest.items()}
+            sheets.mkdir(parents=True, exist_ok=True)
+            drawn = attribute_sheet(gallery.image(paths[row]), hits, gallery)
+            drawn.save(sheets / f"{labels[row]}-{Path(path).stem}.png")
+    return rows, examples
 
 
 if __name__ == "__main__":

@@ -39,10 +39,11 @@ def attribute_precision(gallery: "Gallery", k: int = 10) -> dict[str, dict[str, 
 
 def nearest_others(gallery: "Gallery", k: int) -> dict[str, np.ndarray]:
     """Component -> the k nearest others of each picture, nearest first, [pictures, k], in the order of `paths`."""
-    nearest = {}
-    for component in gallery.components:
-        vectors = gallery.vectors(component)
-        cosines = vectors @ vectors.T
-        np.fill_diagonal(cosines, -np.inf)
-        nearest[component] = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
-    return nearest
+    return {component: nearest_rows(gallery.vectors(component), k) for component in gallery.components}
+
+
+def nearest_rows(vectors: np.ndarray, k: int) -> np.ndarray:
+    """Unit vectors [n, dim] -> the k nearest others of each, nearest first, [n, k]."""
+    cosines = vectors @ vectors.T
+    np.fill_diagonal(cosines, -np.inf)
+    return np.argsort(-cosines, axis=1, kind="stable")[:, :k]
