@@ -9,6 +9,7 @@ from typing import Any
 from dear.adapter import CONFIG, WEIGHTS, read_config, write_config
 from dear.errors import DearError
 from dear.files import read_json, write_json
+from dear.reading import Finite, check_shape, damaged
 
 PREFIX = "hf-hub:"
 ROLES, CARD, PICTURE = "roles.json", "README.md", "fusion.png"
@@ -71,8 +72,10 @@ def write_folder(run: Path, name: str, folder: Path) -> list[str]:
         write_json(folder / ROLES, roles)
     settings = without_paths(read_json(run / "config.json")) if (run / "config.json").is_file() else {}
     result = read_json(run / "test.json") if (run / "test.json").is_file() else {}
-    has_picture = draw_fusion(run, config, folder / PICTURE)
-    card = model_card(name, config, settings, result, PICTURE if has_picture else None)
+    with damaged(f"The run {run}", "train it again"):
+        check_shape(result, dict[str, Finite], f"The test result of {run}", "train it again")
+        has_picture = draw_fusion(run, config, folder / PICTURE)
+        card = model_card(name, config, settings, result, PICTURE if has_picture else None)
     (folder / CARD).write_text(card, encoding="utf-8")
     files = sorted(file.name for file in folder.iterdir())
     _refuse_traces(folder, run)

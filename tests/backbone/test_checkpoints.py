@@ -117,6 +117,11 @@ def change(folder, **values) -> None:
         ({"vision_config__num_channels": 1}, "1 channels"),
         ({"vision_config__num_hidden_layers": 5}, "do not fit its config.json"),
         ({"projection_dim": 7}, "do not fit its config.json"),
+        ({"projection_dim": "many"}, "is damaged .projection_dim: expected int"),
+        ({"vision_config": [1]}, "is damaged .vision_config"),
+        ({"vision_config__hidden_size": 10**8}, "do not fit its config.json"),
+        ({"text_config__num_hidden_layers": 10**8}, "do not fit its config.json"),
+        ({"vision_config__num_attention_heads": 5}, "do not fit its config.json"),
     ],
 )
 def test_what_is_no_clip_of_this_kind_is_refused(saved, values: dict, sentence: str) -> None:

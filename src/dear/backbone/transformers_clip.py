@@ -1,7 +1,7 @@
 """CLIP as transformers stores it (config.json and model.safetensors), on OpenCLIP's modules. Needs no transformers."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from safetensors import SafetensorError
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dear.errors import DearError
 from dear.files import read_json
+from dear.reading import Finite, Positive, check_shape
 
 PREFIX = "transformers:"
 _CONFIG, _WEIGHTS, _PICTURES = "config.json", "model.safetensors", "preprocessor_config.json"
@@ -26,6 +27,34 @@ _VISION = {
     "image_size": 224, "patch_size": 32, "num_channels": 3,
 }  # fmt: skip
 _PROJECTION = 512
+
+
+class _Tower(TypedDict, total=False):
+    num_hidden_layers: Positive
+    hidden_size: Positive
+    intermediate_size: Positive
+    num_attention_heads: Positive
+    hidden_act: str
+    layer_norm_eps: Finite
+    max_position_embeddings: Positive
+    vocab_size: Positive
+    image_size: Positive
+    patch_size: Positive
+    num_channels: Positive
+
+
+class _Config(TypedDict, total=False):
+    projection_dim: Positive
+    text_config: _Tower | None
+    text_config_dict: _Tower | None
+    vision_config: _Tower | None
+    vision_config_dict: _Tower | None
+
+
+class _Pictures(TypedDict, total=False):
+    image_mean: tuple[Finite, Finite, Finite] | None
+    image_std: tuple[Finite, Finite, Finite] | None
+
 
 _BLOCK = {
     "layer_norm1": "ln_1",
@@ -59,17 +88,21 @@ def load_transformers(source: str) -> tuple[Any, Any]:
     folder = _find(source)
     config = openclip_config(read_json(folder / _CONFIG), source)
     try:
-        weights = load_file(folder / _WEIGHTS)
+        weights = openclip_weights(load_file(folder / _WEIGHTS))
+        if max(config["vision_cfg"]["layers"], config["text_cfg"]["layers"]) > len(weights):
+            raise KeyError("more layers than tensors")
+        with torch.device("meta"):  # a config can ask for more memory than there is: first the shapes
+            open_clip.CLIP(**config).load_state_dict(weights, assign=True)
+        model = open_clip.CLIP(**config)
+        model.load_state_dict(weights)
     except SafetensorError as error:
         raise DearError(f"{folder / _WEIGHTS} cannot be read: {error}.") from error
-    model = open_clip.CLIP(**config)
-    try:
-        model.load_state_dict(openclip_weights(weights))
-    except (KeyError, RuntimeError) as error:
+    except (AssertionError, IndexError, KeyError, RuntimeError, ValueError, ZeroDivisionError) as error:
         raise DearError(
             f"The weights of {source} do not fit its {_CONFIG}: both must come from one CLIPModel."
         ) from error
     pictures = read_json(folder / _PICTURES) if (folder / _PICTURES).is_file() else {}
+    check_shape(pictures, _Pictures, f"{_PICTURES} of {source}", "save it again with transformers")
     prepared = {
         "size": config["vision_cfg"]["image_size"],
         "mean": tuple(pictures.get("image_mean") or open_clip.OPENAI_DATASET_MEAN),
@@ -106,6 +139,7 @@ def openclip_config(config: Any, source: str) -> dict[str, Any]:
     kind = config.get("model_type") if isinstance(config, dict) else None
     if kind != "clip":
         raise DearError(f"{source} can't be used, because it is {kind or 'no model'} in transformers, not clip.")
+    check_shape(config, _Config, f"{_CONFIG} of {source}", "save it again with transformers")
     # The parts were once written under other names, which win where both are there.
     text = _TEXT | (config.get("text_config") or {}) | (config.get("text_config_dict") or {})
     vision = _VISION | (config.get("vision_config") or {}) | (config.get("vision_config_dict") or {})
