@@ -48,7 +48,7 @@ def test_a_method_is_adapted_kept_and_used(name: str, model_folder: Path, role_f
     base, novel = data.base(), data.novel()
     config, train = config_of(name, role_file, epochs=1, warmup_epochs=0)
     before = find_method(name)(source.backbone, config).state_dict()
-    model = adapt(find_method(name), config, base, train, source, tmp_path / "work")
+    model = adapt(find_method(name), config, base, train, source, tmp_path / "work", pool=data)
     assert METHODS[name].trained == (model.learned() > 0 and (tmp_path / "work").exists())
     if METHODS[name].trained:
         moved = [key for key, value in model.state_dict().items() if not torch.equal(value, before.get(key, value))]
@@ -69,7 +69,8 @@ def test_a_method_is_adapted_kept_and_used(name: str, model_folder: Path, role_f
     for seen in loaded.model.attention_maps(Predictor(loaded).pixels([picture])).values():  # what `explain` draws
         assert seen.shape == (1, *source.backbone.image.grid)
         assert 0 < seen.sum() < 1.001
-    assert Predictor(loaded).encode_text(["a red circle"]).norm(dim=-1).item() == pytest.approx(1, abs=1e-5)
+    if not METHODS[name].transductive:  # which have no text tower
+        assert Predictor(loaded).encode_text(["a red circle"]).norm(dim=-1).item() == pytest.approx(1, abs=1e-5)
 
     if model.can_answer(novel.classes):
         answered = logits(model, novel, source)

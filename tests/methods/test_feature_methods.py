@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dear.errors import DearError
 from dear.methods.base import Method
 
 sys.path.append(str(Path(__file__).parent))
@@ -247,3 +248,76 @@ def test_parameters_are_as_many_as_published(tiny) -> None:
     cache = make(tiny, "tip-adapter-f")
     cache.look(Shown(pixels()))
     assert cache.learned() == len(LABELS) * 24
+
+
+# --- PromptKD ------------------------------------------------------------------------------------------------
+
+
+def taught(tiny, dtype=torch.float64, dim: int = 20, **settings) -> Method:
+    """A student of a teacher with features of another width, who knows the classes and two more."""
+    method = make(tiny, "promptkd", dtype, **settings)
+    names = (*NAMES, "whale", "tree")
+    texts = F.normalize(torch.randn(len(names), dim, dtype=dtype), dim=-1)
+    method.learn_from(names, texts, 3 * torch.randn(10, len(names), dtype=dtype))
+    method.set_classes(NAMES, TEMPLATE)
+    return method
+
+
+@pytest.mark.parametrize(("dtype", "loss_tolerance", "grad_tolerance"), [
+    (torch.float32, 1e-5, 1e-4), (torch.float64, 1e-10, 1e-10),
+])  # fmt: skip
+def test_promptkd_equals_its_naive_form(tiny, dtype, loss_tolerance, grad_tolerance) -> None:
+    """Three sets of tokens in four layers: replaced twice, then carried on. BatchNorm asks for looser fp32."""
+    method, images, rows = taught(tiny, dtype, image_depth=3), pixels(dtype), torch.tensor([3, 9, 1, 0, 4, 7, 2, 5])
+    visual, (first, norm, _, last) = method.backbone.model.visual, method.projector
+    x = visual._embeds(images)
+    size, heads = x.shape[1], visual.transformer.resblocks[0].attn.num_heads
+    for number, layer in enumerate(visual.transformer.resblocks):
+        if number < 3:
+            tokens = visual.ln_pre(method.image_tokens[0]) if number == 0 else method.image_tokens[number]
+            x = torch.cat([x[:, :size], tokens.expand(8, -1, -1)], 1)
+        x = naive_text.naive.block(layer, x, torch.ones(heads, x.shape[1], x.shape[1], dtype=torch.bool))
+    hidden = (visual.ln_post(x[:, 0]) @ visual.proj) @ first.weight.T + first.bias
+    hidden = (hidden - hidden.mean(0)) / (hidden.var(0, unbiased=False) + 1e-5).sqrt() * norm.weight + norm.bias
+    features = F.normalize(torch.relu(hidden) @ last.weight.T + last.bias, dim=-1)
+    student = (method.backbone.model.logit_scale.exp() * features @ method.class_texts.T).log_softmax(-1)
+    slow = sum(
+        p * (p.log() - q)
+        for of_teacher, of_student in zip(method.answers[rows], student, strict=True)
+        for p, q in zip(of_teacher, of_student, strict=True)
+    )
+    slow = 1000 * slow / (8 * 7)
+    parameters = [p for name, p in method.named_parameters() if name != "projector.0.bias"]  # BatchNorm takes it away
+    expected = torch.autograd.grad(slow, parameters)
+    fast = method.loss(method.trunk(images), rows)
+    torch.testing.assert_close(fast.total, slow, rtol=loss_tolerance, atol=loss_tolerance)
+    for value, gradient in zip(torch.autograd.grad(fast.total, parameters), expected, strict=True):
+        assert (value - gradient).norm() < grad_tolerance * gradient.norm()
+
+
+def test_a_student_that_agrees_has_no_loss_and_answers_are_slices(tiny) -> None:
+    method = taught(tiny)
+    entry, rows = method.trunk(pixels()), torch.arange(8)
+    logits = method.loss(entry, rows).logits
+    method.answers[rows] = (logits + 5).softmax(-1).detach()  # a constant on a row changes nothing
+    assert method.loss(entry, rows).total.abs() < 1e-9
+    method.eval()
+    features = method.image_features(entry)
+    method.set_classes((*NAMES, "whale", "tree"), TEMPLATE)
+    whole = method.logits(features, method.text_features())
+    for names, part in ((NAMES, whole[:, :5]), (("whale", "tree"), whole[:, 5:]), (("tree", "cat"), whole[:, [6, 0]])):
+        method.set_classes(names, TEMPLATE)
+        torch.testing.assert_close(method.logits(features, method.text_features()), part)
+    assert not method.can_answer(["house"])
+    with pytest.raises(DearError, match="there in training"):
+        method.set_classes(["house"], TEMPLATE)
+    with pytest.raises(DearError, match="no other text"):
+        method.encode_text(["a house"])
+
+
+def test_a_student_has_as_many_parameters_as_published(tiny) -> None:
+    def count(width: int, dim: int, teacher: int, depth: int) -> int:
+        return depth * 4 * width + dim * teacher + teacher + 2 * teacher + teacher * teacher + teacher
+
+    assert count(768, 512, 768, 9) == 1_013_760
+    assert taught(tiny).learned() == count(48, 24, 20, 4)

@@ -265,6 +265,16 @@ def test_numbers_of_classes_become_names_only_if_they_fit() -> None:
     assert to_cells([("x", value)])[0].evaluations[0].confused == [("0", "2", 7), ("2", "0", 3)]
 
 
+def test_methods_that_see_unlabelled_images_of_all_classes_stand_apart() -> None:
+    scores = {"base": 90.0, "novel": 80.0}
+    tables = main_tables([result("base-to-novel", "data/eurosat", m, 1, scores) for m in ("promptkd", "zero-shot")])
+    assert list(tables) == ["Base to novel", "Base to novel, with unlabelled images of all classes"]
+    apart, plain = (t.text() for t in (tables[name] for name in sorted(tables, key=len, reverse=True)))
+    assert "promptkd" in apart
+    assert "zero-shot" not in apart
+    assert "promptkd" not in plain
+
+
 def test_tables_without_files() -> None:
     assert list(main_tables(grid())) == ["Base to novel", "Few-shot", "Domain generalization: from world:signs"]
     titles = ["Inference (base to novel, 16 shots)", "Masks (base to novel, 16 shots)"]

@@ -15,6 +15,7 @@ def run(args: argparse.Namespace) -> None:
 
     table = Table(["method", "what it does", "published", "trained"])
     for name, listed in METHODS.items():
-        table.add(name, listed.line, listed.published, "yes" if listed.trained else "no")
+        trained = "transductive" if listed.transductive else "yes" if listed.trained else "no"
+        table.add(name, listed.line, listed.published, trained)
     args.show("methods", table)
     print("\nSettings of one, with its published recipe: dear train --method NAME --help")

@@ -66,7 +66,8 @@ class Cell:
 def run_cell(cell: Cell, bench: Workbench, work: Path) -> dict[str, Any]:
     """Trains and measures; `work` is a folder for checkpoints, from which a killed cell goes on."""
     _forget_peak_memory()
-    drawn = _load(cell, cell.dataset, bench).few_shot(cell.shots, cell.seed)
+    whole = _load(cell, cell.dataset, bench)
+    drawn = whole.few_shot(cell.shots, cell.seed)
     if not drawn.train:
         raise DearError(f"{cell.dataset} has no training images: train on another dataset, and test on this one.")
     bench.check(drawn, cell.shots)
@@ -79,7 +80,7 @@ def run_cell(cell: Cell, bench: Workbench, work: Path) -> dict[str, Any]:
     )
     source = bench.source(cell.settings["model"], cell.settings["pretrained"])
     began = time.perf_counter()
-    model = adapt(kind, kind.Settings.pick(cell.settings), trained, train, source, work)
+    model = adapt(kind, kind.Settings.pick(cell.settings), trained, train, source, work, pool=whole)
     fitted = time.perf_counter()
     evaluations = []
     for name, data in _measured_on(cell, drawn, bench):

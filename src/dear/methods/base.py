@@ -51,6 +51,16 @@ class Loss(NamedTuple):
     total: Tensor
     parts: dict[str, Tensor]
     logits: Tensor  # [batch, classes]
+    truth: Tensor | None = None  # [batch], where labels are not what the logits should say
+
+
+class Teacher(NamedTuple):
+    """Whom a method imitates: another method, on a backbone (empty: its own), and what differs from its recipe."""
+
+    method: str
+    backbone: str
+    pretrained: str | None
+    recipe: Mapping[str, Any]
 
 
 class Shown(Protocol):
@@ -96,6 +106,11 @@ class Method(nn.Module):
         return {}
 
     @property
+    def dim(self) -> int:
+        """Of the features that images and texts are compared by."""
+        return self.backbone.dim
+
+    @property
     def first_layer(self) -> int:
         """The first image layer that anything learned reaches; one behind the last: none."""
         return self.backbone.image.layers + 1
@@ -107,6 +122,14 @@ class Method(nn.Module):
 
     def look(self, shown: Shown) -> None:
         """Before training: what a method takes from the labelled images as they are. Nothing, unless it says so."""
+
+    def teacher(self) -> Teacher | None:
+        """Who answers for it on unlabelled images of all classes, if it learns from these (then it is transductive)."""
+        return None
+
+    def learn_from(self, names: Sequence[str], texts: Tensor, answers: Tensor) -> None:
+        """Before training: the teacher's texts of all classes [classes, its dim] and its logits [images, classes] on
+        unlabelled images. Labels in training are rows of these."""
 
     def look_again(self, shown: Shown) -> None:
         """After training: what a method chooses by the validation images. Nothing, unless it says so."""

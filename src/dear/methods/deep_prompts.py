@@ -40,7 +40,28 @@ def random_tokens(like: Tensor, depth: int, count: int, width: int, std: float) 
     return std * torch.randn(depth, count, width, device=like.device, dtype=like.dtype)
 
 
-class DeepPrompts(Method):
+class ImagePrompts(Method):
+    """Tokens of their own for the first image layers."""
+
+    first_layer = 1
+    image_tokens: nn.Parameter  # [depth, tokens, width]
+
+    def image_layers(self) -> dict[int, Tensor]:
+        """The tokens of each image layer; those of the first go through CLIP's first LayerNorm with the patches."""
+        first = self.backbone.image.visual.ln_pre(self.image_tokens[0])
+        return {1: first} | {1 + i: tokens for i, tokens in enumerate(self.image_tokens) if i}
+
+    def projected(self, entry: Entry, observe: Observer | None = None) -> Tensor:
+        """The class feature, not normalised, [batch, dim]."""
+        tower, tokens = self.backbone.image, LearnedTokens(self.image_layers())
+        cls, _ = tower.read_with_tokens(entry, tokens, read_tokens=False, observe=observe)
+        return tower.project(cls)
+
+    def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
+        return F.normalize(self.projected(entry, observe), dim=-1)[:, None]
+
+
+class DeepPrompts(ImagePrompts):
     """IVLP: in each tower, layer l <= depth gets tokens of its own in place of what came out; then they are carried on.
 
     Differs from the official code: all in fp32 (there half precision without a master copy). The sentence is always
@@ -51,7 +72,6 @@ class DeepPrompts(Method):
     Settings: ClassVar[type[Config]] = DeepPromptConfig
     recipe: ClassVar[Mapping[str, Any]] = {**DASSL, "lr": 0.0025, "epochs": 20, "batch": 4}
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    first_layer = 1
     first_text_layer = 1
     config: DeepPromptConfig
 
@@ -77,20 +97,10 @@ class DeepPrompts(Method):
         first = self.backbone.text.placed(self.text_tokens[0], texts.prompts)
         return {1: first} | {1 + i: tokens for i, tokens in enumerate(self.text_tokens) if i}
 
-    def image_layers(self) -> dict[int, Tensor]:
-        """The tokens of each image layer; those of the first go through CLIP's first LayerNorm with the patches."""
-        first = self.backbone.image.visual.ln_pre(self.image_tokens[0])
-        return {1: first} | {1 + i: tokens for i, tokens in enumerate(self.image_tokens) if i}
-
     def text_features(self, texts: Texts | None = None) -> Tensor:
         text, texts = self.backbone.text, texts or self.texts
         eot = text.read_eot(texts.states, texts.prompts, 1, LearnedTokens(self.text_layers(texts)))
         return F.normalize(text.project(eot), dim=-1)
-
-    def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
-        tower, tokens = self.backbone.image, LearnedTokens(self.image_layers())
-        cls, _ = tower.read_with_tokens(entry, tokens, read_tokens=False, observe=observe)
-        return F.normalize(tower.project(cls), dim=-1)[:, None]
 
 
 @dataclass(frozen=True)
@@ -102,7 +112,7 @@ class VptConfig(Config):
     token_std: float = setting(0.02, "their standard deviation at the start", low=0.0, high=10.0)
 
 
-class VptDeep(Method):
+class VptDeep(ImagePrompts):
     """Only image tokens; the text is frozen CLIP's.
 
     Differs from the official code for CLIP: the text is the dataset's own template (there "a photo of a {}." for all).
@@ -110,7 +120,6 @@ class VptDeep(Method):
 
     Settings = VptConfig
     recipe: ClassVar[Mapping[str, Any]] = {**DASSL, "lr": 0.0025, "epochs": 5, "batch": 4}
-    first_layer = 1
     config: VptConfig
 
     def __init__(self, backbone: Backbone, config: Config, facts: Mapping[str, Any] | None = None) -> None:
@@ -118,9 +127,6 @@ class VptDeep(Method):
         tower, depth = backbone.image, min(self.config.image_depth, backbone.image.layers)
         start = random_tokens(tower.visual.proj, depth, self.config.image_tokens, tower.width, self.config.token_std)
         self.image_tokens = nn.Parameter(start)
-
-    image_layers = DeepPrompts.image_layers
-    image_features = DeepPrompts.image_features
 
 
 class VptShallow(VptDeep):

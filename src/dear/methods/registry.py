@@ -21,6 +21,7 @@ class Listed:
     published: str  # where
     trained: bool = True
     ours: bool = False  # one that this project is about: reports look at it more closely
+    transductive: bool = False  # it sees unlabelled images of all classes: its numbers stand apart
 
 
 _CONSTANTS = Path(__file__).parent / "assets" / "published_constants.json"
@@ -59,6 +60,12 @@ METHODS = {
     "cocoop": Listed("cocoop:CoCoOp", "CoOp, its context moved by every image", "Zhou et al., CVPR 2022"),
     "textrefiner": Listed(
         "text_refiner:TextRefiner", "CoOp, its class texts corrected by cached patches", "Xie et al., AAAI 2025"
+    ),
+    "promptkd": Listed(
+        "promptkd:PromptKD",
+        "imitates a teacher on unlabelled images of all classes",
+        "Li et al., CVPR 2024",
+        transductive=True,
     ),
     "vpt-shallow": Listed("deep_prompts:VptShallow", "image tokens at the first layer", "Jia et al., ECCV 2022"),
     "vpt-deep": Listed("deep_prompts:VptDeep", "image tokens, fresh ones in every layer", "Jia et al., ECCV 2022"),

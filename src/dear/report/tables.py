@@ -1,10 +1,10 @@
 """The main tables of a report: one chapter a protocol, the ablations, and the paper's numbers beside ours."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dear.methods.registry import is_ours
+from dear.methods.registry import METHODS, is_ours
 from dear.report.ablations import Ablation, ablations
 from dear.report.paper import base_to_novel_table, transfer_table
 from dear.report.results import BASE_TO_NOVEL, CROSS_DATASET, DOMAIN, FEW_SHOT, PROTOCOLS, Cell, to_cells
@@ -65,11 +65,12 @@ def ordered(cells: Iterable[Cell]) -> list[Cell]:
     return sorted(cells, key=place)
 
 
-def main_cells(cells: Iterable[Cell], protocol: str) -> dict[str, list[Cell]]:
-    """Of one protocol, those that are no ablation's, by split."""
+def main_cells(cells: Iterable[Cell], protocol: str, transductive: bool = False) -> dict[str, list[Cell]]:
+    """Of one protocol, those that are no ablation's, by split; methods that see unlabelled test classes apart."""
     found: dict[str, list[Cell]] = {}
     for cell in ordered(cells):
-        if cell.variant is None and cell.protocol == protocol:
+        apart = cell.method in METHODS and METHODS[cell.method].transductive
+        if cell.variant is None and cell.protocol == protocol and apart == transductive:
             found.setdefault(cell.split, []).append(cell)
     return found
 
@@ -82,15 +83,15 @@ def main_chapters(cells: Sequence[Cell]) -> list[Chapter]:
     chapters = []
     for protocol in PROTOCOLS:
         chapter = Chapter(protocol, TITLES[protocol], [])
-        for split, found in main_cells(cells, protocol).items():
-            name = protocol if split == "test" else f"{protocol}_{split}"
-            if protocol == BASE_TO_NOVEL:
-                chapter.blocks += _base_to_novel(found, name)
-            elif protocol == FEW_SHOT:
-                chapter.blocks.append(_few_shot(found, name))
-            else:
-                chapter.blocks += _transfer(found, name, protocol)
-            chapter.missing += list_missing(found)
+        for transductive in (False, True):
+            for split, found in main_cells(cells, protocol, transductive).items():
+                name = protocol if split == "test" else f"{protocol}_{split}"
+                blocks = _blocks(found, f"{name}_transductive" if transductive else name, protocol)
+                if transductive:
+                    title = f"{blocks[0].title}, with unlabelled images of all classes"
+                    blocks = [replace(blocks[0], title=title)]
+                chapter.blocks += blocks
+                chapter.missing += list_missing(found)
         if chapter.blocks:
             chapters.append(chapter)
     studies = sorted(ablations(cells), key=lambda a: (a.name, PROTOCOLS.index(a.protocol)))
@@ -98,6 +99,13 @@ def main_chapters(cells: Sequence[Cell]) -> list[Chapter]:
         absent = [f"{a.name}: {m}" for a in studies for m in list_missing(a.cells)]
         chapters.append(Chapter(_ABLATIONS, "Ablations", [_ablation(a) for a in studies], absent))
     return chapters
+
+
+def _blocks(cells: list[Cell], name: str, protocol: str) -> list[Block]:
+    """The tables of one protocol on one split, the main one first."""
+    if protocol == BASE_TO_NOVEL:
+        return _base_to_novel(cells, name)
+    return [_few_shot(cells, name)] if protocol == FEW_SHOT else _transfer(cells, name, protocol)
 
 
 def main_tables(results: Iterable[Any]) -> dict[str, Table]:

@@ -6,10 +6,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dear.backbone import load_backbone
 from dear.config import Config
 from dear.data.dataset import Dataset, Example
 from dear.errors import DearError
-from dear.methods.base import Method
+from dear.methods.base import Method, Teacher
+from dear.methods.registry import find_method, recipe_of
 from dear.metrics import accuracy
 from dear.runtime import seed_everything
 from dear.tensors import require_finite
@@ -27,8 +29,11 @@ def adapt(
     out: Path,
     started: Callable[[], None] = lambda: None,
     validate: bool = False,
+    pool: Dataset | None = None,
 ) -> Method:
     """A method on the few-shot images and classes of `data`; `out` holds its checkpoint, from which it goes on.
+
+    `pool` has the training images of all classes, of which a transductive method sees all but their labels.
 
     `started` is called when nothing can be wrong with the settings any more, before the long work.
     """
@@ -36,9 +41,12 @@ def adapt(
     model = kind(source.backbone, config)
     model.set_classes(data.classes, data.template)
     started()
+    examples = data.train
+    if asked := model.teacher():
+        examples = teach(model, asked, data, pool or data, train, source, out / "teacher")
     shown = ShownImages(data, source, model.first_layer)
     model.look(shown)
-    epochs = train.epochs if train.images_seen is None else max(1, round(train.images_seen / len(data.train)))
+    epochs = train.epochs if train.images_seen is None else max(1, round(train.images_seen / len(examples)))
     if epochs and any(p.requires_grad for p in model.parameters()):
 
         def measure() -> float:
@@ -46,7 +54,7 @@ def adapt(
 
         fit(
             model,
-            source.training(data.train, model.first_layer, train),
+            source.training(examples, model.first_layer, train),
             train,
             epochs,
             out,
@@ -54,6 +62,27 @@ def adapt(
         )
     model.look_again(shown)
     return model.eval()
+
+
+def teach(
+    model: Method, asked: Teacher, data: Dataset, pool: Dataset, train: TrainConfig, source: ImageSource, out: Path
+) -> tuple[Example, ...]:
+    """Trains a teacher on the labelled images of `data` and hands its answers on all images of `pool` to the method.
+
+    Returns these images, labelled with the row of their answer: nothing sees what they show.
+    """
+    kind = find_method(asked.method)
+    settings = {**train.to_json(), **recipe_of(asked.method), **asked.recipe, "epochs": train.epochs}
+    if asked.backbone:
+        backbone = load_backbone(asked.backbone, asked.pretrained, device=source.backbone.device)
+        source = ImageSource(backbone, source.states, source.workers)
+    teacher = adapt(kind, kind.Settings.pick(settings), data, TrainConfig.pick(settings), source, out)
+    teacher.set_classes(pool.classes, pool.template)
+    found = answers(teacher, pool.train, source, "teacher")[teacher.inferences[0]]
+    seed_everything(train.seed)  # whatever the teacher has drawn
+    with torch.no_grad():
+        model.learn_from(pool.classes, teacher.text_features(), found)
+    return tuple(Example(example.picture, row) for row, example in enumerate(pool.train))
 
 
 @torch.no_grad()

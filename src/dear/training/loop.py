@@ -84,7 +84,7 @@ def fit(
                 scaler.update()
                 seen += len(labels)
                 answers = loss.logits.argmax(-1).view(-1, len(labels))  # of each view
-                right += int((answers == labels).sum()) / len(answers)
+                right += int((answers == (labels if loss.truth is None else loss.truth)).sum()) / len(answers)
                 for name, value in {"loss": loss.total, **loss.parts}.items():
                     sum_of[name] = sum_of.get(name, 0.0) + value.item() * len(labels)
                 images_per_second = seen / (time.perf_counter() - began)

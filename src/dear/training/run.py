@@ -46,7 +46,7 @@ def _train(
     config = {**run.to_json(), **method.to_json(), **train.to_json()}
     _check_folder(out, config, resume)
     dataset = resolve_dataset(run.data, run.template, run.class_names, run.data_root)
-    dataset = dataset.few_shot(train.shots, train.seed)
+    whole, dataset = dataset, dataset.few_shot(train.shots, train.seed)
     check_before_training(dataset, train.shots)
     trained = dataset.base() if train.classes == "base" else dataset
     source = ImageSource(
@@ -57,7 +57,7 @@ def _train(
         write_json(out / _CONFIG, config)
         write_json(out / _DRAWN, {"train": _listed(trained.train), "val": _listed(trained.val)})
 
-    model = adapt(find_method(run.method), method, trained, train, source, out, started, run.validate)
+    model = adapt(find_method(run.method), method, trained, train, source, out, started, run.validate, whole)
     save_adapter(out, run.method, model, trained.template)
     result = test_accuracies(model, dataset, train.classes, source)
     write_json(out / "test.json", result)

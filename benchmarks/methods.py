@@ -1,0 +1,161 @@
+"""A training step of other methods against the published way of writing it, in one run, as ratios.
+
+    python benchmarks/methods.py [--methods coop cocoop] [--classes 37 1000] [--steps 2]
+
+Shapes of ViT-B/16 with random weights, each method's own batch, fp32. "Published style" is what the CoOp lineage does:
+OpenCLIP's own blocks on full sequences and all 77 text places of every class at each step; a frozen tower, where a
+method needs one, runs again. With many classes that does not fit most machines, so no more than `--part` classes are
+run in that style, and the rest of its text, of which every class costs the same, is added by proportion.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dear.backbone import load_backbone
+from dear.methods.base import Method
+from dear.methods.registry import find_method, recipe_of
+from dear.tables import Table
+from dear.training.config import TrainConfig
+from training import interleaved
+
+WORDS = ["cat", "red fox", "fire truck", "golden retriever", "church", "grand piano", "lemon", "tabby cat"]
+
+
+@dataclass(frozen=True)
+class Published:
+    """The published style of one method, in two parts that can be timed apart.
+
+    images: method, pixels -> what one step computes of the images; text: method, ids, labels, that -> the loss.
+    """
+
+    images: Callable[[Method, Tensor], Tensor]
+    text: Callable[[Method, Tensor, Tensor, Tensor], Tensor]
+
+
+def words(method: Method, ids: Tensor, context: Tensor) -> Tensor:
+    """Embeddings of full sequences [classes, 77, width], the learned `context` behind the first token."""
+    model = method.backbone.model
+    x, count = model.token_embedding(ids), len(context)
+    x = torch.cat([x[:, :1], context.expand(len(x), -1, -1), x[:, 1 + count :]], 1)
+    return x + model.positional_embedding
+
+
+def full_text(method: Method, x: Tensor, ids: Tensor) -> Tensor:
+    """Text features of full sequences through OpenCLIP's blocks, normalised, [classes, dim]."""
+    model, size = method.backbone.model, x.shape[1]
+    causal = torch.full((size, size), -torch.inf).triu(1)
+    for block in model.transformer.resblocks:
+        x = block(x, attn_mask=causal)
+    return F.normalize(model.ln_final(x[torch.arange(len(x)), ids.argmax(-1)]) @ model.text_projection, dim=-1)
+
+
+@torch.no_grad()
+def frozen_images(method: Method, pixels: Tensor) -> Tensor:
+    return method.backbone.model.encode_image(pixels, normalize=True)
+
+
+def coop(method: Method, ids: Tensor, labels: Tensor, images: Tensor) -> Tensor:
+    text = full_text(method, words(method, ids, method.context), ids)
+    return F.cross_entropy(method.backbone.temperature * images @ text.T, labels)
+
+
+def cocoop(method: Method, ids: Tensor, labels: Tensor, images: Tensor) -> Tensor:
+    rows = []
+    for image in images:
+        text = full_text(method, words(method, ids, method.context + method.network(image)), ids)
+        rows.append(method.backbone.temperature * text @ image)
+    return F.cross_entropy(torch.stack(rows), labels)
+
+
+PUBLISHED = {"coop": Published(frozen_images, coop), "cocoop": Published(frozen_images, cocoop)}
+
+
+class Case:
+    """A method at some number of classes, and a batch of its own size."""
+
+    def __init__(self, name: str, classes: int) -> None:
+        torch.manual_seed(0)
+        kind, recipe = find_method(name), recipe_of(name)
+        self.method = kind(load_backbone("ViT-B-16-quickgelu", random_weights=True), kind.Settings.pick(recipe))
+        self.names = [f"{WORDS[i % 8]} {i}" for i in range(classes)]
+        self.method.set_classes(self.names, "a photo of a {}.")
+        batch = TrainConfig.pick(recipe).batch
+        self.pixels = torch.randn(batch, 3, *self.method.backbone.image.image_size)
+        self.labels = torch.arange(batch) % min(classes, 8)
+        self.published = PUBLISHED[name]
+
+    def our_step(self) -> Tensor:
+        loss = self.method.loss(self.method.trunk(self.pixels), self.labels)
+        self.method.backward(loss, lambda total: total)
+        return loss.total.detach()
+
+    def with_part(self, classes: int) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
+        """The published style's work on the images, and its text with so many of the classes."""
+        method, names = self.method, self.names[:classes]
+        ids = method.backbone.text.tokenizer([f"a photo of a {name}." for name in names])
+        constant = self.published.images(method, self.pixels)
+
+        def text() -> Tensor:
+            loss = self.published.text(method, ids, self.labels, constant)
+            loss.backward()
+            return loss.detach()
+
+        return lambda: self.published.images(method, self.pixels), text
+
+    def same_loss(self, classes: int) -> bool:
+        """With the classes that both can run."""
+        _, text = self.with_part(classes)
+        self.method.set_classes(self.names[:classes], "a photo of a {}.")
+        same = abs(self.our_step() - text()) < 1e-4
+        self.method.set_classes(self.names, "a photo of a {}.")
+        return bool(same)
+
+
+def memory(name: str, classes: int) -> None:
+    """Peak resident memory (GiB) of two training steps, in a process of its own."""
+    case = Case(name, classes)
+    for _ in range(2):
+        case.our_step()
+    # Not getrusage: there, the peak of a child starts at what its parent held.
+    print(int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 2**20)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", nargs="+", default=list(PUBLISHED), choices=list(PUBLISHED))
+    parser.add_argument("--classes", type=int, nargs="+", default=[37, 1000])
+    parser.add_argument("--part", type=int, default=37, help="most classes that are run in the published style")
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--memory-of", nargs=2, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.memory_of:
+        memory(args.memory_of[0], int(args.memory_of[1]))
+        return
+    table = Table(["method", "classes", "batch", "published s", "ours s", "ratio", "same loss", "our peak GiB"])
+    for name in args.methods:
+        for classes in args.classes:
+            case, part = Case(name, classes), min(classes, args.part)
+            same = case.same_loss(part)
+            images, text, ours = interleaved(args.steps, *case.with_part(part), case.our_step)
+            slow = images + text * classes / part
+            command = [sys.executable, __file__, "--memory-of", name, str(classes)]
+            peak = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            shown = f"{slow:.2f}" if part == classes else f"{slow:.1f} (by {part})"
+            table.add(
+                name, classes, len(case.labels), shown, f"{ours:.2f}", f"{slow / ours:.1f}x", "yes" if same else "NO",
+                f"{float(peak):.2f}",
+            )  # fmt: skip
+            print(table.text(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
