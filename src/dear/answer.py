@@ -1,7 +1,10 @@
 """What an adapted model says about one image. Plain numbers: an exported model answers so without PyTorch."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -13,6 +16,7 @@ class Vote:
     choice: str
     probability: float  # of its own choice
     for_answer: float  # the probability it gave to the final answer
+    lead: float = 0.0  # its share of what put the answer ahead of the next best, in logits; below 0: it was against
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,40 @@ class Answer:
     def __str__(self) -> str:
         lines = [f"{name}  {100 * p:.1f}%" for name, p in self.top]
         said = [
-            f"  {v.component:<10} weight {v.weight:.2f}  says {v.choice} ({100 * v.probability:.0f}%)"
+            f"  {v.component:<10} weight {v.weight:.2f}  lead {v.lead:+5.2f}  says {v.choice} "
+            f"({100 * v.probability:.0f}%)"
             for v in self.votes
         ]
         return "\n".join(lines + said)
+
+
+def make_answer(
+    logits: np.ndarray,
+    votes: np.ndarray,
+    weights: Sequence[float],
+    classes: Sequence[str],
+    components: Sequence[str],
+    topk: int,
+) -> Answer:
+    """From logits [classes] and each component's own [components, classes], of which they are the weighted sum."""
+    fused, said = _softmax(logits), _softmax(votes)
+    order = np.argsort(-logits, kind="stable")
+    best, second = order[0], order[min(1, len(order) - 1)]
+    top = tuple((classes[i], float(fused[i])) for i in order[:topk])
+    found = tuple(
+        Vote(
+            name,
+            float(weight),
+            classes[own.argmax()],
+            float(row[own.argmax()]),
+            float(row[best]),
+            float(weight * (own[best] - own[second])),
+        )
+        for name, weight, row, own in zip(components, weights, said, votes, strict=True)
+    )
+    return Answer(*top[0], top, found)
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    likelihood = np.exp(logits - logits.max(-1, keepdims=True))
+    return likelihood / likelihood.sum(-1, keepdims=True)

@@ -65,10 +65,12 @@ def draw_explanation(answer: Answer, picture: np.ndarray, maps: dict[str, np.nda
     )
     for row, vote in enumerate(votes):
         note = "agrees" if vote.choice == answer.choice else f"says {vote.choice} ({100 * vote.probability:.0f}%)"
+        note = f"{vote.lead:+.1f}  {note}"
         right.text(101, row, note, va="center", fontsize=9, color="#444444")
     right.set_xlim(0, 100)
     right.set_xlabel(f"probability each component gives to “{answer.choice}” (%),  × its fusion weight", fontsize=9)
-    right.set_title("what each component voted", fontsize=11)
+    next_best = f" of “{answer.top[1][0]}”" if len(answer.top) > 1 else ""
+    right.set_title(f"what each component voted, and how far it put the answer ahead{next_best}", fontsize=11)
     right.spines[["top", "right"]].set_visible(False)
     axes = np.atleast_1d(lower.subplots(1, count))
     note = "; * it has no head of its own: in all heads" if any(name.endswith("*") for name in maps) else ""

@@ -8,7 +8,7 @@ from PIL import Image
 from torch import Tensor
 
 from dear.adapter import Adapter
-from dear.answer import Answer, Vote
+from dear.answer import Answer, make_answer
 from dear.data.opening import as_rgb, open_picture
 from dear.errors import DearError
 from dear.methods.base import DECOUPLED, Method
@@ -58,20 +58,13 @@ class Predictor:
         inference = inference or self.model.inferences[0]
         if inference not in self.model.inferences:
             raise DearError(f"This method answers by {' or '.join(self.model.inferences)}, not by {inference}.")
-        fused = self.model.logits(features, self._text, inference).softmax(-1)  # [batch, classes]
-        votes = self.model.votes(features, self._text).softmax(-1)  # [batch, components, classes]
+        fused = self.model.logits(features, self._text, inference)  # [batch, classes]
+        votes = self.model.votes(features, self._text)  # [batch, components, classes]
         require_finite({"answer": fused, "votes": votes}, "What the model says about an image")
         weights = self.model.fusion_weights().tolist()
         if inference == DECOUPLED:
             weights = [1.0] + [0.0] * (len(weights) - 1)
-        return [self._answer(f, v, weights, topk) for f, v in zip(fused.cpu(), votes.cpu(), strict=True)]
-
-    def _answer(self, fused: Tensor, votes: Tensor, weights: Sequence[float], topk: int) -> Answer:
-        values, order = fused.topk(min(topk, len(self.classes)))
-        best = int(order[0])
-        said = tuple(
-            Vote(name, weight, self.classes[int(row.argmax())], row.max().item(), row[best].item())
-            for name, weight, row in zip(self.model.components, weights, votes, strict=True)
-        )
-        top = tuple((self.classes[i], p) for i, p in zip(order.tolist(), values.tolist(), strict=True))
-        return Answer(top[0][0], top[0][1], top, said)
+        return [
+            make_answer(one, each, weights, self.classes, self.model.components, topk)
+            for one, each in zip(fused.double().cpu().numpy(), votes.double().cpu().numpy(), strict=True)
+        ]

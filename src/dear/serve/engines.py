@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dear.answer import Answer, Vote
+from dear.answer import Answer, make_answer
 from dear.errors import DearError
 from dear.files import read_json
 from dear.serve.model_thread import Engine
@@ -104,22 +104,10 @@ class OnnxEngine:
         weights = self._weights
         if inference == _DECOUPLED:
             weights, logits = np.eye(1, len(weights))[0], votes[:, 0]
-        said = zip(_softmax(logits), _softmax(votes), strict=True)  # [classes], [components, classes]
-        return [self._answer(fused, each, weights, topk) for fused, each in said]
+        return [
+            make_answer(fused, each, weights.tolist(), self.classes, self.components, topk)
+            for fused, each in zip(logits, votes, strict=True)
+        ]
 
     def encode_text(self, sentences: Sequence[str]) -> np.ndarray:
         raise RefusedError(400, "An exported model has no text side: serve the run itself to use sentences.")
-
-    def _answer(self, fused: np.ndarray, votes: np.ndarray, weights: np.ndarray, topk: int) -> Answer:
-        order = np.argsort(-fused, kind="stable")[:topk]
-        top = tuple((self.classes[i], float(fused[i])) for i in order)
-        said = tuple(
-            Vote(name, float(weight), self.classes[row.argmax()], float(row.max()), float(row[order[0]]))
-            for name, weight, row in zip(self.components, weights, votes, strict=True)
-        )
-        return Answer(*top[0], top, said)
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    likelihood = np.exp(logits - logits.max(-1, keepdims=True))
-    return likelihood / likelihood.sum(-1, keepdims=True)
