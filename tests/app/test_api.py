@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -299,6 +300,22 @@ def test_an_answer_that_does_not_come_in_time_is_given_up(serve_live, monkeypatc
         held.set()
         until(lambda: not service.model._waiting)
         assert (engine.batches, service.admission.images) == ([], 0)  # nobody waits for it any more
+
+
+def test_those_who_leave_give_up_their_places(serve_live) -> None:
+    engine, held = Colors(), threading.Event()
+    service = Service(engine, "colors")
+    with serve_live(service) as client:
+        service.model.call(lambda: held.wait(60))
+        body = json.dumps({"images": [b64("red")]}).encode()
+        head = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", client.port)) as connection:
+            connection.sendall(b"POST /v1/predict HTTP/1.1\r\n" + head.encode() + body)
+            until(lambda: service.admission.images == 1 and len(service.model._waiting) == 1)
+        until(lambda: service.admission.images == 0)
+        held.set()
+        assert client.post("/v1/predict", {"images": [b64("blue")]})[0] == 200
+        assert engine.batches == [1]  # nothing was done for the one who left
 
 
 def test_a_model_that_fails_fails_for_those_who_asked_and_goes_on(serve_live, capfd) -> None:

@@ -41,15 +41,20 @@ class Guard:
         except RefusedError as error:
             await as_response(error)(scope, exchange.receive, exchange.send)
         else:
-            try:
-                await self._app(scope, exchange.receive, exchange.send)
-            except Exception:
-                if (
-                    exchange.status != 500
-                ):  # else it was answered and told in the terminal, and Starlette raises it again
-                    traceback.print_exc()
+            async with anyio.create_task_group() as group:
+                if exchange.announced:
+                    group.start_soon(exchange.watch, group.cancel_scope)
+                await self._answer(scope, exchange)
+                group.cancel_scope.cancel()
         known = scope["path"] if "endpoint" in scope else None  # set where Starlette found a route
         self._metrics.answered(scope["method"], known, exchange.status, time.monotonic() - began)
+
+    async def _answer(self, scope: Scope, exchange: "_Exchange") -> None:
+        try:
+            await self._app(scope, exchange.receive, exchange.send)
+        except Exception:
+            if exchange.status != 500:  # that one was told in the terminal already, and Starlette raises it again
+                traceback.print_exc()
 
     def _check(self, scope: Scope, exchange: "_Exchange") -> None:
         headers = exchange.headers
@@ -78,6 +83,7 @@ class _Exchange:
         length = headers.get("content-length", "0")
         self.announced = int(length) if len(length) < 20 else 10**20
         self._unread = self.announced > 0 or "transfer-encoding" in headers
+        self._read = anyio.Event()
         self._wanted = "expect" not in headers  # with it, nothing is sent before we begin to read
 
     async def receive(self) -> Message:
@@ -85,7 +91,15 @@ class _Exchange:
         message = await self._receive()
         if message["type"] != "http.request" or not message.get("more_body", False):
             self._unread = False
+            self._read.set()
         return message
+
+    async def watch(self, work: anyio.CancelScope) -> None:
+        """Ends the work when the other side is gone: nobody wants its result, and others wait."""
+        await self._read.wait()
+        await self._receive()  # behind the body there is only the end of the connection, or of the answer
+        if not self.status:
+            work.cancel()
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":

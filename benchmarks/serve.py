@@ -1,0 +1,206 @@
+"""How the server of `dear serve` and `dear app` bears load, beside the predictor alone and another version of the page.
+
+    apt-get install wrk
+    python benchmarks/serve.py RUN [--seconds 10] [--rounds 3] [--old SRC OLD_RUN]
+
+wrk asks on loopback, each client for one JPEG of 500 x 375 px after the other. "alone" is the predictor in a process of
+its own that opens the same file 32 times and answers it as one batch, again and again. CPU is processor time for an
+answer in the serving process (wrk's is not in it), which a busy machine changes little; the rest is by the clock, so
+only what was measured in the same run compares: rounds alternate. Memory is what the serving process holds (RSS) when
+the first and when the last round with 200 clients ends.
+With --old, `dear app` of the sources in SRC is asked for the page's view of a picture, as is this one's.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from dear.tables import Table
+
+BOUNDARY = "benchmark"
+SCRIPT = """
+wrk.method = "POST"
+wrk.body = io.open("%s", "rb"):read("*a")
+wrk.headers["Content-Type"] = "%s"
+done = function(summary, latency, requests)
+  local e = summary.errors
+  print(string.format('{"answers": %%d, "seconds": %%f, "p50": %%f, "p99": %%f, "lost": %%d, "refused": %%d}',
+    summary.requests, summary.duration / 1e6, latency:percentile(50) / 1e3, latency:percentile(99) / 1e3,
+    e.connect + e.read + e.write + e.timeout, e.status))
+end
+"""
+ALONE = """
+import sys, time
+import torch
+from pathlib import Path
+from dear import load
+from dear.serve.safety import open_upload
+predictor, data, batch = load(sys.argv[1]), Path(sys.argv[2]).read_bytes(), 32
+def answer():
+    predictor.predict_batch(torch.cat([predictor.pixels([open_upload(data)]) for _ in range(batch)]))
+answer()
+began, cpu, images = time.monotonic(), time.process_time(), 0
+while time.monotonic() - began < float(sys.argv[3]):
+    answer()
+    images += batch
+print(images / (time.monotonic() - began), 1000 * (time.process_time() - cpu) / images)
+"""
+
+
+class Load(NamedTuple):
+    rate: float  # answers a second
+    p50: float  # ms
+    p99: float
+    lost: int  # connections that failed or were reset, and answers that never came
+    refused: int  # statuses other than 2xx
+    cpu: float  # ms an answer
+
+
+class Server(NamedTuple):
+    url: str
+    process: subprocess.Popen
+
+    def memory(self) -> float:
+        """MB"""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1000
+
+    def cpu(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def load(self, path: str, script: Path, clients: int, seconds: float) -> Load:
+        command = [
+            "wrk",
+            "-t1",
+            f"-c{clients}",
+            f"-d{seconds}s",
+            "--timeout",
+            "300s",
+            "-s",
+            str(script),
+            self.url + path,
+        ]
+        before = self.cpu()
+        out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        found = json.loads(out.splitlines()[-1])
+        rate = (found["answers"] - found["refused"]) / found["seconds"]
+        cpu = 1000 * (self.cpu() - before) / max(1, found["answers"])
+        return Load(rate, found["p50"], found["p99"], found["lost"], found["refused"], cpu)
+
+
+@contextmanager
+def server(command: str, run: Path, source: Path) -> Iterator[Server]:
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    arguments = [sys.executable, "-c", "import sys; from dear.cli import main; sys.exit(main())", command]
+    process = subprocess.Popen(
+        [*arguments, str(run), "--port", "0"], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    began = time.monotonic()
+    line = process.stdout.readline()
+    print(f"dear {command} ({source.parent.name}): ready after {time.monotonic() - began:.1f} s", flush=True)
+    try:
+        yield Server(re.search(r"http://[\d.]+:\d+", line)[0], process)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+
+
+def scripts(folder: Path) -> tuple[Path, Path, Path]:
+    """A photo, and what makes wrk send it in a form and by itself."""
+    rng, photo = np.random.default_rng(0), folder / "photo.jpg"
+    shapes = Image.fromarray(rng.integers(0, 256, (24, 32, 3), dtype=np.uint8)).resize((500, 375))
+    noisy = np.asarray(shapes) + rng.normal(0, 8, (375, 500, 3))
+    Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(photo, quality=85)
+    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="image"; filename="a.jpg"\r\n\r\n'.encode()
+    (folder / "form").write_bytes(head + photo.read_bytes() + f"\r\n--{BOUNDARY}--\r\n".encode())
+    (folder / "form.lua").write_text(SCRIPT % (folder / "form", f"multipart/form-data; boundary={BOUNDARY}"))
+    (folder / "raw.lua").write_text(SCRIPT % (photo, "image/jpeg"))
+    return photo, folder / "form.lua", folder / "raw.lua"
+
+
+def middle(rounds: list[Load]) -> Load:
+    return Load(*(median(values) for values in zip(*rounds, strict=True)))
+
+
+def api(run: Path, photo: Path, form: Path, args: argparse.Namespace) -> None:
+    alone, found, memory = [], {clients: [] for clients in (1, 64, 200)}, []
+    with server("serve", run, args.source) as running:
+        running.load("/v1/predict", form, 8, 2)  # the first answers are slower
+        for _ in range(args.rounds):
+            done = subprocess.run(
+                [sys.executable, "-c", ALONE, str(run), str(photo), str(args.seconds)],
+                env={**os.environ, "PYTHONPATH": str(args.source)}, check=True, capture_output=True, text=True,
+            )  # fmt: skip
+            alone.append([float(number) for number in done.stdout.split()])
+            for clients, rounds in found.items():
+                rounds.append(running.load("/v1/predict", form, clients, args.seconds))
+            memory.append(running.memory())
+    rate, cpu = (median(values) for values in zip(*alone, strict=True))
+    table = Table(["", "answers/s", "of alone", "p50 ms", "p99 ms", "lost", "not 2xx", "CPU ms", "of alone"])
+    table.add("alone", rate, 1.0, None, None, None, None, cpu, 1.0)
+    for clients, rounds in found.items():
+        load = middle(rounds)
+        lost, refused = sum(one.lost for one in rounds), sum(one.refused for one in rounds)
+        table.add(
+            f"{clients} clients",
+            load.rate,
+            load.rate / rate,
+            load.p50,
+            load.p99,
+            lost,
+            refused,
+            load.cpu,
+            load.cpu / cpu,
+        )
+    print(table.text(), f"memory: {memory[0]:.0f} MB, {memory[-1]:.0f} MB", sep="\n", end="\n\n", flush=True)
+
+
+def page(run: Path, raw: Path, args: argparse.Namespace) -> None:
+    source, old_run = args.old
+    found = {"old": [], "new": []}
+    with server("app", old_run, source) as old, server("app", run, args.source) as new:
+        for _ in range(args.rounds):
+            for name, running in (("old", old), ("new", new)):
+                found[name].append(running.load("/api/classify", raw, 64, 3 * args.seconds))
+    table = Table(["page, 64 clients", "answers/s", "p50 ms", "p99 ms", "lost", "not 2xx", "CPU ms"])
+    middles = {name: middle(rounds) for name, rounds in found.items()}
+    for name, load in middles.items():
+        table.add(name, *load)
+    print(table.text(), f"p99 of the old: {middles['new'].p99 / middles['old'].p99:.2f}", sep="\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--seconds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--old", type=Path, nargs=2, metavar=("SRC", "OLD_RUN"))
+    args = parser.parse_args()
+    args.source = Path(__file__).parents[1] / "src"
+    if shutil.which("wrk") is None:
+        sys.exit("needs wrk: apt-get install wrk")
+    with tempfile.TemporaryDirectory() as folder:
+        photo, form, raw = scripts(Path(folder))
+        api(args.run, photo, form, args)
+        if args.old:
+            page(args.run, raw, args)
+
+
+if __name__ == "__main__":
+    main()
