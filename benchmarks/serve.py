@@ -85,17 +85,8 @@ class Server(NamedTuple):
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def load(self, path: str, script: Path, clients: int, seconds: float) -> Load:
-        command = [
-            "wrk",
-            "-t1",
-            f"-c{clients}",
-            f"-d{seconds}s",
-            "--timeout",
-            "300s",
-            "-s",
-            str(script),
-            self.url + path,
-        ]
+        options = ["-t1", f"-c{clients}", f"-d{seconds}s", "--timeout", "300s", "-s", str(script)]
+        command = ["wrk", *options, self.url + path]
         before = self.cpu()
         out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         found = json.loads(out.splitlines()[-1])

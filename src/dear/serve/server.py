@@ -142,6 +142,7 @@ class Address:
             log_config=None,
             log_level="critical",  # the terminal is for what went wrong in dear, and the guard tells that
             server_header=False,
+            proxy_headers=False,
             backlog=_WAITING_CONNECTIONS,
             timeout_keep_alive=15,
             timeout_graceful_shutdown=30,
