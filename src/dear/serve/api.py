@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _ANSWER_SECONDS = 60.0
+_SMALL = 500_000  # bytes
 _MOST = 1000  # classes or hits in one answer
 
 
@@ -165,7 +166,10 @@ class Api:
         """The request and its images, prepared. They keep their places until the block ends."""
         with ExitStack() as places:
             async with self._service.admission.body(request) as body:
-                upload = await run_in_threadpool(parse_upload, request.headers.get("content-type", ""), body)
+                kind = request.headers.get("content-type", "")
+                # What is small is read sooner than a thread could be woken up for it.
+                small = len(body) <= _SMALL
+                upload = parse_upload(kind, body) if small else await run_in_threadpool(parse_upload, kind, body)
                 upload.require(settings)
                 places.enter_context(self._service.admission.room_for(len(upload.images)))
                 images = await self._in_worker(lambda: _opened_images(upload.images, prepare))
