@@ -205,6 +205,20 @@ def test_a_picture_of_the_gallery_finds_itself_first(run, gallery, gallery_folde
     assert sorted(hit["path"] for hit in starters(gallery)) == sorted(gallery.paths())
 
 
+def test_a_gallery_of_heads_is_searched_by_its_own_components(run, model_folder, role_file, photos, tmp_path) -> None:
+    from dear.app.page import Page
+    from dear.gallery import Gallery, HeadEncoder
+
+    encoder = HeadEncoder.load(f"local-dir:{model_folder}", roles=str(role_file), device="cpu")
+    Gallery.create(tmp_path / "gallery", encoder).add(encoder, [photos])
+    service = Service.open(run, tmp_path / "gallery")
+    path = photos / "warm" / "7.png"
+    assert service.find(Image.open(path), "color", 3)[0].path == str(path)
+    about = Page(run, service).about(None)
+    assert [c["name"] for c in about["gallery"]["components"]] == ["cls", "color", "shape"]
+    assert len(about["components"]) == 6
+
+
 # --- runs ------------------------------------------------------------------------------------------------------
 
 
