@@ -88,6 +88,9 @@ class Method(nn.Module):
     constant_texts: ClassVar[bool] = True
     """Whether `text_features` is all that `logits` needs to know of the classes, whatever the image."""
 
+    holds_trunk: ClassVar[bool] = False
+    """For kept views, hold in memory what `trunk` gives: where it is worth more than computing it at every step."""
+
     components: tuple[str, ...] = (CLS,)
     roles: RoleMap | None = None
     texts: Texts

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from dear.backbone import Backbone, LearnedTokens
 from dear.backbone.image import Entry, Observer
 from dear.config import Config, setting
+from dear.methods.attributes import text_layer_of
 from dear.methods.base import CLS, DECOUPLED, FUSION, Loss, Method, Texts
-from dear.methods.dear import text_layer_of
 
 ADAMW = {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 5e-4, "crop": 0.5, "drop_last": True}
 

@@ -79,6 +79,11 @@ METHODS = {
     "tac": Listed("tac:Tac", "ivlp in all layers beside tokens of the task", "CVPR 2025"),
     "skipt": Listed("skipt:SkipT", "fine-tunes the upper half of both towers", "CVPR 2025"),
     "clip-lora": Listed("clip_lora:ClipLora", "low-rank terms in all attention projections", "CVPR Workshops 2024"),
+    "experts": Listed(
+        "experts:Experts",
+        "attribute tokens that read in the heads of their attribute only; CLIP stays as it is",
+        "here",
+    ),
     "dear": Listed(
         "dear:Dear",
         "attribute tokens that heads see by their roles, in both towers from layer 9 on",

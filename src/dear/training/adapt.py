@@ -44,17 +44,18 @@ def adapt(
     examples = data.train
     if asked := model.teacher():
         examples = teach(model, asked, data, pool or data, train, source, out / "teacher")
-    shown = ShownImages(data, source, model.first_layer)
-    model.look(shown)
     epochs = train.epochs if train.images_seen is None else max(1, round(train.images_seen / len(examples)))
-    if epochs and any(p.requires_grad for p in model.parameters()):
+    views = source.training(examples, model, train) if epochs else None
+    shown = ShownImages(data, source, model.first_layer, views)
+    model.look(shown)
+    if views is not None and any(p.requires_grad for p in model.parameters()):
 
         def measure() -> float:
             return evaluate(model, data.val, source, "validation")
 
         fit(
             model,
-            source.training(examples, model.first_layer, train),
+            views,
             train,
             epochs,
             out,

@@ -11,7 +11,8 @@ from dear.backbone.image import TrunkStates
 from dear.data.augment import Batches, TrainingData
 from dear.data.dataset import Dataset, Example, Picture
 from dear.data.loading import evaluation_batches
-from dear.methods.base import Images
+from dear.errors import DearError
+from dear.methods.base import Images, Method
 from dear.training.config import TrainConfig
 from dear.training.states import KeptViews, StateStore
 
@@ -33,16 +34,19 @@ class ImageSource:
         for images, labels in self._found(examples, first_layer, title, batch):
             yield images.to(self.backbone.device), labels
 
-    def training(self, examples: Sequence[Example], first_layer: int, train: TrainConfig) -> TrainingData | KeptViews:
+    def training(self, examples: Sequence[Example], model: Method, train: TrainConfig) -> TrainingData | KeptViews:
         """Fresh views in every epoch; or, with `train.fixed_views`, so many fixed ones, their states kept."""
+        if not train.views and not train.clean_view:
+            raise DearError("With --views 0 there is nothing to train on but the image as it is: add --clean-view.")
         labels = [e.label for e in examples]
         batches = Batches(labels, train.seed, train.batch, train.order == "one_class", train.drop_last)
-        if not train.fixed_views:
+        if not train.fixed_views and train.views:
             return TrainingData(
                 examples, self.backbone, batches, self.workers, train.crop, train.views, train.clean_view
             )
-        store = StateStore(self.states, self.backbone, first_layer, self.workers, train.crop)
-        return KeptViews(examples, store, batches, train.fixed_views, train.views, train.clean_view)
+        store = StateStore(self.states, self.backbone, model.first_layer, self.workers, train.crop)
+        trunk = model.trunk if model.holds_trunk else None
+        return KeptViews(examples, store, batches, train.fixed_views, train.views, train.clean_view, trunk)
 
     def _found(
         self, examples: Sequence[Example], first_layer: int, title: str, batch: int
@@ -71,11 +75,17 @@ class ImageSource:
 class ShownImages:
     """What a method may look at before training (`dear.methods.base.Shown`)."""
 
-    def __init__(self, data: Dataset, source: ImageSource, first_layer: int) -> None:
+    def __init__(
+        self, data: Dataset, source: ImageSource, first_layer: int, views: TrainingData | KeptViews | None = None
+    ) -> None:
+        """`views`: what it will be trained on; where that keeps the images as they are, they are shown from there."""
         self.classes, self.template = data.classes, data.template
         self._data, self._source, self._first = data, source, first_layer
+        self._kept = views.store if isinstance(views, KeptViews) and views.clean_view else None
 
     def train(self) -> Iterator[tuple[Images, Tensor]]:
+        if self._kept is not None:
+            return self._kept.batches(self._data.train, "training images")
         return self._source.evaluation(self._data.train, self._first, "training images")
 
     def val(self) -> Iterator[tuple[Images, Tensor]]:

@@ -7,6 +7,7 @@ Evaluation pictures never change, so keeping them is exact (fp32). Training view
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from dear.progress import Progress
 from dear.tensors import read_tensors, save_tensors
 
 _BATCH = 16
+_HELD = 4 * 2**30  # bytes of what is held behind the trunk
 
 
 class StateStore:
@@ -122,7 +124,10 @@ class StateStore:
 
 
 class KeptViews:
-    """Batches of kept views, in the place of `TrainingData`: each epoch takes the next of the `fixed` ones."""
+    """Batches of kept views, in the place of `TrainingData`: each epoch takes the next of the `fixed` ones.
+
+    `trunk`, if given, makes of the kept states what a method works on, and that is held in memory as far as it fits.
+    """
 
     def __init__(
         self,
@@ -132,9 +137,11 @@ class KeptViews:
         fixed: int,
         views: int = 1,
         clean_view: bool = False,
+        trunk: Callable[[TrunkStates], Any] | None = None,
     ) -> None:
-        self.examples, self.store, self.batches = examples, store, batches
+        self.examples, self.store, self.batches, self.trunk = examples, store, batches, trunk
         self.fixed, self.views, self.clean_view = fixed, views, clean_view
+        self._held: dict[tuple[Example, int | None], Any] = {}
         for view in range(fixed):
             store.prepare(examples, view, f"view {view + 1} of {fixed}")
         if clean_view:
@@ -142,6 +149,22 @@ class KeptViews:
 
     def epoch(self, number: int) -> "_KeptEpoch":
         return _KeptEpoch(self, number)
+
+    def read(self, examples: Sequence[Example], views: Sequence[int | None]) -> Any:
+        """One view after the other: kept states, or what `trunk` made of them."""
+        if self.trunk is None:
+            return _joined([self.store.read(examples, view) for view in views])
+        return _joined([self._behind_trunk(example, view) for view in views for example in examples])
+
+    def _behind_trunk(self, example: Example, view: int | None) -> Any:
+        """Of one image alone, so that it does not depend in its last bits on when it was first asked for."""
+        assert self.trunk is not None
+        if (example, view) in self._held:
+            return self._held[example, view]
+        made = self.trunk(self.store.read([example], view).to(self.store.backbone.device))
+        if sum(part.nbytes for part in made) * (1 + len(self._held)) <= _HELD:
+            self._held[example, view] = made
+        return made
 
 
 class _KeptEpoch:
@@ -154,11 +177,15 @@ class _KeptEpoch:
     def __len__(self) -> int:
         return len(self.batches)
 
-    def __iter__(self) -> Iterator[tuple[TrunkStates, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
         for batch in self.batches:
             part = [self.data.examples[i] for i in batch]
-            states = [self.data.store.read(part, view) for view in self.shown]
-            yield TrunkStates(*(torch.cat(pair) for pair in zip(*states, strict=True))), _labels(part)
+            yield self.data.read(part, self.shown), _labels(part)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Named tuples of tensors, one after the other along the batch."""
+    return type(parts[0])(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 
 def _labels(examples: Sequence[Example]) -> Tensor:

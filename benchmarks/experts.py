@@ -1,0 +1,63 @@
+"""A training step of expert tokens against one of DeAR, both on kept states, in one run, as a ratio.
+
+    python benchmarks/experts.py [--classes 37] [--steps 3]
+
+Shapes of ViT-B/16 with random weights, batch 16, fp32, the 28 heads that the paper's table gives to attributes.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+
+from dear.backbone import load_backbone
+from dear.backbone.image import TrunkStates
+from dear.methods.attributes import AttributeMethod
+from dear.methods.dear import Dear, DearConfig
+from dear.methods.experts import Experts, ExpertsConfig
+from dear.tables import Table
+from training import interleaved  # beside this file
+
+BATCH, CLASSES = 16, 37
+
+
+def step(method: AttributeMethod, images: object, labels: torch.Tensor) -> Callable[[], None]:
+    optimizer = torch.optim.AdamW(method.parameters(), lr=1e-3)
+
+    def once() -> None:
+        loss = method.loss(method.trunk(images), labels)
+        optimizer.zero_grad(set_to_none=True)
+        loss.total.backward()
+        optimizer.step()
+
+    return once
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--classes", type=int, default=CLASSES)
+    parser.add_argument("--steps", type=int, default=3)
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    backbone = load_backbone("ViT-B-16-quickgelu", random_weights=True)
+    tower = backbone.image
+    pixels, labels = torch.randn(BATCH, 3, *tower.image_size), torch.randint(args.classes, (BATCH,))
+    began = time.perf_counter()
+    states = tower.trunk(pixels, 8)
+    with torch.no_grad():
+        kept = TrunkStates(states, tower.read_cls(tower.enter(states, 9)))
+    encoding = time.perf_counter() - began
+    dear, experts = Dear(backbone, DearConfig(roles="paper")), Experts(backbone, ExpertsConfig(roles="paper"))
+    for method in (dear, experts):
+        method.set_classes([f"kind {i}" for i in range(args.classes)], "a photo of a {}.")
+    runs = {"dear": step(dear, kept, labels), "experts": step(experts, experts.trunk(kept), labels)}
+    best = dict(zip(runs, interleaved(args.steps, *runs.values()), strict=True))
+    table = Table(["training step on kept states", "s", "dear / this", "of encoding the batch"])
+    for name, seconds in best.items():
+        table.add(name, f"{seconds:.3f}", f"{best['dear'] / seconds:.1f}x", f"{seconds / encoding:.2f}")
+    print(table.text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Expert tokens: attribute tokens that read the image only in the heads of their own attribute, and change nothing.
+
+Like DeAR's they are learned, one for each core attribute, and vote beside CLIP's class feature. What differs, and why,
+is in docs/experts.md: no original token sees them, so the class feature is frozen CLIP's, exactly, and all that they
+read is constant; in every other head a token gets that head's mean output at CLS over the training images; tokens start
+at the mean CLS state and are carried on; and a feature is what a token makes of an image beyond what it makes of the
+mean one.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dear.backbone import Backbone
+from dear.backbone.attention import attention_weights, finish_block, merge_heads, project_queries
+from dear.backbone.image import Entry, Observer
+from dear.config import setting
+from dear.errors import DearError
+from dear.methods.attention_maps import registers
+from dear.methods.attributes import AttributeMethod, AttributeSettings
+from dear.methods.base import Images, Loss, Shown
+from dear.roles.rolemap import CORE_ATTRIBUTE
+
+
+@dataclass(frozen=True)
+class ExpertsConfig(AttributeSettings):
+    """Expert tokens."""
+
+    fusion_lr: float | None = setting(0.05, "learning rate of the fusion weights; default: 0.05", low=0.0, expert=True)
+    pull: float = setting(
+        0.3, "weight of the pull that keeps the attributes' projection near its start", low=0.0, expert=True
+    )
+
+
+class Reads(NamedTuple):
+    """All that is read of images, and constant. Experts are the heads of core attributes, by layer and number."""
+
+    frozen_cls: Tensor  # CLS behind the untouched tower, [batch, width]
+    keys: Tensor  # of the experts, [batch, experts, 1 + patches, head_dim]
+    values: Tensor
+
+    def to(self, *args: Any, **options: Any) -> "Reads":
+        return Reads(*(tensor.to(*args, **options) for tensor in self))
+
+
+class Readers(NamedTuple):
+    """Who reads in a layer: its experts, the tokens that ask in each of them, and which of all experts these are."""
+
+    heads: list[int]
+    tokens: list[list[int]]  # [heads, tokens of an attribute]
+    among: slice
+
+
+AskedAt = Callable[[int, Tensor, Tensor], None]
+"""Told layer, queries [batch, heads, tokens of an attribute, head_dim] and keys of its experts."""
+
+
+class Experts(AttributeMethod):
+    Settings = ExpertsConfig
+    recipe: ClassVar[Mapping[str, Any]] = {"views": 0, "clean_view": True}
+    holds_trunk: ClassVar[bool] = True
+    config: ExpertsConfig
+    head_means: Tensor
+
+    def __init__(self, backbone: Backbone, config: ExpertsConfig, facts: Mapping[str, Any] | None = None) -> None:
+        super().__init__(backbone, config, facts)
+        tower, experts = backbone.image, 0
+        self._readers: dict[int, Readers] = {}
+        for layer in range(self.first_layer, tower.layers + 1):
+            of_heads = [self.roles[layer, h] for h in range(tower.heads)]
+            heads = [h for h, role in enumerate(of_heads) if role.role == CORE_ATTRIBUTE]
+            tokens = [[i for i, name in enumerate(self.token_of) if name == of_heads[h].concept] for h in heads]
+            self._readers[layer] = Readers(heads, tokens, slice(experts, experts + len(heads)))
+            experts += len(heads)
+        means = self.tokens.new_zeros(len(self._readers), tower.heads, tower.head_dim)
+        self.register_buffer("head_means", means)  # outputs at CLS, the mean over the training images
+
+    def pick_attributes(self) -> tuple[str, ...]:
+        """Those that have a head to read in: others would know nothing of the image."""
+        found = tuple(name for name in self.roles.core if self.roles.experts(name))
+        if not found:
+            raise DearError(
+                f"No head from layer {self.first_layer} on has a core attribute in this role map, and expert tokens "
+                "read in such heads only: make another with `dear roles`, or choose another --method."
+            )
+        return found
+
+    @torch.no_grad()
+    def look(self, shown: Shown) -> None:
+        """Head means, and the tokens' start: around the mean CLS state before layer J, so that they ask as CLS asks."""
+        tower, count = self.backbone.image, 0
+        start, means = torch.zeros_like(self.tokens[0]), torch.zeros_like(self.head_means)
+
+        def add(entry: Entry, _: Entry | None) -> None:
+            at_cls = F.scaled_dot_product_attention(entry.q[:, :, :1], entry.k, entry.v)
+            means[entry.layer - self.first_layer] += at_cls[:, :, 0].sum(0)
+
+        for images, _ in shown.train():
+            entry = super().trunk(images)
+            start += entry.x[:, 0].sum(0)
+            tower.read_cls(entry, add)
+            count += len(entry.x)
+        self.head_means.copy_(means / count)
+        self.tokens.add_(start / count)
+
+    # --- image -------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def trunk(self, images: "Images | Reads") -> Reads:  # type: ignore[override]
+        """The whole of the image tower: nothing learned reaches it. What is behind it already stays as it is."""
+        if isinstance(images, Reads):
+            return images
+        entry = super().trunk(images)
+        keys, values = [], []
+
+        def keep(entry: Entry, _: Entry | None) -> None:
+            heads = self._readers[entry.layer].heads
+            keys.append(entry.k[:, heads])
+            values.append(entry.v[:, heads])
+
+        cls = self.backbone.image.read_cls(entry, keep)
+        return Reads(cls if entry.frozen_cls is None else entry.frozen_cls, torch.cat(keys, 1), torch.cat(values, 1))
+
+    def image_features(self, entry: Reads, observe: Observer | None = None) -> Tensor:  # type: ignore[override]
+        """The frozen class feature and each f_a, normalised, [batch, components, dim]."""
+        said = self._run(entry) - self._run(None)
+        return torch.cat([self.frozen_image(entry)[:, None], self.read_out(said)], dim=1)
+
+    def frozen_image(self, entry: Reads) -> Tensor:  # type: ignore[override]
+        return F.normalize(self.backbone.image.project(entry.frozen_cls), dim=-1)
+
+    def _run(self, reads: Reads | None, asked: AskedAt | None = None) -> Tensor:
+        """Tokens through layers J..L and the final LayerNorm, [batch, tokens, width].
+
+        None: of the mean image, in which every head puts out its mean.
+        """
+        tower = self.backbone.image
+        x = self.tokens.expand(1 if reads is None else reads.keys.shape[0], -1, -1)
+        for layer, (heads, tokens, among) in self._readers.items():
+            block: Any = tower.blocks[layer - 1]
+            means = self.head_means[layer - self.first_layer].to(x.dtype)
+            out = means[None, :, None].expand(x.shape[0], -1, x.shape[1], -1)
+            if reads is not None and heads:
+                where = torch.tensor(heads, device=x.device)[:, None], torch.tensor(tokens, device=x.device)
+                # Heads and tokens first: [own heads, tokens of an attribute, batch, head_dim].
+                q = project_queries(block.attn, block.ln_1(x)).permute(1, 2, 0, 3)[where].permute(2, 0, 1, 3)
+                k, v = reads.keys[:, among].to(q.dtype), reads.values[:, among].to(q.dtype)
+                if asked is not None:
+                    asked(layer, q, k)
+                read = F.scaled_dot_product_attention(q, k, v).permute(1, 2, 0, 3)
+                out = out.permute(1, 2, 0, 3).index_put(where, read).permute(2, 0, 1, 3)
+            x = finish_block(block, x, merge_heads(out))
+        return tower.visual.ln_post(x)
+
+    # --- loss and pictures -------------------------------------------------------------------------------
+
+    def loss(self, entry: Reads, labels: Tensor) -> Loss:  # type: ignore[override]
+        """As DeAR's, but the class feature can't move, and the attributes' projection is held back."""
+        text = self.text_features()
+        logits = self.logits(self.image_features(entry), text)
+        parts = {"cross_entropy": F.cross_entropy(logits, labels)}
+        parts["regulariser"] = self.moved_text(text)
+        parts["pull"] = (self.projection - self.backbone.image.visual.proj).square().sum()
+        parts["fusion"] = self.fusion_penalty()
+        weights = (1.0, self.config.lambda_reg, self.config.pull, self.config.lambda_fusion)
+        weighted = [weight * part for weight, part in zip(weights, parts.values(), strict=True) if weight]
+        return Loss(torch.stack(weighted).sum(), parts, logits)
+
+    @torch.no_grad()
+    def attention_maps(self, pixels: Tensor) -> dict[str, Tensor]:
+        """Of each attribute's tokens in its experts, mean over these, without registers, [batch, rows, columns]."""
+        rows, columns = self.backbone.image.grid
+        sums = {name: pixels.new_zeros(len(pixels), rows * columns) for name in self.attributes}
+
+        def look(layer: int, q: Tensor, k: Tensor) -> None:
+            seen = attention_weights(q, k, None)[..., 1:].mean(2)  # [batch, heads, patches]
+            for i, (first, *_) in enumerate(self._readers[layer].tokens):
+                name = self.token_of[first]
+                sums[name] += seen[:, i] / len(self.roles.experts(name))
+
+        self._run(self.trunk(pixels), look)
+        kept = ~registers(super().trunk(pixels).x)
+        return {name: (values * kept).unflatten(1, (rows, columns)) for name, values in sums.items()}
