@@ -82,7 +82,8 @@ METHODS = {
     "experts": Listed(
         "experts:Experts",
         "attribute tokens that read in the heads of their attribute only; CLIP stays as it is",
-        "here",
+        "this project",
+        ours=True,
     ),
     "dear": Listed(
         "dear:Dear",
