@@ -66,6 +66,9 @@ def _origin(roles: RoleMap) -> str:
         return (
             f"found by {roles.origin.get('made_by', 'dear')} on {images.get('used')} images of {images.get('source')}"
         )
+    if probes := roles.origin.get("probes"):
+        seen = ", ".join(f"{probe['used']} {probe['kind']} of {probe['source']}" for probe in probes)
+        return f"found by {roles.origin.get('made_by', 'dear')} on {seen}"
     return str(roles.origin.get("source", ""))
 
 

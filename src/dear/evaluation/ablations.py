@@ -6,6 +6,7 @@ from typing import Any
 
 from dear.errors import DearError
 from dear.evaluation.cells import Cell
+from dear.roles.entropy import CORE_3, CORE_5, CORE_7
 from dear.roles.rolemap import RoleMap
 
 Changes = Mapping[str, Any]
@@ -37,10 +38,11 @@ def ablations(roles: RoleMap) -> dict[str, Ablation]:
     }
     layers: dict[str, Changes] = {str(roles.layers[0]): {"first_layer": None}}
     layers |= _each("first_layer", *roles.layers[1:])
+    cores = [len(core) for core in (CORE_3, CORE_5, CORE_7) if set(core) <= set(roles.concepts)]
     found = {
         "masks": Ablation("what each head may see", strategies),
         "loss": Ablation("terms of the loss", losses),
-        "attributes": Ablation("number of core attributes K", _each("attributes", 3, 5, 7)),
+        "attributes": Ablation("number of core attributes K", _each("attributes", *cores)),
         "beta": Ablation("weight of the raw token between layers", _each("beta", 0.0, 0.3, 0.6, 0.9, 1.0)),
         "first-layer": Ablation("first adapted layer J", layers),
         "isolation": Ablation(
@@ -56,9 +58,9 @@ def ablations(roles: RoleMap) -> dict[str, Ablation]:
         "lambda-reg": Ablation("weight of the regulariser", _each("lambda_reg", 0.0, 0.3, 1.0, 3.0)),
     }
     if all(role.entropy is not None for role in roles.roles.values()):  # a map without it cannot be judged again
-        found["threshold"] = Ablation(
-            "share of heads at either end of entropy", _each("role_quantile", 0.1, 0.2, 0.3, 0.4)
-        )
+        by_experts = {} if "quantile" in roles.origin else {"experts": {"role_quantile": None}}
+        quantiles = by_experts | _each("role_quantile", 0.1, 0.2, 0.3, 0.4)
+        found["threshold"] = Ablation("share of heads at either end of entropy", quantiles)
     return found
 
 

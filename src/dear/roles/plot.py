@@ -56,9 +56,10 @@ def draw_role_map(role_map: RoleMap) -> Figure:
     key = "     ".join(f"{ROLE_MARKS[role]} {ROLE_NAMES[role]}" for role in ROLES)
     write(key, (0, 0), -46, fontsize=10)
     if any(found.entropy is not None for found in role_map.roles.values()):
-        measured = any(found.shares for found in role_map.roles.values())
-        number = "the number: its share of the head's variance" if measured else "the number, in nats"
-        write(f"strong colour: low Concept Entropy; pale: high ({number})", (0, 0), -62, fontsize=9)
+        key = "strong colour: low Concept Entropy (the number, in nats); pale: high"
+        if any(found.shares for found in role_map.roles.values()):
+            key = "strong colour: specialised, the surer the stronger; number: share of the head's variance"
+        write(key, (0, 0), -62, fontsize=9)
     return figure
 
 

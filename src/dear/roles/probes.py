@@ -54,7 +54,7 @@ def find_probes(
     probes = []
     for attribute, data in photos.items():
         by_pixels = attribute == COLOR or COLOR not in asked
-        probes.append(_labelled(attribute, resolve_dataset(data, root=root), limit, by_pixels, held_out))
+        probes.append(labelled_probe(attribute, resolve_dataset(data, root=root), limit, by_pixels, held_out))
     told = {attribute for probe in probes for attribute in probe.attributes}
     drawn += [attribute for attribute in ATTRIBUTES if attribute not in asked and attribute not in told]
     return [*probes, drawn_probe(drawn, limit or WORLD_PICTURES, size, held_out)] if drawn else probes
@@ -69,7 +69,8 @@ def drawn_probe(attributes: Sequence[str], count: int, size: int, held_out: bool
     return Probe(pictures, labels, drawn=True)
 
 
-def _labelled(attribute: str, dataset: Dataset, limit: int | None, by_pixels: bool, held_out: bool) -> Probe:
+def labelled_probe(attribute: str, dataset: Dataset, limit: int | None, by_pixels: bool, held_out: bool) -> Probe:
+    """A dataset's training images, or all others, with their label; of photos `by_pixels` probes color, too."""
     examples = spread([*dataset.val, *dataset.test] if held_out else dataset.train, limit)
     drawn = all(isinstance(example.picture, Scene) for example in examples)
     by_pixels = by_pixels and not drawn  # in a drawn picture color is the sign's, and most pixels are not of the sign

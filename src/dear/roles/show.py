@@ -38,7 +38,12 @@ def concept_colors(concepts: Sequence[str]) -> dict[str | None, str]:
 
 
 def color_strength(found: HeadRole, role_map: RoleMap) -> float:
-    """How much of its colour a head keeps: all at the map's lowest entropy, little at its highest."""
+    """How much of its colour a head keeps: all at the map's lowest entropy, little at its highest.
+
+    By pictures, the surer the more, and little without a speciality.
+    """
+    if found.sure is not None:
+        return found.sure * (0.95 if found.role in (CORE_ATTRIBUTE, OTHER_SPECIALIZED) else 0.3)
     if found.entropy is None:
         return 0.35 if found.concept is None else 0.9
     entropies = [other.entropy for other in role_map.roles.values() if other.entropy is not None]

@@ -1,0 +1,65 @@
+"""Is the measured role map of OpenAI's ViT-B/16 true on photos, and is the paper's? (docs/roles.md)
+
+    DEAR_SHARED=shared python benchmarks/roles_photos.py --model local-dir:vit-b-16 [--write MAP] [--limit 400]
+
+Makes the map from training images of DTD (texture), Caltech101 (object), scenes (location) and silhouettes (shape),
+then searches images that were not used for it by the heads of that map, and by those of the paper's table. The photos
+lie in DEAR_SHARED/data. `--write` keeps the map as it comes with the package: named after the weights it is true of.
+"""
+
+import argparse
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from dear.backbone import load_backbone
+from dear.data.resolve import resolve_dataset
+from dear.roles.check import check_by_search
+from dear.roles.experts import roles_by_pictures
+from dear.roles.probes import Probe, labelled_probe
+from dear.roles.rolemap import RoleMap
+from dear.roles.show import overlap, role_summary
+
+PACKS = {"shape": "shapes", "texture": "dtd", "object": "caltech-101", "location": "scenes"}
+
+
+def probes(limit: int, held_out: bool) -> list[Probe]:
+    """Training images; held out: test images, or, where nobody has made a split, what training leaves."""
+    found = []
+    for attribute, pack in PACKS.items():
+        folder = Path(os.environ["DEAR_SHARED"]) / "data" / pack
+        dataset = resolve_dataset(str(folder))
+        if (folder / "split.json").exists():
+            dataset = replace(dataset, val=())
+        found.append(labelled_probe(attribute, dataset, limit, by_pixels=True, held_out=held_out))
+    return found
+
+
+def as_preset(role_map: RoleMap) -> RoleMap:
+    """True of OpenAI's weights in any precision, so it names no hash, and says what it was measured on."""
+    weights = role_map.backbone["weights"]
+    measured_on = "OpenAI's image tower, its linear weights rounded to int8 and back"
+    about = f"{measured_on} (with a text tower of another origin: weights {weights})"
+    named = {"model": "ViT-B-16", "pretrained": "openai", "activation": role_map.backbone["activation"]}
+    return replace(role_map, backbone=named, origin={"measured_on": about, **role_map.origin})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="OpenAI's ViT-B/16, as local-dir:FOLDER")
+    parser.add_argument("--limit", type=int, default=400, help="images of each pack (400)")
+    parser.add_argument("--write", type=Path, metavar="MAP")
+    args = parser.parse_args()
+    backbone = load_backbone(args.model)
+    measured = as_preset(roles_by_pictures(backbone, probes(args.limit, held_out=False)))
+    if args.write:
+        measured.save(args.write)
+    held_out, paper = probes(args.limit, held_out=True), RoleMap.preset("paper")
+    for name, role_map in (("measured", measured), ("paper", paper)):
+        result = check_by_search(backbone, role_map, held_out)
+        print(f"\n{name}: {role_summary(role_map)}\n\n{result.table().markdown()}\n\n{result.verdict()}")
+    print(f"\nmeasured and paper: {overlap(measured, paper).summary()}")
+
+
+if __name__ == "__main__":
+    main()
