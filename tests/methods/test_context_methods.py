@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dear.cli import main
 from dear.data.known import KNOWN
+from dear.evaluation.bench import plan
 from dear.methods import registry
 from dear.methods.base import Method
 from dear.methods.prograd import without_conflict
@@ -196,6 +198,12 @@ def test_prograd_starts_as_zeros_and_the_words_of_the_template(tiny) -> None:
     assert torch.equal(short.context, words[1:])
 
 
+def test_a_context_leaves_room_for_class_names(tiny) -> None:
+    method = make(tiny, "prograd", context_tokens=1000)
+    assert len(method.context) == 77 // 2
+    assert method.text_features().shape == (5, 24)
+
+
 # --- counts and recipes --------------------------------------------------------------------------------------
 
 
@@ -247,3 +255,21 @@ def test_published_constants_are_settings_of_known_datasets() -> None:
                     found = recipe_of(name, protocol, shots, dataset)
                     assert found.keys() <= known, (name, dataset)
                     TrainConfig.pick(found), registry.find_method(name).Settings.pick(found)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_train_and_bench_use_them_when_asked(asked: bool, monkeypatch, tmp_path: Path) -> None:
+    trained = []
+
+    def train_run(run, settings, train, *rest) -> dict[str, float]:
+        trained.append(settings)
+        return {"all": 0.0}
+
+    monkeypatch.setattr("dear.training.run.train_run", train_run)
+    flags = ["--published-constants"] * asked
+    assert main(["train", "--method", "atprompt", "--data", "dtd", "--out", str(tmp_path), *flags]) == 0
+    cells = plan("base-to-novel", ["DTD", "world:signs"], ["atprompt"], [1], {}, published_constants=asked)
+    expected = ("pattern color design", 4) if asked else ("color shape", 2)
+    for found in (trained[0].to_json(), cells[0].settings):
+        assert (found["attributes"], found["context_tokens"]) == expected
+    assert cells[1].settings["attributes"] == "color shape"  # nobody has published any for it

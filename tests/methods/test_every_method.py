@@ -46,11 +46,13 @@ def logits(model: Method, data: Dataset, source: ImageSource) -> torch.Tensor:
 def test_a_method_is_adapted_kept_and_used(name: str, model_folder: Path, role_file: Path, data, tmp_path: Path):
     source = ImageSource(backbone_in(model_folder), workers=0)
     base, novel = data.base(), data.novel()
-    config, train = config_of(name, role_file, epochs=1, warmup_epochs=0)
+    config, train = config_of(name, role_file, epochs=50, images_seen=len(base.train), warmup_epochs=0)
     before = find_method(name)(source.backbone, config).state_dict()
     model = adapt(find_method(name), config, base, train, source, tmp_path / "work", pool=data)
     assert METHODS[name].trained == (model.learned() > 0 and (tmp_path / "work").exists())
     if METHODS[name].trained:
+        lines = (tmp_path / "work" / "metrics.jsonl").read_text().splitlines()
+        assert len(lines) == 1, "--images-seen shortens every method, whatever its epochs"
         moved = [key for key, value in model.state_dict().items() if not torch.equal(value, before.get(key, value))]
         assert moved, "an epoch has changed nothing"
     assert not any(p.requires_grad for p in source.backbone.model.parameters())

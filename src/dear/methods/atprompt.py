@@ -47,7 +47,7 @@ class ATPrompt(WordContext):
         self.context = random_tokens(backbone, config.context_tokens)
 
     def sentences(self, names: Sequence[str], template: str) -> tuple[list[str], Sequence[int]]:
-        count, place = self.config.context_tokens, 1
+        count, place = len(self.context), 1
         slots: list[int] = []
         words: list[str] = []
         for attribute in [*self.attributes, ""]:

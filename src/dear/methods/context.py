@@ -55,6 +55,6 @@ class WordContext(Method):
 
 
 def random_tokens(backbone: Backbone, count: int, std: float = 0.02) -> nn.Parameter:
-    """Learned vectors of the text tower's width, [count, width]."""
-    like = backbone.text.module.positional_embedding
+    """Learned vectors of the text tower's width, [count, width]; at most half of what it reads is theirs."""
+    like, count = backbone.text.module.positional_embedding, min(count, backbone.text.context // 2)
     return nn.Parameter(std * torch.randn(count, backbone.text.width, device=like.device, dtype=like.dtype))

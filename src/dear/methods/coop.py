@@ -16,7 +16,9 @@ class CoOpConfig(Config):
     """The learned context."""
 
     context_words: str = setting("a photo of a", "words that the context starts as; empty: at random")
-    context_tokens: int = setting(16, "learned vectors where they start at random", low=1)
+    context_tokens: int = setting(
+        16, "learned vectors where they start at random; at most half of what the backbone reads", low=1
+    )
 
 
 class CoOp(WordContext):

@@ -19,7 +19,9 @@ from dear.methods.context import COOP_RECIPE, WordContext, random_tokens
 class ProGradConfig(Config):
     """The learned context, and the projection of its gradient."""
 
-    context_tokens: int = setting(16, "learned vectors: zeros, then the template's words before the class name", low=1)
+    context_tokens: int = setting(
+        16, "learned vectors: zeros, then the template's first words; at most half of what the backbone reads", low=1
+    )
     projection: float = setting(1.0, "share of the conflicting part that is taken out of the gradient", low=0.0)
 
 

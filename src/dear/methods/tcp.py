@@ -20,7 +20,9 @@ class TCPConfig(KgCoOpConfig):
     """The learned context, what takes its place, and what holds it."""
 
     context_words: str = setting("", "words that the context starts as; empty: at random")
-    context_tokens: int = setting(4, "learned vectors where they start at random", low=1)
+    context_tokens: int = setting(
+        4, "learned vectors where they start at random; at most half of what the backbone reads", low=1
+    )
 
 
 class TCP(KgCoOp):
