@@ -37,6 +37,8 @@ def commands(photos: Path, model_folder: Path, role_file: Path, monkeypatch) -> 
     backbone = load_backbone(f"local-dir:{model_folder}")  # once: it takes longer than all the rest
     for user in ("dear.training.run", "dear.evaluation.workbench"):
         monkeypatch.setattr(f"{user}.load_backbone", lambda *given, **options: backbone)
+    mini = load_backbone()
+    monkeypatch.setattr("dear.backbone.load_backbone", lambda *given, **options: mini)
     model = ["--model", f"local-dir:{model_folder}"]
     small = [*model, "--roles", str(role_file), "--shots", "2", "--epochs", "2", "--first-layer", "2"]
     small += ["--workers", "0", "--device", "cpu"]
@@ -48,12 +50,15 @@ def commands(photos: Path, model_folder: Path, role_file: Path, monkeypatch) -> 
         methods = ["--methods", "zero-shot", "dear", "--seeds", "1"]
         return ["bench", "base-to-novel", *small, *methods, "--datasets", str(photos), "--out", str(out)]
 
-    return {"train": train, "bench": bench}
+    def roles(out: Path, again: bool) -> list[str]:
+        return ["roles", "--limit", "8", "--first-layer", "9", "--out", str(out / "roles.json")]
+
+    return {"train": train, "bench": bench, "roles": roles}
 
 
 def content(out: Path) -> dict[str, bytes]:
     """What decides: not when or how fast it was made."""
-    results = [*out.glob("adapter_*"), *out.glob("test.json")]
+    results = [*out.glob("adapter_*"), *out.glob("test.json"), *out.glob("roles.json")]
     found = {path.name: path.read_bytes() for path in results}
     for path in (out / "cells").glob("*.json"):
         found[path.name] = path.read_bytes().split(b'"seconds"')[0]
@@ -93,7 +98,7 @@ def fault(kind: str, chosen: int) -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("kind", ["full", "killed before", "killed behind"])
-@pytest.mark.parametrize("name", ["train", "bench"])
+@pytest.mark.parametrize("name", ["train", "bench", "roles"])
 def test_at_every_write(name: str, kind: str, commands, tmp_path: Path, capsys) -> None:
     command, whole = commands[name], tmp_path / "whole"
     with fault(kind, 10**6) as written:
@@ -114,4 +119,4 @@ def test_at_every_write(name: str, kind: str, commands, tmp_path: Path, capsys) 
         assert main(command(out, True)) == 0, capsys.readouterr().err
         assert content(out) == expected
         assert not [path for path in out.rglob("*") if is_temporary(path)]
-    assert len(written) == {"train": 9, "bench": 6}[name]
+    assert len(written) == {"train": 9, "bench": 6, "roles": 2}[name]

@@ -70,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with said_plainly():
             try:
+                if not all(word.strip() for word in argv):  # an unset variable of a script, most likely
+                    raise DearError("An argument is empty: write what it should be, or leave it out.")
                 if argv or _completing():
                     _run(argv)
                 else:

@@ -73,8 +73,8 @@ def _said(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        if isinstance(error, ValueError) and "null byte" not in str(error):
-            raise
+        if isinstance(error, ValueError) and not re.search("null byte|surrogates", str(error)):
+            raise  # not the name's fault
         raise DearError(f"Cannot write {path}: {getattr(error, 'strerror', None) or error}.") from error
 
 

@@ -24,7 +24,10 @@ def only_writer(folder: str | Path) -> Iterator[None]:
     folder = Path(folder)
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise DearError(f"{folder} is a file: name a folder.")
-    place = os.path.realpath(folder)
+    try:
+        place = os.path.realpath(folder)
+    except ValueError as error:  # letters that no name can have
+        raise DearError(f"Cannot write to {folder}: {error}.") from None
     busy = DearError(f"Somebody else is writing to {folder}: wait until that is done, or choose another folder.")
     with _guard:
         if place in _held:

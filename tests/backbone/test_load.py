@@ -12,6 +12,7 @@ from dear.backbone import load_backbone
 from dear.backbone.identity import hash_weights
 from dear.backbone.support import why_unsupported
 from dear.errors import DearError
+from hostile import survives
 
 REFUSED = {
     "RN50": "ResNet",
@@ -113,6 +114,18 @@ def test_broken_local_dirs_are_refused(local_dir, tmp_path) -> None:
     (folder / "open_clip_config.json").write_text("{")
     with pytest.raises(DearError, match="cannot be read as JSON"):
         load_backbone(f"local-dir:{folder}")
+
+
+def test_configs_with_any_field_missing_of_another_kind_or_too_large(local_dir) -> None:
+    folder, _, _ = local_dir
+    config = json.loads((folder / "open_clip_config.json").read_text())
+
+    def use(changed: object) -> object:
+        (folder / "open_clip_config.json").write_text(json.dumps(changed))
+        return load_backbone(f"local-dir:{folder}", random_weights=True)
+
+    use(config)
+    assert survives(use, config, [None, -1, 90_000, 10**9, "x", []]) > 40
 
 
 def test_identity_tells_backbones_apart(tiny) -> None:

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from dear.backbone.checkpoint import require_fit
 from dear.backbone.identity import BackboneIdentity, hash_weights
 from dear.backbone.image import ImageTower
-from dear.backbone.support import SUPPORTED, has_known_blocks, why_unsupported
+from dear.backbone.support import SUPPORTED, ConfigFile, fewest_parameters, has_known_blocks, why_unsupported
 from dear.backbone.text import TextTower
 from dear.backbone.transformers_clip import PREFIX as TRANSFORMERS
 from dear.backbone.transformers_clip import load_transformers
 from dear.errors import DearError
 from dear.files import read_json
+from dear.reading import check_shape
 
 MINI = "dear-mini"
 MINI_FOLDER = Path(__file__).parents[1] / "assets" / MINI
@@ -86,7 +86,7 @@ def load_backbone(
                 source, tag, load_weights=not random_weights, force_quick_gelu=quick_gelu, device="cpu"
             )
         tokenizer = _tokenizer(source)
-    except (RuntimeError, ValueError, OSError, ImportError, SafetensorError) as error:
+    except Exception as error:  # OpenCLIP takes a config at its word, and fails in many ways
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DearError(f"The weights of {name} could not be loaded: {first_line}") from error
     return wrap(model.to(device), tokenizer, name, pretrained)
@@ -130,8 +130,10 @@ def _read_config(source: str) -> dict[str, Any]:
     if source.startswith("local-dir:"):
         folder = Path(source.removeprefix("local-dir:"))
         config = read_json(folder / "open_clip_config.json")
-        if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")) and not any(folder.glob("*.pt")):
+        weights = [path for kind in ("*.safetensors", "*.bin", "*.pt") for path in folder.glob(kind)]
+        if not weights:
             raise DearError(f"{folder} has a config but no weights: put open_clip_model.safetensors there.")
+        held = sum(path.stat().st_size for path in weights)
     elif source.startswith("hf-hub:"):
         from open_clip.factory import _get_hf_config
 
@@ -146,9 +148,11 @@ def _read_config(source: str) -> dict[str, Any]:
             hint = f"did you mean {' or '.join(near)}?" if near else "`dear backbones` lists what is known."
             raise DearError(f"There is no model named {source}: {hint}")
         return found
-    if not isinstance(config, dict) or not {"vision_cfg", "text_cfg"} <= set(config.get("model_cfg", {})):
-        raise DearError(f"The config of {source} is not an OpenCLIP one: it needs model_cfg with both towers.")
-    return config["model_cfg"]
+    check_shape(config, ConfigFile, f"The config of {source}", "it needs OpenCLIP's model_cfg with both towers")
+    model = config["model_cfg"]
+    if source.startswith("local-dir:") and fewest_parameters(model) > held:  # a byte each, at the least
+        raise DearError(f"The config of {source} claims a larger model than its weights are: copy both again.")
+    return model
 
 
 def _check_tag(source: str, pretrained: str | None, config: dict[str, Any]) -> str | None:

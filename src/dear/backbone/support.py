@@ -1,8 +1,9 @@
 """Which OpenCLIP models the engine can drive, judged by their configuration before anything is downloaded."""
 
 from functools import cache
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
+from msgspec import Meta
 from torch import nn
 
 SUPPORTED = (
@@ -18,6 +19,47 @@ _CUSTOM_BLOCKS = (
     "scale_attn",
     "scale_fc",
 )
+
+
+_Depth = Annotated[int, Meta(ge=1, le=1000)]
+_Size = Annotated[int, Meta(ge=1, le=100_000)]  # more than any model has, and little enough to allocate
+
+
+class _Vision(TypedDict, total=False):
+    layers: _Depth | list[int]  # a list: a ResNet
+    width: _Size
+    head_width: _Size
+    patch_size: _Size
+    image_size: _Size | list[_Size]
+    mlp_ratio: Annotated[float, Meta(gt=0, le=100)]
+
+
+class _Text(TypedDict, total=False):
+    context_length: _Size
+    vocab_size: Annotated[int, Meta(ge=1, le=10**7)]
+    width: _Size
+    heads: _Size
+    layers: _Depth
+
+
+class _Model(TypedDict):
+    embed_dim: _Size
+    vision_cfg: _Vision
+    text_cfg: _Text
+
+
+class ConfigFile(TypedDict):
+    """open_clip_config.json: what must be there, and how large a model it may claim."""
+
+    model_cfg: _Model
+
+
+def fewest_parameters(model: dict[str, Any]) -> int:
+    """What a config claims for attention and words alone: less than the model has."""
+    vision, text = model["vision_cfg"], model["text_cfg"]
+    layers = [(tower.get("layers"), tower.get("width", 0)) for tower in (vision, text)]
+    attention = sum(4 * depth * width**2 for depth, width in layers if isinstance(depth, int))
+    return attention + text.get("vocab_size", 0) * text.get("width", 0)
 
 
 def why_unsupported(model_cfg: dict[str, Any]) -> str | None:

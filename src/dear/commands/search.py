@@ -34,8 +34,6 @@ def run(args: argparse.Namespace) -> None:
 
     if (args.image is None) == (args.text is None):
         raise DearError("Give either --image or --text to search for.")
-    if not (args.text or args.image).strip():
-        raise DearError("There is nothing to search for: write a sentence, or name an image.")
     gallery = Gallery.open(args.gallery)
     weights = parse_by(args.by, gallery.components)
     shown = args.text if args.image is None else _picture(gallery, args.image)

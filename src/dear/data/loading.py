@@ -34,6 +34,13 @@ def from_workers(batches: Iterable[T]) -> Iterator[T]:
         yield from batches
     except DearError as error:
         raise DearError(str(error).rpartition("DearError: ")[2].strip()) from None
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise DearError(
+            "A process that decodes images was ended from outside, most likely for lack of memory: free some, or use "
+            "--workers 0."
+        ) from None
 
 
 _LIMIT = 2**30  # bytes of pixels that are kept: about 1800 images at 224 px

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dear.backbone import Backbone, LearnedTokens
+from dear.data.prompts import fill
 from dear.methods.base import Method, Texts
 
 COOP_RECIPE: Mapping[str, Any] = MappingProxyType(
@@ -38,7 +39,7 @@ class WordContext(Method):
     def read(self, names: Sequence[str], template: str) -> Texts:
         text = self.backbone.text
         prompts = text.prompts(*self.sentences(names, template))
-        frozen = text.encode([template.format(name) for name in names])
+        frozen = text.encode([fill(template, name) for name in names])
         return Texts(tuple(names), prompts, text.embed(prompts), F.normalize(frozen, dim=-1))
 
     def text_features(self, texts: Texts | None = None) -> Tensor:

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import torch
 from PIL import Image
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
 from dear.backbone import Backbone
 from dear.errors import DearError
-from dear.files import atomic_path
+from dear.files import parse_json
+from dear.reading import damaged
 from dear.roles.concepts import Concepts
 from dear.roles.contributions import HeadReader
 from dear.roles.entropy import CORE_5, entropy_thresholds, judge_heads
@@ -25,6 +24,7 @@ from dear.roles.pictures import PictureList, picture_batches
 from dear.roles.report import Thumbnails
 from dear.roles.rolemap import Head, Phrase, RoleMap
 from dear.roles.textspan import HeadMoments, textspan
+from dear.tensors import read_tensors, save_tensors
 from dear.version import __version__
 
 _BATCH = 32
@@ -186,22 +186,23 @@ class _HeadStatistics:
     def _save(self, path: Path) -> None:
         state = {**self.moments.state_dict(), "sample": self.sample}
         about = {"job": self.job, "done": str(self.done), "skipped": json.dumps(self.skipped)}
-        with atomic_path(path) as temporary:
-            save_file(state, temporary, about)
+        save_tensors(path, state, about)
 
     def _resume(self, path: Path) -> None:
+        """From a file that is damaged or of another job nothing is taken."""
         try:
-            with safe_open(path, "pt") as file:
-                about = file.metadata() or {}
-                if about.get("job") != self.job:
-                    print(f"{path} is of another backbone or other images: starting anew.")
-                    return
-                self.moments.load_state_dict(
-                    {key: file.get_tensor(key) for key in ("layers", "count", "total", "outer")}
-                )
-                self.sample.copy_(file.get_tensor("sample"))
-        except (OSError, SafetensorError):
+            with damaged(str(path), "it will be made again"):
+                state, about = read_tensors(path)
+                done, skipped = int(about["done"]), parse_json(about["skipped"])
+                same = about["job"] == self.job and 0 <= done <= len(self.pictures)
+                if same and state["sample"].shape == self.sample.shape:
+                    self.moments.load_state_dict(state)
+                    self.sample.copy_(state["sample"])
+                    self.done, self.skipped = done, skipped
+        except DearError:
             print(f"{path} can't be read: starting anew.")
             return
-        self.done, self.skipped = int(about["done"]), json.loads(about["skipped"])
+        if not same:
+            print(f"{path} is of another backbone or other images: starting anew.")
+            return
         print(f"{self.done} of {len(self.pictures)} images are in {path} already: going on behind them.")

@@ -1,0 +1,138 @@
+"""Names that are too long, empty, not UTF-8, of the wrong kind: in the place of every path and text, one sentence."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dear.cli import main
+
+COMMANDS = [
+    "data list --root @",
+    "data check @",
+    "data check DTD --root @",
+    "zero-shot --data @",
+    "zero-shot --model @",
+    "zero-shot --model local-dir:@",
+    "zero-shot --model ViT-B-16 --pretrained @",
+    "roles --images @",
+    "roles --phrases @",
+    "roles --limit 2 --plot @",
+    "roles --model @ --images world",
+    "roles show @",
+    "roles show dear-mini --against @",
+    "roles show dear-mini --plot @",
+    "roles show dear-mini --html @",
+    "roles check @",
+    "world --out @",
+    "train --out @ --data world:nothing",
+    "train --out OUT --data @",
+    "train --out OUT --config @",
+    "train --out OUT --class-names @",
+    "train --out OUT --template @",
+    "train --out OUT --roles @",
+    "predict @ x.png",
+    "predict RUN @",
+    "explain @ x.png",
+    "explain RUN x.png --out @",
+    "export @ --onnx OUT",
+    "index @ x.png --out OUT",
+    "index RUN x.png --out @",
+    "search @ --text red",
+    "search GALLERY --image @",
+    "search GALLERY --text @",
+    "app @",
+    "report @",
+    "bench few-shot --out @ --methods nothing",
+    "bench few-shot --out OUT --datasets @ --methods zero-shot",
+    "bench domain --out OUT --datasets world:colors --targets @ --methods zero-shot",
+    "ablate @ --out OUT",
+]
+FINE = ("--plot @", "--html @", "world --out @", "list --root @")  # a strange name is still a name
+ODD = {
+    "long": "x" * 300,
+    "deep": "/".join(["y" * 200] * 30),
+    "empty": "",
+    "blank": "  ",
+    "not UTF-8": "caf\udce9",
+    "half a letter": "\ud83e",
+    "zero": "a\0b",
+    "dollar": "$x$",
+    "braces": "{0} {x!r:>99999999}",
+    "a file": "file",
+    "a folder": "folder",
+    "a pipe": "pipe",
+    "a device": "/dev/full",
+    "a loop": "loop",
+    "below a file": "file/x",
+    "json": "deep.json",
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("not what is looked for")
+    Path("folder").mkdir()
+    Path("loop").symlink_to("loop")
+    Path("deep.json").write_text("[" * 10**5)
+    os.mkfifo("pipe")
+    return tmp_path
+
+
+def untouched(place: Path) -> list[str]:
+    return sorted(path.name for path in place.rglob("*"))
+
+
+# Of all pairs every third, so that each command meets a third of the names, and each name a third of the commands.
+PAIRS = [(c, n) for i, c in enumerate(COMMANDS) for j, n in enumerate(ODD) if (i + j) % 3 == 0]
+
+
+@pytest.mark.parametrize(("command", "name"), PAIRS)
+def test_one_sentence_and_nothing_written(command: str, name: str, place: Path, capsys) -> None:
+    # A pipe in the place of a text file is read, as shells do it with <(...): here nobody would write into it.
+    if name == "a pipe" and any(word in command for word in ("--config", "--phrases", "--class-names", "roles")):
+        pytest.skip("waits for its writer, as it should")
+    before = untouched(place)
+    words = [ODD[name] if word == "@" else word.replace("@", ODD[name]) for word in command.split()]
+    try:
+        code = main(words)
+    except SystemExit as stopped:  # argparse: not among its choices
+        code = stopped.code
+    out, err = capsys.readouterr()
+    assert "Traceback" not in out + err
+    assert len(err) < 6000
+    if code == 0:
+        assert command.endswith(FINE)
+        return
+    assert code == 2
+    assert err.startswith(("dear: ", "usage: ")), err
+    assert untouched(place) == before
+
+
+@pytest.mark.parametrize("command", [["methods"], ["data", "list"], ["roles", "show", "dear-mini"]])
+def test_a_full_disk_behind_the_output(command: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "dear.cli", *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+    assert done.returncode == 2
+    assert done.stderr == "dear: The system refused to go on: No space left on device.\n"
+
+
+def test_letters_that_the_terminal_does_not_have(tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("path,label\na.png,🦊\na.png,caf\u00e9\n", encoding="utf-8")
+    (tmp_path / "a.png").write_bytes(b"no")
+    words = [sys.executable, "-m", "dear.cli", "data", "check", b"list.csv"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, timeout=120)
+    assert done.returncode == 2
+    assert b"\\U0001f98a" in done.stdout
+    assert done.stderr.startswith(b"dear: The image")
+
+
+def test_long_names_are_not_echoed_whole(capsys) -> None:
+    assert main(["data", "check", "x" * 100_000]) == 2
+    assert len(capsys.readouterr().err) < 1000
