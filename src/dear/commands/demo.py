@@ -2,6 +2,14 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dear.data.dataset import Dataset, Example
+    from dear.predictor import Predictor
+
+_SEARCHED = ("colors", "shapes", "textures", "objects", "places")  # tasks in whose pictures every attribute varies
+_FOUND = 6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -12,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Zero-shot, adaptation on half of the classes, both on the other half too, and one answer explained."""
+    """Zero-shot, adaptation on half of the classes, both on the other half too, one answer explained, one search."""
     import dear
     from dear.backbone import load_backbone
     from dear.data.resolve import resolve_dataset
@@ -21,7 +29,8 @@ def run(args: argparse.Namespace) -> None:
     from dear.evaluation.zero_shot import zero_shot
     from dear.explain import explain
     from dear.files import atomic_path
-    from dear.methods.dear import DearConfig
+    from dear.methods.experts import ExpertsConfig
+    from dear.methods.registry import recipe_of
     from dear.roles.rolemap import RoleMap
     from dear.roles.show import role_summary
     from dear.tables import Table
@@ -39,19 +48,56 @@ def run(args: argparse.Namespace) -> None:
     before = zero_shot(load_backbone("dear-mini"), dataset)
     print(f"\ntraining on 16 pictures of each of the first {len(dataset.base().classes)} kinds ...")
     # A larger rate and more passes than the recipe for ViT-B/16: chosen for this small model on validation pictures.
-    recipe = TrainConfig(classes="base", lr=0.01, epochs=20)
-    after = train_run(RunConfig(data="world:signs"), DearConfig(), recipe, args.out / "signs")
+    recipe = TrainConfig(**{**recipe_of("experts"), "classes": "base", "lr": 0.01, "epochs": 20})
+    run_config = RunConfig(method="experts", data="world:signs")
+    after = train_run(run_config, ExpertsConfig(), recipe, args.out / "signs")
 
-    chosen = dataset.base().test[0]
+    model = dear.load(args.out / "signs")
+    chosen = typical(model, dataset.base())
     example, truth = chosen.picture.open(), dataset.classes[chosen.label]
     with atomic_path(args.out / "example.png") as temporary:
         example.save(temporary)
-    answer = explain(dear.load(args.out / "signs"), example, args.out / "explain.png")
-    print(f"\n{args.out / 'example.png'}, which shows: {truth}\n{answer}\n")
+    answer = explain(model, example, args.out / "explain.png")
+    print(f"\n{args.out / 'example.png'}, which shows: {truth}")
+    print("(of all test pictures of these kinds, the one in the middle by the probability of its true kind)")
+    print(f"{answer}\n")
+    search_sheet(args.out / "search.png")
 
     table = Table(["accuracy (%)", "base", "novel", "HM"])
     table.add("zero-shot", before.base, before.novel, 2 * before.base * before.novel / (before.base + before.novel))
-    table.add("DeAR, 16 shots", after["base"], after["novel"], after["hm"])
+    table.add("expert tokens, 16 shots", after["base"], after["novel"], after["hm"])
     args.show("accuracy", table)
     print("base: the kinds it was trained on; novel: the other half, seen never; HM: their harmonic mean")
-    print(f"look at {args.out / 'explain.png'} and {args.out / 'world.png'}")
+    print(
+        f"look at {args.out / 'explain.png'} (why), {args.out / 'search.png'} (one picture, searched by each attribute)"
+    )
+
+
+def typical(model: "Predictor", data: "Dataset") -> "Example":
+    """The test picture that is neither easy nor hard: the median by the probability of its true class."""
+    import torch
+
+    from dear.training.adapt import answers
+    from dear.training.images import ImageSource
+
+    usual = model.model.inferences[0]
+    logits = answers(model.model, data.test, ImageSource(model.model.backbone), "test", [usual])[usual]
+    labels = torch.tensor([example.label for example in data.test])
+    sure = logits.softmax(-1)[torch.arange(len(labels)), labels]
+    return data.test[int(sure.argsort()[len(labels) // 2])]
+
+
+def search_sheet(out: Path) -> None:
+    """One picture, and those most like it in each attribute, by what the heads of frozen dear-mini write."""
+    from dear.data.world.tasks import world_task
+    from dear.files import atomic_path
+    from dear.gallery.encoders import HeadEncoder
+    from dear.gallery.memory import MemoryGallery
+    from dear.gallery.sheet import attribute_sheet
+
+    scenes = [example.picture for task in _SEARCHED for example in world_task(task).test[::5]]
+    gallery = MemoryGallery(HeadEncoder.load("dear-mini"), {str(i): scene for i, scene in enumerate(scenes)})
+    query = world_task("objects").val[0].picture.open()
+    found = {by: gallery.search(query, by, _FOUND) for by in gallery.components if by != "cls"}
+    with atomic_path(out) as temporary:
+        attribute_sheet(query, found, gallery).save(temporary)

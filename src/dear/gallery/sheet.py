@@ -2,22 +2,26 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from dear.errors import DearError
 from dear.gallery.search import Hit
 
-if TYPE_CHECKING:
-    from dear.gallery.store import Gallery
+
+class Pictures(Protocol):
+    """Anything that opens a hit's picture: a gallery."""
+
+    def image(self, path: str) -> Image.Image: ...
+
 
 _CELL, _GAP, _COLUMNS, _CAPTION = 160, 12, 5, 36
 _QUERY = 2 * _CELL + _CAPTION + _GAP  # as high as two rows of hits
 _INK, _SOFT, _PAPER, _MISSING = (40, 38, 46), (110, 106, 118), (252, 251, 248), (226, 223, 216)
 
 
-def contact_sheet(query: "Image.Image | str", by: str, hits: Sequence[Hit], gallery: "Gallery") -> Image.Image:
+def contact_sheet(query: "Image.Image | str", by: str, hits: Sequence[Hit], gallery: Pictures) -> Image.Image:
     """`query` is the picture or the sentence that was searched for, `by` what it says below it."""
     columns = min(_COLUMNS, max(1, len(hits)))
     rows = max(2, math.ceil(len(hits) / _COLUMNS))
@@ -41,7 +45,7 @@ def contact_sheet(query: "Image.Image | str", by: str, hits: Sequence[Hit], gall
     return sheet
 
 
-def attribute_sheet(query: Image.Image, found: Mapping[str, Sequence[Hit]], gallery: "Gallery") -> Image.Image:
+def attribute_sheet(query: Image.Image, found: Mapping[str, Sequence[Hit]], gallery: Pictures) -> Image.Image:
     """One query searched in several ways: a row for each, such as {"color": hits, "shape": hits, ...}."""
     columns = max(1, *(len(hits) for hits in found.values()))
     step, name = _CELL + _GAP, 110
@@ -57,7 +61,7 @@ def attribute_sheet(query: Image.Image, found: Mapping[str, Sequence[Hit]], gall
     return sheet
 
 
-def _show(sheet: Image.Image, gallery: "Gallery", hit: Hit, at: tuple[int, int]) -> None:
+def _show(sheet: Image.Image, gallery: Pictures, hit: Hit, at: tuple[int, int]) -> None:
     try:
         _paste(sheet, gallery.image(hit.path), at, _CELL)
     except DearError:  # it was moved or removed since it was indexed; its score still tells something
