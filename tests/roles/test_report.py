@@ -1,5 +1,6 @@
 """The picture and the HTML report: everything is in them, and nothing comes from outside."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from dear.roles.entropy import judge_heads
 from dear.roles.plot import draw_role_map, plot_role_map
 from dear.roles.report import write_report
 from dear.roles.rolemap import Phrase, RoleMap
-from dear.roles.show import color_strength
+from dear.roles.show import color_strength, role_table
 
 PAPER = RoleMap.preset("paper")
 EVIL = '</script><img src="http://example.com/x"> & a quote'
@@ -103,3 +104,23 @@ def test_a_picture_of_another_kind_is_refused_and_leaves_no_file(tmp_path):
     with pytest.raises(DearError, match=r"ends in \.png or \.svg"):
         plot_role_map(PAPER, tmp_path / "roles.gif")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_measured_map_shows_shares_and_how_sure_they_are(tmp_path):
+    measured = RoleMap.preset("openai-vit-b-16")
+    write_report(measured, tmp_path / "measured.html")
+    page = (tmp_path / "measured.html").read_text(encoding="utf-8")
+    data = json.loads(page.split("const data = ", 1)[1].split(";\n", 1)[0])
+    color, object_ = measured.concepts.index("color"), measured.concepts.index("object")
+    head = data["heads"]["12.7"]
+    assert (head["concept"], head["sure"]) == ("color", 1)
+    assert head["shares"][color] > 5 * data["meanShares"][color]
+    assert head["shares"][object_] < data["meanShares"][object_]
+    text = [found.get_text() for found in draw_role_map(measured).axes[0].texts]
+    assert f"{100 * head['shares'][color]:.0f}%" in text
+    # experts are strong, the surer the stronger
+    assert color_strength(measured[12, 7], measured) > 0.9
+    mixed = next(found for found in measured.roles.values() if found.role == "mixed")
+    assert color_strength(mixed, measured) <= 0.3
+    row = next(row for row in role_table(measured).rows if row[:2] == (12, 7))
+    assert row[5] == "100%"
