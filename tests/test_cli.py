@@ -86,7 +86,7 @@ def test_the_shell_completes_commands_flags_and_choices(line: str, expected: set
         (["backbones", "--json", "--all"], {"supported", "not supported"}),
         (["data", "list", "--json"], {"datasets"}),
         (["data", "check", "world:places", "--json"], {"counts"}),
-        (["roles", "show", "paper", "--against", "paper", "--json"], {"heads", "compared"}),
+        (["roles", "compare", "paper", "paper", "--json"], {"compared"}),
     ],
 )
 def test_tables_come_as_json_alone(argv: list[str], names: set[str], capsys) -> None:

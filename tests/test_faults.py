@@ -51,7 +51,7 @@ def commands(photos: Path, model_folder: Path, role_file: Path, monkeypatch) -> 
         return ["bench", "base-to-novel", *small, *methods, "--datasets", str(photos), "--out", str(out)]
 
     def roles(out: Path, again: bool) -> list[str]:
-        return ["roles", "--limit", "8", "--first-layer", "9", "--out", str(out / "roles.json")]
+        return ["roles", "--images", "world", "--limit", "8", "--first-layer", "9", "--out", str(out / "roles.json")]
 
     return {"train": train, "bench": bench, "roles": roles}
 

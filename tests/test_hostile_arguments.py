@@ -22,7 +22,7 @@ COMMANDS = [
     "roles --limit 2 --plot @",
     "roles --model @ --images world",
     "roles show @",
-    "roles show dear-mini --against @",
+    "roles compare dear-mini @",
     "roles show dear-mini --plot @",
     "roles show dear-mini --html @",
     "roles check @",
