@@ -70,7 +70,7 @@ def draw_explanation(answer: Answer, picture: np.ndarray, maps: dict[str, np.nda
     right.set_xlim(0, 100)
     right.set_xlabel(f"probability each component gives to “{answer.choice}” (%),  × its fusion weight", fontsize=9)
     next_best = f" of “{answer.top[1][0]}”" if len(answer.top) > 1 else ""
-    right.set_title(f"what each component voted, and how far it put the answer ahead{next_best}", fontsize=11)
+    right.set_title(f"what each component voted,\nand how far it put the answer ahead{next_best}", fontsize=11)
     right.spines[["top", "right"]].set_visible(False)
     axes = np.atleast_1d(lower.subplots(1, count))
     note = "; * it has no head of its own: in all heads" if any(name.endswith("*") for name in maps) else ""
