@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from dear.backbone import Backbone
 from dear.config import Config, setting
 from dear.methods.base import Texts
-from dear.methods.context import COOP_RECIPE, PLACEHOLDER, WordContext, random_tokens
+from dear.methods.context import COOP_RECIPE, PLACEHOLDER, WordContext, random_words
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class ATPrompt(WordContext):
         super().__init__(backbone, config)
         self.attributes = config.attributes.split()
         self.of_attributes = nn.ParameterList(
-            random_tokens(backbone, config.context_tokens, std=0.01) for _ in self.attributes
+            random_words(backbone, config.context_tokens, std=0.01) for _ in self.attributes
         )
-        self.context = random_tokens(backbone, config.context_tokens)
+        self.context = random_words(backbone, config.context_tokens)
 
     def sentences(self, names: Sequence[str], template: str) -> tuple[list[str], Sequence[int]]:
         count, place = len(self.context), 1

@@ -11,11 +11,10 @@ from torch.nn import functional as F
 from dear.backbone import Backbone, LearnedTokens
 from dear.data.prompts import fill
 from dear.methods.base import Method, Texts
+from dear.methods.deep_prompts import DASSL, random_tokens
 
-COOP_RECIPE: Mapping[str, Any] = MappingProxyType(
-    {"optimizer": "sgd", "lr": 0.002, "batch": 32, "drop_last": True, "crop": 0.08}
-)
-"""What CoOp and the methods built on its code train with: SGD at 0.002, its schedule (the default), wide crops."""
+COOP_RECIPE: Mapping[str, Any] = MappingProxyType({**DASSL, "lr": 0.002, "batch": 32})
+"""What CoOp and the methods built on its code train with."""
 
 PLACEHOLDER = "X"  # one token in CLIP's vocabulary
 
@@ -55,7 +54,7 @@ class WordContext(Method):
         return F.normalize(text.project(text.read_eot(texts.states, prompts, 1, tokens)), dim=-1)
 
 
-def random_tokens(backbone: Backbone, count: int, std: float = 0.02) -> nn.Parameter:
+def random_words(backbone: Backbone, count: int, std: float = 0.02) -> nn.Parameter:
     """Learned vectors of the text tower's width, [count, width]; at most half of what it reads is theirs."""
     like, count = backbone.text.module.positional_embedding, min(count, backbone.text.context // 2)
-    return nn.Parameter(std * torch.randn(count, backbone.text.width, device=like.device, dtype=like.dtype))
+    return nn.Parameter(random_tokens(like, 1, count, backbone.text.width, std)[0])

@@ -8,7 +8,7 @@ from torch import nn
 
 from dear.backbone import Backbone
 from dear.config import Config, setting
-from dear.methods.context import COOP_RECIPE, WordContext, random_tokens
+from dear.methods.context import COOP_RECIPE, WordContext, random_words
 
 
 @dataclass(frozen=True)
@@ -46,4 +46,4 @@ class CoOp(WordContext):
         if config.context_words.strip():
             self.context = nn.Parameter(backbone.text.words(config.context_words).clone())
         else:
-            self.context = random_tokens(backbone, config.context_tokens)
+            self.context = random_words(backbone, config.context_tokens)

@@ -12,7 +12,7 @@ from dear.backbone import Backbone
 from dear.backbone.image import Entry
 from dear.config import Config, setting
 from dear.methods.base import Loss, Shown
-from dear.methods.context import COOP_RECIPE, WordContext, random_tokens
+from dear.methods.context import COOP_RECIPE, WordContext, random_words
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class ProGrad(WordContext):
 
     def __init__(self, backbone: Backbone, config: ProGradConfig, facts: Mapping[str, Any] | None = None) -> None:
         super().__init__(backbone, config)
-        self.context = random_tokens(backbone, config.context_tokens, std=0.0)
+        self.context = random_words(backbone, config.context_tokens, std=0.0)
 
     @torch.no_grad()
     def look(self, shown: Shown) -> None:
