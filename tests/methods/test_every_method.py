@@ -16,7 +16,7 @@ from dear.methods.registry import METHODS, find_method, recipe_of
 from dear.predictor import Predictor
 from dear.training import loop
 from dear.training.adapt import adapt, answers
-from dear.training.config import TrainConfig
+from dear.training.config import TrainConfig, learning_rate
 from dear.training.images import ImageSource
 
 
@@ -107,3 +107,9 @@ def test_a_run_that_was_cut_ends_in_the_same_bits(name: str, model_folder: Path,
     assert resumed.keys() == whole.keys()
     for key, value in whole.items():
         assert torch.equal(value, resumed[key]), key
+
+
+def test_a_run_of_one_epoch_is_not_warm_up_alone() -> None:
+    config = TrainConfig(warmup_epochs=1, lr=0.1, warmup_lr=0.001)
+    assert learning_rate(config, 1, 0) == 1
+    assert [learning_rate(config, 2, epoch) for epoch in range(2)] == [pytest.approx(0.01), 1]

@@ -91,6 +91,7 @@ def learning_rate(config: TrainConfig, epochs: int, epoch: int, step: int = 0, s
     if config.schedule == "step":
         end = config.final_lr / config.lr
         return end + (1 - end) * 0.5 * (1 + math.cos(math.pi * (epoch * steps + step) / (epochs * steps)))
-    if epoch < config.warmup_epochs:
+    warmup = min(config.warmup_epochs, epochs - 1)  # a shortened run must not be warm-up alone
+    if epoch < warmup:
         return config.warmup_lr / config.lr
-    return 0.5 * (1 + math.cos(math.pi * (epoch - config.warmup_epochs) / epochs))
+    return 0.5 * (1 + math.cos(math.pi * (epoch - warmup) / epochs))
