@@ -29,8 +29,9 @@ def explain(predictor: Predictor, image: "str | Path | Image.Image", out: Path, 
     pixels = predictor.pixels([picture]).to(predictor.model.backbone.device)
     answer = predictor.predict_batch(pixels, topk)[0]
     roles = predictor.model.roles
+    headless = set() if roles is None else {name for name in roles.core if not roles.experts(name)}
     maps = {
-        f"{name}*" if roles is not None and not roles.experts(name) else name: values[0].float().cpu().numpy()
+        f"{name}*" if name in headless else name: values[0].float().cpu().numpy()
         for name, values in predictor.model.attention_maps(pixels).items()
     }
     figure = draw_explanation(answer, as_seen(predictor, pixels[0]), maps)

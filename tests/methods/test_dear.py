@@ -73,7 +73,8 @@ def test_equals_the_naive_form(tiny, settings, dtype, loss_tolerance, grad_toler
     pixels, labels = torch.randn(6, 3, 32, 32, dtype=dtype), torch.tensor([0, 1, 2, 3, 4, 0])
     slow, slow_logits = naive.loss(model, tokenizer, pixels, labels, PROMPTS, dear)
     expected = dict(zip(dict(dear.named_parameters()), torch.autograd.grad(slow, list(dear.parameters())), strict=True))
-    fast, _, logits = dear.loss(dear.trunk(pixels), labels)
+    found = dear.loss(dear.trunk(pixels), labels)
+    fast, logits = found.total, found.logits
     got = torch.autograd.grad(fast, list(dear.parameters()))
     torch.testing.assert_close(fast, slow, rtol=loss_tolerance, atol=loss_tolerance)
     torch.testing.assert_close(logits, slow_logits, rtol=grad_tolerance, atol=10 * grad_tolerance)
@@ -134,7 +135,7 @@ def test_all_mixed_is_plain_token_insertion(tiny) -> None:
 @pytest.mark.parametrize("loss", ["linear", "log"])
 def test_fusion_loss_pushes_the_class_weight_up(tiny, loss) -> None:
     dear = make(tiny, spread=0.0, fusion_loss=loss)
-    _, parts, _ = dear.loss(dear.trunk(torch.randn(2, 3, 32, 32, dtype=torch.float64)), torch.tensor([0, 1]))
+    parts = dear.loss(dear.trunk(torch.randn(2, 3, 32, 32, dtype=torch.float64)), torch.tensor([0, 1])).parts
     (gradient,) = torch.autograd.grad(parts["fusion"], dear.fusion)
     before = dear.fusion_weights()[0]
     with torch.no_grad():
@@ -156,7 +157,7 @@ def test_only_declared_parameters_learn_and_the_backbone_keeps_its_bytes(tiny) -
         == set(dear.state_dict())
     )
     optimizer = torch.optim.AdamW(dear.parameters(), lr=0.1)
-    loss, _, _ = dear.loss(dear.trunk(torch.randn(2, 3, 32, 32)), torch.tensor([0, 1]))
+    loss = dear.loss(dear.trunk(torch.randn(2, 3, 32, 32)), torch.tensor([0, 1])).total
     loss.backward()
     optimizer.step()
     assert all(p.grad is None for p in dear.backbone.model.parameters())

@@ -111,7 +111,8 @@ def naive_states(experts, pixels, means, tokens, mean_image: bool):
             out = attended(q, k[:, :originals], v[:, :originals], part)  # nobody sees a token
             if number >= experts.first_layer:
                 role = experts.roles[number, h]
-                own = [role.role == "core_attribute" and role.concept == name for name in names]
+                reader = role.concept if role.role == "core_attribute" else "rest"
+                own = [reader == name for name in names]
                 rows = [
                     out[:, originals + i] if mine and not mean_image else means[number, h].expand(len(x), -1)
                     for i, mine in enumerate(own)
@@ -143,6 +144,7 @@ def naive_loss(experts, pixels, labels, means):
 CONFIGS = {
     "default": {},
     "two tokens": {"tokens_per_attribute": 2},
+    "no rest": {"rest": False},
     "last layer only": {"first_layer": 4},
     "first layer": {"first_layer": 1},
     "with L_fusion": {"lambda_fusion": 0.7, "pull": 0.0},
@@ -157,7 +159,8 @@ def test_equals_the_naive_form(tiny, settings, dtype, tolerance) -> None:
     _, means = naive_means(experts, images(5, dtype, seed=1))
     slow, slow_logits = naive_loss(experts, pixels, labels, means)
     expected = torch.autograd.grad(slow, list(experts.parameters()))
-    fast, _, logits = experts.loss(experts.trunk(pixels), labels)
+    found = experts.loss(experts.trunk(pixels), labels)
+    fast, logits = found.total, found.logits
     got = torch.autograd.grad(fast, list(experts.parameters()))
     torch.testing.assert_close(fast, slow, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(logits, slow_logits, rtol=tolerance, atol=10 * tolerance)
@@ -182,7 +185,7 @@ def test_the_class_feature_is_frozen_clips_bit_for_bit(tiny) -> None:
     assert torch.equal(experts.logits(features, text, "decoupled"), experts.backbone.temperature * clip @ text.T)
 
 
-@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("which", range(4))
 def test_a_token_never_changes_with_what_other_tokens_do(tiny, which) -> None:
     experts, pixels = make(tiny, tokens_per_attribute=2), images(2)
     before = experts.image_features(experts.trunk(pixels))
@@ -194,7 +197,7 @@ def test_a_token_never_changes_with_what_other_tokens_do(tiny, which) -> None:
     after = experts.image_features(experts.trunk(pixels))
     moved = (after - before).abs().amax((0, 2))
     assert moved[1 + which] < 1e-12
-    assert all(moved[1 + other] > 1e-6 for other in range(3) if other != which)
+    assert all(moved[1 + other] > 1e-6 for other in range(4) if other != which)
 
 
 def test_an_image_is_read_alone(tiny) -> None:
@@ -208,7 +211,7 @@ def test_an_image_is_read_alone(tiny) -> None:
 
 def test_a_head_that_is_no_expert_says_nothing(tiny) -> None:
     """Other values in the heads of other roles leave attribute features as they are; in an expert they do not."""
-    experts, pixels = make(tiny, first_layer=4), images(3)
+    experts, pixels = make(tiny, first_layer=4, rest=False), images(3)
     attn = experts.backbone.image.blocks[3].attn
     before = experts.image_features(experts.trunk(pixels))
     experts_there = [h for h in range(4) if experts.roles[4, h].role == "core_attribute"]
@@ -226,7 +229,8 @@ def test_a_head_that_is_no_expert_says_nothing(tiny) -> None:
 
 def test_attributes_without_a_head_get_no_token(tiny) -> None:
     roles = [HeadRole("core_attribute", "shape"), *[HeadRole("mixed")] * 3]
-    assert make(tiny, roles=role_map(roles=roles)).components == ("cls", "shape")
+    assert make(tiny, roles=role_map(roles=roles)).components == ("cls", "shape", "rest")
+    assert make(tiny, roles=role_map(roles=roles), rest=False).components == ("cls", "shape")
     with pytest.raises(DearError, match="No head from layer 3 on has a core attribute"):
         make(tiny, roles=role_map().all_mixed())
 
@@ -234,7 +238,7 @@ def test_attributes_without_a_head_get_no_token(tiny) -> None:
 def test_attention_maps_are_shares_of_the_image(tiny) -> None:
     experts = make(tiny)
     maps = experts.attention_maps(images(2))
-    assert list(maps) == list(CORE)
+    assert list(maps) == [*CORE, "rest"]
     for seen in maps.values():
         assert seen.shape == (2, 4, 4)
         assert (seen >= 0).all()

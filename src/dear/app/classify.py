@@ -27,7 +27,7 @@ def classify(predictor: Predictor, picture: Image.Image, on_model: OnModel) -> d
     maps = [
         {
             "attribute": name,
-            "heads": len(roles.experts(name)) if roles else None,
+            "heads": len(roles.experts(name)) if roles and name in roles.core else None,
             "image": data_url(attention_overlay(seen, values[0].float().cpu().numpy()), _SIZE),
         }
         for name, values in attention.items()

@@ -23,7 +23,9 @@ from dear.errors import DearError
 from dear.methods.attention_maps import registers
 from dear.methods.attributes import AttributeMethod, AttributeSettings
 from dear.methods.base import Images, Loss, Shown
-from dear.roles.rolemap import CORE_ATTRIBUTE
+from dear.roles.rolemap import CORE_ATTRIBUTE, Head
+
+REST = "rest"
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,14 @@ class ExpertsConfig(AttributeSettings):
     pull: float = setting(
         0.3, "weight of the pull that keeps the attributes' projection near its start", low=0.0, expert=True
     )
+    rest: bool = setting(True, "one more token, which reads in all heads that have no core attribute", expert=True)
 
 
 class Reads(NamedTuple):
-    """All that is read of images, and constant. Experts are the heads of core attributes, by layer and number."""
+    """All that is read of images, and constant."""
 
     frozen_cls: Tensor  # CLS behind the untouched tower, [batch, width]
-    keys: Tensor  # of the experts, [batch, experts, 1 + patches, head_dim]
+    keys: Tensor  # of the heads that any token reads in, by layer and number, [batch, heads, 1 + patches, head_dim]
     values: Tensor
 
     def to(self, *args: Any, **options: Any) -> "Reads":
@@ -48,7 +51,7 @@ class Reads(NamedTuple):
 
 
 class Readers(NamedTuple):
-    """Who reads in a layer: its experts, the tokens that ask in each of them, and which of all experts these are."""
+    """Who reads in a layer: the heads, the tokens that ask in each of them, and where these heads are in `Reads`."""
 
     heads: list[int]
     tokens: list[list[int]]  # [heads, tokens of an attribute]
@@ -56,7 +59,7 @@ class Readers(NamedTuple):
 
 
 AskedAt = Callable[[int, Tensor, Tensor], None]
-"""Told layer, queries [batch, heads, tokens of an attribute, head_dim] and keys of its experts."""
+"""Told layer, queries [batch, heads, tokens of an attribute, head_dim] and keys of the heads that are read in."""
 
 
 class Experts(AttributeMethod):
@@ -71,9 +74,9 @@ class Experts(AttributeMethod):
         tower, experts = backbone.image, 0
         self._readers: dict[int, Readers] = {}
         for layer in range(self.first_layer, tower.layers + 1):
-            of_heads = [self.roles[layer, h] for h in range(tower.heads)]
-            heads = [h for h, role in enumerate(of_heads) if role.role == CORE_ATTRIBUTE]
-            tokens = [[i for i, name in enumerate(self.token_of) if name == of_heads[h].concept] for h in heads]
+            readers = {h: name for name in self.attributes for at, h in self.heads_of(name) if at == layer}
+            heads = sorted(readers)
+            tokens = [[i for i, name in enumerate(self.token_of) if name == readers[h]] for h in heads]
             self._readers[layer] = Readers(heads, tokens, slice(experts, experts + len(heads)))
             experts += len(heads)
         means = self.tokens.new_zeros(len(self._readers), tower.heads, tower.head_dim)
@@ -81,13 +84,19 @@ class Experts(AttributeMethod):
 
     def pick_attributes(self) -> tuple[str, ...]:
         """Those that have a head to read in: others would know nothing of the image."""
-        found = tuple(name for name in self.roles.core if self.roles.experts(name))
+        found = tuple(name for name in self.roles.core if self.heads_of(name))
         if not found:
             raise DearError(
                 f"No head from layer {self.first_layer} on has a core attribute in this role map, and expert tokens "
                 "read in such heads only: make another with `dear roles`, or choose another --method."
             )
-        return found
+        return (*found, REST) if self.config.rest and self.heads_of(REST) else found
+
+    def heads_of(self, name: str) -> list[Head]:
+        """Where the tokens of an attribute read; those of the rest: in all heads without a core attribute."""
+        if name != REST:
+            return self.roles.experts(name)
+        return [at for at, head in self.roles.roles.items() if head.role != CORE_ATTRIBUTE]
 
     @torch.no_grad()
     def look(self, shown: Shown) -> None:
@@ -180,7 +189,7 @@ class Experts(AttributeMethod):
             seen = attention_weights(q, k, None)[..., 1:].mean(2)  # [batch, heads, patches]
             for i, (first, *_) in enumerate(self._readers[layer].tokens):
                 name = self.token_of[first]
-                sums[name] += seen[:, i] / len(self.roles.experts(name))
+                sums[name] += seen[:, i] / len(self.heads_of(name))
 
         self._run(self.trunk(pixels), look)
         kept = ~registers(super().trunk(pixels).x)
