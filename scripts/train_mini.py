@@ -1,18 +1,23 @@
 """Train dear-mini, the CLIP that the package carries, on Attribute World. About two hours on two cores.
 
-    torchrun --nproc_per_node 2 scripts/train_mini.py OUT     # resumes from OUT/checkpoint.pt if it is there
+    torchrun --nproc_per_node 2 scripts/train_mini.py OUT               # resumes from OUT/checkpoint.pt if it is there
+    torchrun --nproc_per_node 2 scripts/train_mini.py OUT --from DIR    # goes on from the weights in DIR
 
 One process a core, one thread each: they meet once a step, so that another program on the machine costs
 little. Each process contrasts its own pictures; gradients are averaged.
 
-Contrastive training in OpenCLIP's own architecture. Four things differ from CLIP's recipe, because here the
+Contrastive training in OpenCLIP's own architecture. Five things differ from CLIP's recipe, because here the
 truth of every caption is known and computing is scarce:
 - a caption counts as a positive for every picture of the batch that it is true of (UniCL's loss);
 - each picture is also contrasted with the names of all values of each attribute ("a circle", "an oval", ...),
   because the captions of a batch can mostly be told apart by color and place alone;
 - a linear classifier of the five attributes helps the image tower to find shape, texture and object early; it is
   thrown away (without it, the loss stood still up to 31,000 pictures, where we stopped that run);
-- most steps drop half of the image patches (FLIP); the last steps see whole pictures.
+- most steps drop half of the image patches (FLIP); the last steps see whole pictures;
+- heads of the last layers get roles (`HEADS_OF`). In a quarter of the pictures the heads of one attribute put out their
+  mean over the batch: then nothing may be said about this attribute, and all about the others. And what each of
+  these heads puts out at CLS must tell its attribute to a linear classifier, which is thrown away. Left to itself,
+  a tower this small lets all heads share everything and brings objects to CLS through the MLPs.
 """
 
 import argparse
@@ -31,13 +36,15 @@ from open_clip.model import CLIP
 from open_clip.tokenizer import SimpleTokenizer
 from open_clip.transformer import PatchDropout
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
+from dear.backbone.image import ImageTower
 from dear.data.world.captions import ALONE, caption, name_alone, random_caption
 from dear.data.world.render import render
 from dear.data.world.vocabulary import ATTRIBUTES, VALUES, WHERE, Scene, Traits, is_held_out
+from dear.roles.contributions import run_layer_heads
 
 SEED = 2026
 CONTEXT = 20
@@ -48,6 +55,15 @@ MODEL = {
     "vision_cfg": {"image_size": 64, "patch_size": 8, "layers": 9, "width": 160, "head_width": 20},
     "text_cfg": {"context_length": CONTEXT, "layers": 4, "width": 128, "heads": 4},
 }
+# Layer and head. Those that were nearest to it in a tower trained without roles; the other four are free.
+HEADS_OF = {
+    "color": ((7, 7), (8, 3), (9, 2)),
+    "shape": ((7, 3), (7, 4), (8, 1), (8, 5)),
+    "texture": ((8, 0), (8, 7), (9, 0), (9, 1), (9, 7)),
+    "object": ((7, 0), (7, 2), (8, 2), (9, 6)),
+    "location": ((7, 5), (7, 6), (8, 6), (9, 3)),
+}
+FIRST_ROLE = 7
 PREPROCESS = {"mean": [0.5] * 3, "std": [0.25] * 3, "interpolation": "bicubic", "resize_mode": "shortest"}
 
 
@@ -130,28 +146,67 @@ def zero_shot(model: CLIP, tokenizer: SimpleTokenizer, count: int = 600) -> dict
 
 
 class Loss(torch.nn.Module):
-    """Pictures against captions (UniCL), and against the names of the values of each attribute."""
+    """Pictures against captions (UniCL), and against the names of the values of each attribute; roles of heads."""
 
     def __init__(self, model: CLIP, tokenizer: SimpleTokenizer) -> None:
         super().__init__()
         self.model, self.tokenizer, self.rng = model, tokenizer, Random(SEED)
-        self.helper = torch.nn.Linear(MODEL["embed_dim"], sum(map(len, VALUES.values())))
+        self.tower = ImageTower(model.visual)
+        self.counts = [len(values) for values in VALUES.values()]
+        self.helper = torch.nn.Linear(MODEL["embed_dim"], sum(self.counts))
+        of_heads = {f"{a} {head}": len(VALUES[a]) for a, heads in HEADS_OF.items() for head in heads}
+        self.of_heads = torch.nn.ModuleDict(
+            {name: torch.nn.Linear(self.tower.head_dim, count) for name, count in of_heads.items()}
+        )
 
     def forward(self, pictures: torch.Tensor, tokens: torch.Tensor, traits: torch.Tensor, mentioned: torch.Tensor):
         """pictures [n, 64, 64, 3], tokens [n, context], traits [n, 5], mentioned [n, 5] -> loss."""
         names = [name_alone(a, v, self.rng.choice(ALONE[a])) for a in ATTRIBUTES for v in VALUES[a]]
-        features = self.model.encode_image(to_input(pictures))  # [n, d]
+        without = torch.randint(-3 * len(ATTRIBUTES), len(ATTRIBUTES), (len(pictures),))  # below 0: without nothing
+        features, by_heads = self._encode_image(pictures, traits, without)  # [n, d]
         image = F.normalize(features, dim=-1)
         text = F.normalize(self._encode_text(torch.cat([tokens, self.tokenizer(names)])), dim=-1)  # [n + names, d]
-        logits = self.model.logit_scale.exp() * image @ text.T  # [n, n + names]
-        of_captions, *of_names = logits.split([len(tokens), *(len(values) for values in VALUES.values())], dim=1)
-        true = ((traits[:, None] == traits[None]) | ~mentioned[None]).all(-1).float()  # [n, n]
+        whole = (without < 0).nonzero()[:, 0]
+        # A picture of which something may not be said must teach no words to mean the same, nor doubt of the others.
+        of_all = self.model.logit_scale.exp() * text  # [n + names, d]
+        logits = torch.where((without < 0)[:, None], image @ of_all.T, image @ of_all.detach().T)
+        of_captions, *of_names = logits.split([len(tokens), *self.counts], dim=1)
+        of_captions = of_captions[whole][:, whole]
+        true = ((traits[whole, None] == traits[None, whole]) | ~mentioned[None, whole]).all(-1).float()
         by_image = F.cross_entropy(of_captions, true / true.sum(1, keepdim=True))
         by_text = F.cross_entropy(of_captions.T, (true / true.sum(0)).T)
-        by_name = sum(F.cross_entropy(part, traits[:, a]) for a, part in enumerate(of_names)) / len(of_names)
-        told = self.helper(features).split([len(values) for values in VALUES.values()], dim=1)
-        by_helper = sum(F.cross_entropy(part, traits[:, a]) for a, part in enumerate(told))
-        return (by_image + by_text) / 2 + 2 * by_name + by_helper
+        told = self.helper(features).split(self.counts, dim=1)
+        by_name = by_helper = torch.zeros(())
+        for a, count in enumerate(self.counts):
+            target = F.one_hot(traits[:, a], count).float()
+            target[without == a] = 1 / count
+            by_name = by_name + F.cross_entropy(of_names[a], target) / len(ATTRIBUTES)
+            by_helper = by_helper + F.cross_entropy(told[a], target)
+        return (by_image + by_text) / 2 + 2 * by_name + by_helper + 2 * by_heads
+
+    def _encode_image(
+        self, pictures: torch.Tensor, traits: torch.Tensor, without: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Features [n, d], picture i without the heads of attribute without[i]; and what its heads say of each."""
+        x = self.tower.run(self.tower.embed(to_input(pictures)), 1, FIRST_ROLE - 1)
+        by_heads: list[torch.Tensor] = []
+        for layer in range(FIRST_ROLE, self.tower.layers + 1):
+
+            def silence(outputs: torch.Tensor, layer: int = layer) -> torch.Tensor:
+                """Outputs [n, heads, queries, head_dim] of the heads of a layer."""
+                gone = torch.zeros(len(pictures), self.tower.heads, 1, 1, dtype=torch.bool)
+                for a, heads in enumerate(HEADS_OF.values()):
+                    for at, head in heads:
+                        gone[:, head, 0, 0] |= (without == a) & (at == layer)
+                return torch.where(gone, outputs.detach().mean(0), outputs)
+
+            x, outputs = run_layer_heads(self.tower, layer, x, silence)
+            for a, (attribute, heads) in enumerate(HEADS_OF.items()):
+                for at, head in heads:
+                    if at == layer:
+                        told = self.of_heads[f"{attribute} {(at, head)}"](outputs[without != a, head, 0])
+                        by_heads.append(F.cross_entropy(told, traits[without != a, a]))
+        return self.tower.project(x[:, 0]), torch.stack(by_heads).mean()
 
     def _encode_text(self, tokens: torch.Tensor) -> torch.Tensor:
         """[n, context] -> [n, d], as the model does it, but without the padding behind the longest caption."""
@@ -184,6 +239,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3200)
     parser.add_argument("--whole", type=int, default=500, help="last steps, without dropped patches")
     parser.add_argument("--lr", type=float, default=3e-4)
+    parser.add_argument(
+        "--from", dest="start", type=Path, metavar="DIR", help="a folder with open_clip_model.safetensors"
+    )
     args = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -197,9 +255,14 @@ def main() -> None:
     vocabulary.replace(args.out / "bpe_vocab.txt.gz")
     MODEL["text_cfg"]["vocab_size"] = tokenizer.vocab_size
     model = CLIP(**MODEL)
+    if args.start:
+        weights = load_file(args.start / "open_clip_model.safetensors")
+        model.load_state_dict({name: part.float() for name, part in weights.items()})
     loss_of = Loss(model, tokenizer)
-    groups = [{"params": [p for p in loss_of.parameters() if p.ndim >= 2], "weight_decay": 0.1},
-              {"params": [p for p in loss_of.parameters() if p.ndim < 2], "weight_decay": 0.0}]  # fmt: skip
+    thrown_away = [*loss_of.helper.parameters(), *loss_of.of_heads.parameters()]
+    groups = [{"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": 0.1, "rate": 1},
+              {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0, "rate": 1},
+              {"params": thrown_away, "weight_decay": 0.0, "rate": 10}]  # fmt: skip
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
     start, seconds = 0, 0.0
     if (args.out / "checkpoint.pt").exists():
@@ -216,7 +279,7 @@ def main() -> None:
     for step, batch in enumerate(loader, start):
         lr = args.lr * min(1.0, (step + 1) / 100) * (0.5 + 0.5 * math.cos(math.pi * step / args.steps))
         for group in optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group["rate"]
         model.visual.patch_dropout = PatchDropout(0.5) if step < args.steps - args.whole else torch.nn.Identity()
         loss = parallel_loss(*batch)
         loss.backward()

@@ -13,6 +13,8 @@ from dear.data.loading import evaluation_batches
 from dear.data.world.tasks import world_task
 from dear.data.world.vocabulary import VALUES
 from dear.metrics import accuracy
+from dear.roles.causal import causal_check
+from dear.roles.rolemap import RoleMap
 
 TASK_OF = {"color": "colors", "shape": "shapes", "texture": "textures", "object": "objects", "location": "places"}
 
@@ -34,6 +36,14 @@ def test_its_card_names_these_very_weights(mini: Backbone) -> None:
     assert re.findall(r"^weights: ([0-9a-f]{64})$", card, re.MULTILINE) == [mini.identity.weights]
 
 
+def test_attributes_rest_on_heads_of_their_own(mini: Backbone) -> None:
+    """Without its own heads an attribute is lost, without those of the others it is not. Object has other ways, too."""
+    effects = {e.concept: e.drop for e in causal_check(mini, RoleMap.preset(MINI), pictures=160, draws=2).effects}
+    for attribute in set(VALUES) - {"object"}:
+        others = max(effects[other][attribute] for other in VALUES if other != attribute)
+        assert effects[attribute][attribute] > 10 + others
+
+
 @pytest.fixture(scope="module")
 def held_out(mini: Backbone) -> tuple[Tensor, list]:
     """Normalised features [images, dim] of a sample in which all attributes vary, and what each picture shows."""
@@ -50,5 +60,5 @@ def test_it_knows_every_attribute_of_combinations_it_never_saw(mini: Backbone, h
     features, traits = held_out
     text = F.normalize(mini.text.encode(world_task(TASK_OF[attribute]).prompts), dim=-1)
     truth = torch.tensor([VALUES[attribute].index(getattr(t, attribute)) for t in traits])
-    # The aim is 85 for each. Texture reached 62 in the time there was (the card says so): it must not get worse.
-    assert accuracy(features @ text.T, truth) > (50 if attribute == "texture" else 85)
+    # The aim is 85 for each. Texture reached 76 in the time there was (the card says so): it must not get worse.
+    assert accuracy(features @ text.T, truth) > (68 if attribute == "texture" else 85)

@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw, ImageFilter, ImageOps
 
 from dear.data.world.objects import DRAWINGS
 from dear.data.world.pen import RGB, Pen
-from dear.data.world.places import BACKDROPS
+from dear.data.world.places import draw_place
 from dear.data.world.shapes import OUTLINES
 from dear.data.world.textures import pattern
 from dear.data.world.vocabulary import Scene
@@ -28,7 +28,7 @@ def render(scene: Scene) -> Image.Image:
     canvas = 2 * scene.size  # drawn twice as large and reduced, which smooths the edges
     picture = Image.new("RGB", (canvas, canvas))
     pen = Pen(ImageDraw.Draw(picture), (0, 0, canvas, canvas), _outline(canvas), mirrored=rng.random() < 0.5)
-    BACKDROPS[scene.traits.location](pen, rng)
+    draw_place(scene.traits.location, pen, rng)
     center = (canvas * rng.uniform(0.465, 0.535), canvas * rng.uniform(0.465, 0.535))
     radius = canvas * rng.uniform(0.33, 0.38)
     _draw_sign(picture, scene, center, radius, rng)
