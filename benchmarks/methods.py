@@ -32,9 +32,10 @@ WORDS = ["cat", "red fox", "fire truck", "golden retriever", "church", "grand pi
 
 @dataclass(frozen=True)
 class Published:
-    """The published style of one method, in two parts that can be timed apart.
+    """The published style of one method, in two parts that can be timed apart, forward and backward.
 
-    images: method, pixels -> what one step computes of the images; text: method, ids, labels, that -> the loss.
+    images: method, pixels -> what one step computes of the images, [batch, ...]; text: method, ids, labels, that -> the
+    loss.
     """
 
     images: Callable[[Method, Tensor], Tensor]
@@ -76,7 +77,80 @@ def cocoop(method: Method, ids: Tensor, labels: Tensor, images: Tensor) -> Tenso
     return F.cross_entropy(torch.stack(rows), labels)
 
 
-PUBLISHED = {"coop": Published(frozen_images, coop), "cocoop": Published(frozen_images, cocoop)}
+def token_images(method: Method, pixels: Tensor, tokens: dict[int, Tensor]) -> tuple[Tensor, Tensor]:
+    """States of CLS and of the tokens, which are replaced in each of these layers: all queries of all layers."""
+    visual = method.backbone.model.visual
+    x = visual._embeds(pixels)
+    originals = x.shape[1]
+    for number, block in enumerate(visual.transformer.resblocks, 1):
+        if number in tokens:
+            x = torch.cat([x[:, :originals], tokens[number].expand(len(x), -1, -1)], 1)
+        x = block(x)
+    return x[:, 0], x[:, originals:]
+
+
+def token_text(method: Method, ids: Tensor, tokens: dict[int, Tensor], inserted: bool) -> Tensor:
+    """Text features, normalised, of all 77 places; tokens behind the first one, inserted, or in place of words."""
+    model = method.backbone.model
+    x, eot, first = model.token_embedding(ids) + model.positional_embedding, ids.argmax(-1), min(tokens)
+    for number, block in enumerate(model.transformer.resblocks, 1):
+        if number in tokens:
+            given = tokens[number].expand(len(x), -1, -1)
+            new = inserted and number == first
+            x = torch.cat([x[:, :1], given, x[:, 1 if new else 1 + given.shape[1] :]], 1)
+            eot = eot + given.shape[1] if new else eot
+        x = block(x, attn_mask=torch.full((x.shape[1], x.shape[1]), -torch.inf).triu(1))
+    return F.normalize(model.ln_final(x[torch.arange(len(x)), eot]) @ model.text_projection, dim=-1)
+
+
+def with_frozen(method: Method, feature: Tensor, pixels: Tensor) -> Tensor:
+    """[batch, features, dim], the frozen one last: its whole tower runs again."""
+    return torch.cat([feature, frozen_images(method, pixels)[:, None]], 1)
+
+
+def prompted_images(method: Method, pixels: Tensor) -> Tensor:
+    tower = method.backbone.image
+    return F.normalize(tower.project(token_images(method, pixels, method.image_layers())[0]), dim=-1)[:, None]
+
+
+def prompted_text(method: Method, ids: Tensor) -> Tensor:
+    return token_text(method, ids, method.text_layers(method.texts), inserted=False)
+
+
+def maple(method: Method, ids: Tensor, labels: Tensor, images: Tensor) -> Tensor:
+    return F.cross_entropy(method.backbone.temperature * images[:, 0] @ prompted_text(method, ids).T, labels)
+
+
+def promptsrc(method: Method, ids: Tensor, labels: Tensor, images: Tensor) -> Tensor:
+    text, target, tau = prompted_text(method, ids), method.texts.frozen[: len(ids)], method.backbone.temperature
+    logits, kept = tau * images[:, 0] @ text.T, tau * images[:, 1] @ target.T
+    apart = F.kl_div(logits.log_softmax(-1), kept.softmax(-1), reduction="sum") / logits.numel()
+    moved = 25 * (text - target).abs().mean() + 10 * (images[:, 0] - images[:, 1]).abs().mean()
+    return F.cross_entropy(logits, labels) + moved + apart
+
+
+def mmrl_images(method: Method, pixels: Tensor) -> Tensor:
+    tower = method.backbone.image
+    cls, added = token_images(method, pixels, method.image_layers())
+    pair = torch.stack([tower.project(cls), tower.visual.ln_post(added).mean(1) @ method.projection], 1)
+    return with_frozen(method, F.normalize(pair, dim=-1), pixels)
+
+
+def mmrl(method: Method, ids: Tensor, labels: Tensor, images: Tensor) -> Tensor:
+    text, alpha = token_text(method, ids, method.text_layers(), inserted=True), method.config.alpha
+    of_cls, of_tokens = (method.backbone.temperature * images[:, i] @ text.T for i in range(2))
+    kept = (images[:, 0] * images[:, 2]).sum(-1).mean() + (text * method.texts.frozen[: len(ids)]).sum(-1).mean()
+    loss = alpha * F.cross_entropy(of_cls, labels) + (1 - alpha) * F.cross_entropy(of_tokens, labels)
+    return loss + method.config.lambda_reg * (2 - kept)
+
+
+PUBLISHED = {
+    "coop": Published(frozen_images, coop),
+    "cocoop": Published(frozen_images, cocoop),
+    "maple": Published(prompted_images, maple),
+    "promptsrc": Published(lambda m, pixels: with_frozen(m, prompted_images(m, pixels), pixels), promptsrc),
+    "mmrl": Published(mmrl_images, mmrl),
+}
 
 
 class Case:
@@ -98,18 +172,23 @@ class Case:
         self.method.backward(loss, lambda total: total)
         return loss.total.detach()
 
-    def with_part(self, classes: int) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
+    def with_part(self, classes: int) -> tuple[Callable[[], None], Callable[[], Tensor]]:
         """The published style's work on the images, and its text with so many of the classes."""
         method, names = self.method, self.names[:classes]
         ids = method.backbone.text.tokenizer([f"a photo of a {name}." for name in names])
-        constant = self.published.images(method, self.pixels)
+        constant = self.published.images(method, self.pixels).detach()
+
+        def images() -> None:
+            found = self.published.images(method, self.pixels)
+            if found.requires_grad:
+                found.sum().backward()
 
         def text() -> Tensor:
             loss = self.published.text(method, ids, self.labels, constant)
             loss.backward()
             return loss.detach()
 
-        return lambda: self.published.images(method, self.pixels), text
+        return images, text
 
     def same_loss(self, classes: int) -> bool:
         """With the classes that both can run."""

@@ -218,6 +218,26 @@ def test_a_context_for_each_class_with_equal_rows_is_the_shared_one(tiny) -> Non
     torch.testing.assert_close(one, plain, atol=1e-5, rtol=1e-5)  # the words themselves in their own slots
 
 
+def test_many_prompts_keep_less_and_give_the_same(tiny, monkeypatch) -> None:
+    """Above some number of tokens layers are computed again for gradients, instead of being kept."""
+    text = tiny().text
+    raw = {1: torch.randn(2, text.width, requires_grad=True), 3: torch.randn(4, 2, text.width, requires_grad=True)}
+    prompts = text.prompts(WORDS, (1, 2))
+
+    def run(many: int) -> tuple:
+        monkeypatch.setattr("dear.backbone.text._MANY", many)
+        kept: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
+            eot = text.read_eot(text.embed(prompts).detach(), prompts, 1, LearnedTokens(raw))
+        return eot, torch.autograd.grad(eot.square().sum(), list(raw.values())), sum(kept)
+
+    (plain, gradients, much), (again, others, little) = run(10_000), run(0)
+    torch.testing.assert_close(again, plain, rtol=0, atol=0)
+    for one, other in zip(gradients, others, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+    assert little < much / 3
+
+
 def test_slots_behind_a_class_name_are_refused(tiny) -> None:
     with pytest.raises(DearError, match="before every class name"):
         tiny().text.prompts(WORDS, (5,))

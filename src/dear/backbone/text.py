@@ -9,16 +9,19 @@ the own tokens to [prompts, longest, ...].
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from dear.backbone.attention import finish_block, merge_heads, project_keys_values, project_queries
 from dear.backbone.tokens import LearnedTokens
 from dear.errors import DearError
+
+_MANY = 2000  # packed tokens, of about 400 classes: what their layers keep for gradients is over a gigabyte
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,9 @@ class TextTower:
         BOT, which moves the words (Eq. 6). Either way they are in the shared part, until a layer gets other tokens
         for every prompt, [prompts, tokens, width].
         """
-        shared, places = prompts.shared, prompts.slots
+        shared, places, run = prompts.shared, prompts.slots, self._run_block
+        if len(x) > _MANY and torch.is_grad_enabled():  # keep what enters a layer, and compute the rest of it again
+            run = partial(checkpoint, self._run_block, use_reentrant=False)
         if tokens is not None and places is None:
             x = torch.cat([x[:1], tokens.into(first, None), x[1:]])
             places = torch.arange(1, 1 + len(tokens), device=x.device)
@@ -170,7 +175,7 @@ class TextTower:
                 given = tokens.into(layer, None if layer == first else x[places])
                 x = x.index_copy(0, places.flatten(), given.expand(*places.shape, -1).flatten(0, -2).to(x.dtype))
             read = prompts.eot if layer == self.layers else None
-            x = self._run_block(self.blocks[layer - 1], x, prompts, shared, read)
+            x = run(self.blocks[layer - 1], x, prompts, shared, read)
         return x
 
     def project(self, eot: Tensor) -> Tensor:
