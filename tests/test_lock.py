@@ -13,8 +13,9 @@ from dear.errors import DearError
 from dear.lock import LOCK, only_writer
 
 HOLD = """
-import sys, time
+import signal, sys, time
 from dear.lock import only_writer
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
 with only_writer(sys.argv[1]):
     print("held", flush=True)
     time.sleep(60)
