@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dear.config import Config, add_arguments, from_arguments, setting
+from dear.config import Config, add_arguments, given_arguments, setting
 from dear.errors import DearError
 
 
@@ -48,7 +48,7 @@ def resolve(flags: list[str], file: Path | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_arguments(parser, Kitchen, Cellar)
     args = parser.parse_args([*flags, *(["--config", str(file)] if file else [])])
-    kitchen, cellar = from_arguments(args, Kitchen, Cellar)
+    kitchen, cellar = (kind.pick(given_arguments(args, Kitchen, Cellar)) for kind in (Kitchen, Cellar))
     assert isinstance(kitchen, Kitchen)
     assert isinstance(cellar, Cellar)
     return kitchen.to_json() | cellar.to_json()
@@ -96,7 +96,7 @@ def test_help_leaves_out_what_few_set_and_help_all_shows_it(capsys) -> None:
     )
     parser = argparse.ArgumentParser()
     add_arguments(parser, Rare, Usual)
-    assert from_arguments(parser.parse_args(["--rare", "5"]), Rare)[0].rare == 5
+    assert given_arguments(parser.parse_args(["--rare", "5"]), Rare) == {"rare": 5}
 
 
 def test_every_field_of_the_examples_is_tried() -> None:

@@ -156,11 +156,3 @@ def given_arguments(args: argparse.Namespace, *configs: type[Config]) -> dict[st
                 f"{args.config} has unknown settings: {', '.join(unknown)}. Known: {', '.join(sorted(known))}."
             )
     return given | {name: value for name, value in vars(args).items() if name in known}
-
-
-def from_arguments(
-    args: argparse.Namespace, *configs: type[Config], defaults: Mapping[str, Any] | None = None
-) -> list[Any]:
-    """The settings of each class: defaults, then the file, then the flags."""
-    given = {**(defaults or {}), **given_arguments(args, *configs)}
-    return [cls.pick(given) for cls in configs]

@@ -239,6 +239,13 @@ def test_constants_of_a_dataset_are_used_only_when_asked_for() -> None:
     assert recipe_of("prograd", "few-shot", 16, "DTD")["projection"] == 0.8
 
 
+def test_a_number_of_epochs_wins_over_a_recipe_in_images() -> None:
+    recipe = recipe_of("clip-lora")
+    assert registry.with_given(recipe, {})["images_seen"] == 500 * 16 * 32
+    assert "images_seen" not in registry.with_given(recipe, {"epochs": 3})
+    assert registry.with_given(recipe, {"epochs": 3, "images_seen": 64})["images_seen"] == 64
+
+
 def test_published_constants_are_settings_of_known_datasets() -> None:
     """Each file entry would be accepted, and belongs to a method and a dataset that exist."""
     listed = json.loads((Path(registry.__file__).parent / "assets" / "published_constants.json").read_text())

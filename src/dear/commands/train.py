@@ -41,17 +41,19 @@ def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.config import from_arguments
-    from dear.methods.registry import find_method, recipe_of
+    from dear.config import given_arguments
+    from dear.methods.registry import find_method, recipe_of, with_given
     from dear.training.config import RunConfig, TrainConfig
     from dear.training.run import train_run
 
     method = _method(args)
-    kinds = (RunConfig, TrainConfig, find_method(method).Settings)
-    data = from_arguments(args, *kinds)[0].data
-    recipe = recipe_of(method, constants_of=data if args.published_constants else None)
-    run_config, train_config, settings = from_arguments(args, *kinds, defaults=recipe)
-    result = train_run(run_config, settings, train_config, args.out, args.resume, args.states)
+    own = find_method(method).Settings
+    given = given_arguments(args, RunConfig, TrainConfig, own)
+    recipe = recipe_of(method, constants_of=RunConfig.pick(given).data if args.published_constants else None)
+    settings = with_given(recipe, given)
+    result = train_run(
+        RunConfig.pick(settings), own.pick(settings), TrainConfig.pick(settings), args.out, args.resume, args.states
+    )
     print("test accuracy (%): " + "  ".join(f"{name} {value:.1f}" for name, value in result.items()))
     commands = {command.format(shlex.quote(str(args.out))): what for command, what in _NEXT.items()}
     width = max(map(len, commands))

@@ -10,7 +10,7 @@ from dear.evaluation.cells import PROTOCOLS, Cell, run_cell
 from dear.evaluation.workbench import Workbench
 from dear.files import to_json, write_text
 from dear.lock import only_writer
-from dear.methods.registry import METHODS, find_method, recipe_of
+from dear.methods.registry import METHODS, find_method, recipe_of, with_given
 from dear.metrics import harmonic_mean
 from dear.progress import Progress
 from dear.results import CELLS, read_result, result_files
@@ -32,7 +32,7 @@ def cell_settings(
 
     A method that is not trained depends on the backbone's and its own only. `constants_of`: see `recipe_of`.
     """
-    settings = {**recipe_of(method, protocol, shots, constants_of), **given}
+    settings = with_given(recipe_of(method, protocol, shots, constants_of), given)
     found = {**RunConfig.pick(settings).to_json(), **find_method(method).Settings.pick(settings).to_json()}
     if METHODS[method].trained:
         found |= TrainConfig.pick(settings).to_json()

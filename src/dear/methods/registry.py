@@ -123,6 +123,12 @@ def recipe_of(
     return found
 
 
+def with_given(recipe: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked for wins over a recipe; a number of epochs also wins over a recipe's number of images."""
+    kept = {name: value for name, value in recipe.items() if name != "images_seen" or "epochs" not in given}
+    return {**kept, **given}
+
+
 def _under(differences: Mapping[str, Any], protocol: str | None, shots: int | None) -> dict[str, Any]:
     """What holds under a protocol, then under it with so many shots."""
     return {**differences.get(f"{protocol}", {}), **differences.get(f"{protocol} {shots}", {})}

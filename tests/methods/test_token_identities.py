@@ -1,0 +1,182 @@
+"""Methods with tokens, low-rank terms or trained blocks: counts as published, and identities in their maths."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+sys.path.append(str(Path(__file__).parent))
+from token_cases import OWN, TEMPLATE, batch, make
+
+# What is learned on a backbone of these widths (image, text, joint) and depth 12, by the published tables.
+COUNTS = {
+    "vpt-deep": ({}, 73_728, lambda v, t, d, L: 8 * v * L),
+    "vpt-shallow": ({}, 6_144, lambda v, t, d, L: 8 * v),
+    "ivlp": ({}, 46_080, lambda v, t, d, L: 4 * min(9, L) * (v + t)),
+    "maple": ({}, 3_555_072, lambda v, t, d, L: min(9, L) * (2 * t + t * v + v)),
+    "promptsrc": ({}, 46_080, lambda v, t, d, L: 4 * min(9, L) * (v + t)),
+    "provp": ({}, 147_456, lambda v, t, d, L: 16 * v * L),
+    "mmrl": ({}, 4_992_256, lambda v, t, d, L: 5 * 512 + (L - L // 2 + 1) * (513 * v + 513 * t) + v * d),
+    "mmrlpp": (
+        {}, 813_312,
+        lambda v, t, d, L: 5 * 512 + 512 * (v + t) + (L - L // 2 + 1) * (4 * (v + t + 2 * 512) + v + t) + 64 * (v + d),
+    ),
+    "clip-lora": ({}, 184_320, lambda v, t, d, L: L * 3 * 2 * 2 * (v + t)),
+    "tac": ({}, 733_440, lambda v, t, d, L: 5 * L * (v + t) + (d + 1) * (v + t)),
+    "skipt": (
+        {}, 62_099_456,
+        lambda v, t, d, L: sum((L - L // 2) * (12 * w * w + 13 * w) + 2 * w + w * d for w in (v, t)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_learns_as_many_numbers_as_published(tiny, name) -> None:
+    settings, published, formula = COUNTS[name]
+    assert formula(768, 512, 512, 12) == published
+    assert make(tiny, name, **settings).learned() == formula(48, 32, 24, 4)
+
+
+def features(method, pixels) -> Tensor:
+    return method.image_features(method.trunk(pixels))[:, 0]
+
+
+def test_text_of_shallow_prompts_starts_as_zero_shot(tiny) -> None:
+    """The words themselves are in their own slots; the deep tokens of other layers are not words."""
+    for name, settings in (("ivlp", {"text_depth": 1}), ("maple", {"depth": 1})):
+        method = make(tiny, name, spread=0.0, **settings)
+        with torch.no_grad():
+            expected = method.backbone.model.encode_text(method.backbone.text.tokenizer(OWN), normalize=True)
+        torch.testing.assert_close(method.text_features(), expected, atol=1e-12, rtol=0)
+
+
+def test_order_of_image_tokens_does_not_matter(tiny) -> None:
+    method, (pixels, _) = make(tiny, "vpt-deep"), batch()
+    before = features(method, pixels)
+    with torch.no_grad():
+        method.image_tokens.copy_(method.image_tokens.flip(1))
+    torch.testing.assert_close(features(method, pixels), before, atol=1e-12, rtol=0)
+
+
+def test_low_rank_terms_start_as_clip_and_only_b_gets_a_gradient(tiny) -> None:
+    method, (pixels, labels) = make(tiny, "clip-lora", spread=0.0), batch()
+    clip = method.backbone.model.encode_image(pixels, normalize=True)
+    torch.testing.assert_close(features(method, pixels), clip, atol=1e-12, rtol=0)
+    method.train()  # with dropout, too
+    torch.testing.assert_close(features(method, pixels), clip, atol=1e-12, rtol=0)
+    method.loss(method.trunk(pixels), labels).total.backward()
+    assert method.image_terms.down.grad.abs().max() == 0 == method.text_terms.down.grad.abs().max()
+    assert min(method.image_terms.up.grad.abs().max(), method.text_terms.up.grad.abs().max()) > 0
+
+
+def test_dropout_changes_training_only(tiny) -> None:
+    method, (pixels, _) = make(tiny, "clip-lora"), batch()
+    assert torch.equal(features(method, pixels), features(method, pixels))
+    method.train()
+    assert not torch.equal(features(method, pixels), features(method, pixels))
+
+
+def test_mmrl_fuses_features_as_it_fuses_answers(tiny) -> None:
+    for name in ("mmrl", "mmrlpp"):
+        method, (pixels, _) = make(tiny, name, space=16), batch()
+        found, text = method.image_features(method.trunk(pixels)), method.text_features()
+        of_cls, of_tokens = method.votes(found, text).unbind(1)
+        torch.testing.assert_close(method.logits(found, text), 0.7 * of_cls + 0.3 * of_tokens)
+        torch.testing.assert_close(method.logits(found, text, "decoupled"), of_cls)
+
+
+def test_mmrlpp_with_beta_one_is_mmrl_on_merged_projections(tiny) -> None:
+    plus, one = make(tiny, "mmrlpp", space=16, beta=1.0), make(tiny, "mmrl", space=16)
+    with torch.no_grad():
+        one.space.copy_(plus.space)
+        for into, of in ((one.into_image, plus.of_image), (one.into_text, plus.of_text)):
+            for i, linear in enumerate(into):
+                linear.weight.copy_(of.weight + of.down[i] @ of.up[i])
+                linear.bias.copy_(of.bias[i])
+        one.projection.copy_(plus.read_out())
+    pixels, _ = batch()
+    torch.testing.assert_close(one.image_features(one.trunk(pixels)), plus.image_features(plus.trunk(pixels)))
+    torch.testing.assert_close(one.text_features(), plus.text_features())
+
+
+def test_at_their_start_all_layers_of_mmrl_get_the_same_tokens(tiny) -> None:
+    for name in ("mmrl", "mmrlpp"):
+        method = make(tiny, name, spread=0.0, space=16)
+        for layers in (method.image_layers(), method.text_layers()):
+            first, *others = layers.values()
+            assert others
+            assert all(torch.equal(first, other) for other in others)
+    torch.testing.assert_close(method.read_out(), method.backbone.image.visual.proj)
+
+
+def test_a_student_that_is_its_teacher_has_no_promptsrc_penalty(tiny, monkeypatch) -> None:
+    method, (pixels, labels) = make(tiny, "promptsrc"), batch()
+    entry = method.trunk(pixels)
+    kind = type(method)
+    monkeypatch.setattr(kind, "image_features", lambda self, entry, observe=None: self.frozen_image(entry)[:, None])
+    monkeypatch.setattr(kind, "text_features", lambda self, texts=None: self.texts.frozen)
+    parts = method.loss(entry, labels).parts
+    for name in ("text", "image", "answers"):
+        assert parts[name].abs() < 1e-12, name
+
+
+def test_provp_contrast_of_one_image_is_nothing(tiny) -> None:
+    method, (pixels, labels) = make(tiny, "provp"), batch()
+    assert method.loss(method.trunk(pixels[:1]), labels[:1]).parts["contrast"] == 0
+    assert method.loss(method.trunk(pixels), labels).parts["contrast"] > 0
+
+
+def test_task_tokens_are_centres_of_the_classes_trained_on(tiny) -> None:
+    method = make(tiny, "tac")
+    torch.testing.assert_close(method.centres.norm(dim=-1), torch.ones(5, dtype=torch.float64))
+    # Five classes and five centres: each class is one.
+    assert sorted((method._embeddings @ method.centres.T).argmax(-1).tolist()) == [0, 1, 2, 3, 4]
+    before = method.centres.clone()
+    method.set_classes(["lynx", "ocelot"], TEMPLATE)
+    assert torch.equal(method.centres, before)
+
+
+def test_few_classes_still_make_five_centres() -> None:
+    from dear.methods.tac import centres
+
+    found = centres(F.normalize(torch.randn(2, 6), dim=-1), 5)
+    assert found.shape == (5, 6)
+    assert torch.isfinite(found).all()
+
+
+def test_tac_drops_features_in_training_only(tiny) -> None:
+    method, (pixels, _) = make(tiny, "tac"), batch()
+    assert torch.equal(features(method, pixels), features(method, pixels))
+    method.train()
+    assert not torch.equal(features(method, pixels), features(method, pixels))
+
+
+def test_skipt_starts_as_clip_and_leaves_the_backbone_alone(tiny) -> None:
+    method, (pixels, labels) = make(tiny, "skipt", spread=0.0), batch()
+    clip = method.backbone.model.encode_image(pixels, normalize=True)
+    torch.testing.assert_close(features(method, pixels), clip, atol=1e-12, rtol=0)
+    torch.testing.assert_close(method.text_features(), method.texts.frozen, atol=1e-12, rtol=0)
+    method.loss(method.trunk(pixels), labels).total.backward()
+    assert all(p.grad is None for p in method.backbone.model.parameters())
+    assert all(p.grad is not None for p in method.parameters())
+    groups = method.parameter_groups(1.0)
+    assert [group["lr"] for group in groups] == [1.0, 0.25]
+    assert sum(p.numel() for group in groups for p in group["params"]) == method.learned()
+
+
+def test_a_step_of_skipt_keeps_its_own_classes_and_skips_others(tiny) -> None:
+    method, (pixels, _) = make(tiny, "skipt", spread=0.0, class_share=0.4), batch()
+    labels = torch.tensor([3, 3, 4, 3, 3, 3])
+    entry = method.trunk(pixels)
+    seen = [method.kept_classes(method.image_features(entry), labels).tolist() for _ in range(20)]
+    assert all({3, 4} <= set(kept) for kept in seen)
+    assert min(map(len, seen)) == 3  # two always, and the next one, whose chance is one
+    loss = method.loss(entry, labels)
+    kept = torch.isfinite(loss.logits[0])
+    assert loss.logits.shape == (6, 5)
+    assert kept[[3, 4]].all()
+    whole = F.cross_entropy(method.logits(method.image_features(entry), method.text_features()), labels)
+    assert loss.total <= whole  # fewer classes to be mistaken for
