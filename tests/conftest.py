@@ -14,12 +14,16 @@ from open_clip.model import CLIP
 from safetensors.torch import save_file
 
 from dear.backbone import Backbone, load_backbone, wrap
+from dear.data import loading
 from dear.roles.entropy import CORE_5
 from dear.roles.rolemap import HeadRole, RoleMap
 
 # The same examples everywhere, and no verdict that depends on how busy the machine is.
 settings.register_profile("dear", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dear")
+
+# Tests of a database or a server leave threads behind, and a process with threads cannot be forked safely.
+loading.WORKERS = 0
 
 
 def tiny_backbone(

@@ -43,6 +43,7 @@ def from_workers(batches: Iterable[T]) -> Iterator[T]:
         ) from None
 
 
+WORKERS = min(4, os.cpu_count() or 1)  # processes that decode images for evaluation and for galleries
 _LIMIT = 2**30  # bytes of pixels that are kept: about 1800 images at 224 px
 _kept: dict[Hashable, list[tuple[Tensor, Tensor]]] = {}  # the last used at the end
 
@@ -73,8 +74,7 @@ def evaluation_batches(
 def _decode(
     examples: Sequence[Example], transform: Callable[[Any], Tensor], title: str, batch: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    workers = min(4, os.cpu_count() or 1)
-    loader = DataLoader(_Decoded(examples, transform), batch, num_workers=workers)
+    loader = DataLoader(_Decoded(examples, transform), batch, num_workers=WORKERS)
     with Progress(title, len(examples)) as bar:
         for pixels, labels in from_workers(loader):
             yield pixels, torch.as_tensor(labels)

@@ -1,6 +1,5 @@
 """Images into a gallery: decoded in worker processes, embedded in batches, written every thousand."""
 
-import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
+from dear.data import loading
 from dear.errors import DearError
 from dear.gallery.columns import as_vectors, schema
 from dear.gallery.sources import Source, find_sources
@@ -68,7 +68,7 @@ def _collate(items: list[tuple[_Read, Tensor | None]]) -> tuple[list[_Read], Ten
 
 
 def _batches(sources: Sequence[Source], transform: Callable[[Any], Tensor]) -> Iterator[tuple[list[_Read], Tensor]]:
-    workers = min(4, os.cpu_count() or 1) if len(sources) > _BATCH else 0  # a few are read before a worker is up
+    workers = loading.WORKERS if len(sources) > _BATCH else 0  # a few are read before a worker is up
     loader = DataLoader(_Decoder(sources, transform), _BATCH, num_workers=workers, collate_fn=_collate)
     with Progress("index", len(sources)) as bar:
         with warnings.catch_warnings():
