@@ -25,6 +25,14 @@ from dear.serve.server import Address, make_app
 CORE = ("color", "shape", "texture", "object", "location")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _no_thread_stays():
+    """A process with threads left behind cannot be forked safely by a later test."""
+    yield
+    left = [thread.name for thread in threading.enumerate() if thread.name == "model" or "serve" in thread.name]
+    assert left == []
+
+
 @pytest.fixture(scope="session")
 def roles(model_folder) -> RoleMap:
     """Head (2, 0) comes with its evidence, all others with their role alone, as in the paper's table."""
@@ -147,13 +155,15 @@ class Client:
 @contextmanager
 def live(service: Service, **settings: Any) -> Iterator[Client]:
     """The service on a free port, on a real uvicorn."""
-    with Address("127.0.0.1", 0) as address:
+    with Address("127.0.0.1", 0) as address, service:
         app = make_app(service, address.names, **settings)
         thread = threading.Thread(target=address.serve, args=(app,), daemon=True)
         thread.start()
-        yield Client(address.port)
-        address.stop()
-        thread.join(30)
+        try:
+            yield Client(address.port)
+        finally:
+            address.stop()
+            thread.join(30)
 
 
 @pytest.fixture(scope="session")

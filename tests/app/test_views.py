@@ -192,16 +192,16 @@ def test_the_main_direction_is_the_one_of_most_variance() -> None:
 def test_a_picture_of_the_gallery_finds_itself_first(run, gallery, gallery_folder, photos) -> None:
     from dear.app.search import search, starters
 
-    service = Service.open(run, gallery_folder)
     path = str(photos / "warm" / "7.png")
-    found = search(service, gallery.image(path), "color=0.7,shape=0.3")
+    with Service.open(run, gallery_folder) as service:
+        found = search(service, gallery.image(path), "color=0.7,shape=0.3")
+        cold = search(service, "a warm thing", "cls", label=" COLD ")
+        assert search(service, "a", "cls", label="it's 100%")["hits"] == []
     assert found["hits"][0]["path"] == path
     assert found["hits"][0]["scores"].keys() == {"color", "shape"}
     assert found["query"].startswith("data:image/")
-    cold = search(service, "a warm thing", "cls", label=" COLD ")
     assert {hit["label"] for hit in cold["hits"]} == {"cold"}
     assert cold["query"] is None
-    assert search(service, "a", "cls", label="it's 100%")["hits"] == []
     assert sorted(hit["path"] for hit in starters(gallery)) == sorted(gallery.paths())
 
 
@@ -211,10 +211,10 @@ def test_a_gallery_of_heads_is_searched_by_its_own_components(run, model_folder,
 
     encoder = HeadEncoder.load(f"local-dir:{model_folder}", roles=str(role_file), device="cpu")
     Gallery.create(tmp_path / "gallery", encoder).add(encoder, [photos])
-    service = Service.open(run, tmp_path / "gallery")
     path = photos / "warm" / "7.png"
-    assert service.find(Image.open(path), "color", 3)[0].path == str(path)
-    about = Page(run, service).about(None)
+    with Service.open(run, tmp_path / "gallery") as service:
+        assert service.find(Image.open(path), "color", 3)[0].path == str(path)
+        about = Page(run, service).about(None)
     assert [c["name"] for c in about["gallery"]["components"]] == ["cls", "color", "shape"]
     assert len(about["components"]) == 6
 

@@ -38,12 +38,12 @@ def serve(
     with Address(args.host, args.port) as address:  # first: a port in use is told at once
         from dear.serve.api import Service
 
-        service = Service.open(args.run_folder, args.gallery)
-        app = make_app(service, address.names, token, more(service))
-        print(f"{where.format(url=address.url)}    (Ctrl-C ends it)", flush=True)
-        if not address.local and token is None:
-            print("everybody who can reach this address can use it", flush=True)
-        address.serve(app)
+        with Service.open(args.run_folder, args.gallery) as service:
+            app = make_app(service, address.names, token, more(service))
+            print(f"{where.format(url=address.url)}    (Ctrl-C ends it)", flush=True)
+            if not address.local and token is None:
+                print("everybody who can reach this address can use it", flush=True)
+            address.serve(app)
 
 
 def read_token(file: Path) -> str:

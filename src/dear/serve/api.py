@@ -68,6 +68,12 @@ class Service:
         opened.require(encoder)
         return cls(engine, name, opened, encoder)
 
+    def __enter__(self) -> "Service":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.model.close()
+
     def find(self, query: "Image.Image | str", by: str, k: int, label: str = "") -> "list[Hit]":
         """Images like a picture or a sentence; `label`: only labels that hold this. It waits for the model."""
         from dear.gallery import parse_by

@@ -69,6 +69,7 @@ class ModelThread:
         self._engine, self._observe = engine, observe
         self._changed = threading.Condition()
         self._waiting: deque[_Images | _Call] = deque()
+        self._closed = False
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
         self._thread.start()
 
@@ -91,15 +92,26 @@ class ModelThread:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
+    def close(self) -> None:
+        """Ends the thread after what it is doing now; what waits, and what comes later, is cancelled."""
+        with self._changed:
+            self._closed = True
+            for item in self._waiting:
+                item.done.cancel()
+            self._changed.notify()
+        self._thread.join()
+
     def _add(self, item: _Images | _Call) -> Future:
         with self._changed:
+            if self._closed:
+                item.done.cancel()
             self._waiting.append(item)
             self._changed.notify()
         return item.done
 
     def _run(self) -> None:
-        while True:
-            batch = [item for item in self._next() if item.done.set_running_or_notify_cancel()]
+        while taken := self._next():
+            batch = [item for item in taken if item.done.set_running_or_notify_cancel()]
             try:
                 results = self._results(batch)
             except Exception as error:
@@ -110,9 +122,11 @@ class ModelThread:
                     item.done.set_result(result)
 
     def _next(self) -> list[_Images] | list[_Call]:
-        """The next call, or the images in front of it."""
+        """The next call, or the images in front of it; nothing when closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting)
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            if self._closed:
+                return []
             if isinstance(first := self._waiting[0], _Call):
                 self._waiting.popleft()
                 return [first]
