@@ -13,7 +13,10 @@ from dear.backbone.image import TrunkStates
 from dear.data.augment import Batches, TrainingData
 from dear.data.resolve import resolve_dataset
 from dear.methods.dear import Dear, DearConfig
+from dear.methods.experts import Experts, ExpertsConfig
 from dear.roles.rolemap import HeadRole, RoleMap
+from dear.training.adapt import answers
+from dear.training.images import ImageSource
 from dear.training.states import KeptViews, StateStore
 
 CORE = ("color", "shape", "texture", "object", "location")
@@ -150,3 +153,52 @@ def test_every_image_is_in_one_batch_of_an_epoch(labels, size, one_class, drop_l
         assert all(len({labels[i] for i in batch}) == 1 for batch in batches)
         assert {labels[i] for i in seen} == set(labels)  # no class is lost
     assert batches == Batches(labels, 3, size, one_class, drop_last).of_epoch(2)
+
+
+def _experts(model: Dear, *attributes: str) -> Experts:
+    """Whose first heads are called as given, and all others nothing: together with the rest they read everywhere."""
+    dealt = {(layer, head): HeadRole("mixed") for layer in (3, 4) for head in range(4)}
+    dealt |= {(3, head): HeadRole("core_attribute", name) for head, name in enumerate(attributes)}
+    roles = RoleMap(model.backbone.identity.to_json(), (3, 4), 4, CORE, CORE, dealt)
+    torch.manual_seed(1)
+    experts = Experts(model.backbone, ExpertsConfig(first_layer=3), {"roles": roles.to_json()})
+    experts.set_classes(["red", "blue"], "{}")
+    return experts
+
+
+def test_what_is_constant_is_held_for_all_methods_that_read_it(model: Dear, tmp_path: Path, monkeypatch) -> None:
+    examples = resolve_dataset("world:colors").test[:5]
+    reads: list[int] = []
+    read = StateStore.read
+    monkeypatch.setattr(StateStore, "read", lambda *args: reads.append(1) or read(*args))
+    kept, fresh = ImageSource(model.backbone, tmp_path, 0), ImageSource(model.backbone, None, 0)
+    for methods, expected in ((("color", "shape"), 5), (("shape", "texture", "color"), 5)):
+        experts = _experts(model, *methods)
+        found, plain = (answers(experts, examples, source, "test")["fusion"] for source in (kept, fresh))
+        torch.testing.assert_close(found, plain, rtol=1e-5, atol=1e-5)
+        assert len(reads) == expected  # the second takes what was held of the first
+    few = Experts(model.backbone, ExpertsConfig(first_layer=3, rest=False), _experts(model, "color").facts())
+    few.set_classes(["red", "blue"], "{}")
+    answers(few, examples, kept, "test")
+    assert len(reads) == 10  # it reads in other heads
+    monkeypatch.setattr("dear.training.states._HELD", 0)
+    crowded = ImageSource(model.backbone, tmp_path, 0)
+    for _ in range(2):
+        torch.testing.assert_close(answers(experts, examples, crowded, "test")["fusion"], plain, rtol=1e-5, atol=1e-5)
+    assert len(reads) == 20  # what does not fit is made again
+
+
+def test_cls_behind_the_last_layer_is_taken_from_states_before_another(
+    model: Dear, tmp_path: Path, monkeypatch
+) -> None:
+    examples = resolve_dataset("world:colors").test[:3]
+    _store(model, tmp_path).prepare(examples[:2], None, "states")
+    seen: list[int] = []
+    compute = StateStore._compute
+    monkeypatch.setattr(StateStore, "_compute", lambda self, pixels: seen.append(len(pixels)) or compute(self, pixels))
+    last = model.backbone.image.layers + 1
+    (found, _), *_ = StateStore(tmp_path, model.backbone, last, workers=0).batches(examples, "test")
+    assert seen == [1]
+    (plain, _), *_ = StateStore(None, model.backbone, last, workers=0).batches(examples, "test")
+    torch.testing.assert_close(found.frozen_cls, plain.frozen_cls, rtol=1e-5, atol=1e-5)
+    assert found.states.shape == plain.states.shape

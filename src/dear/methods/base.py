@@ -11,7 +11,7 @@ The answers of `Method` itself are those of frozen CLIP: nothing enters, the cla
 CLIP's. A method overrides what it does otherwise.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -88,9 +88,6 @@ class Method(nn.Module):
     constant_texts: ClassVar[bool] = True
     """Whether `text_features` is all that `logits` needs to know of the classes, whatever the image."""
 
-    holds_trunk: ClassVar[bool] = False
-    """For kept views, hold in memory what `trunk` gives: where it is worth more than computing it at every step."""
-
     components: tuple[str, ...] = (CLS,)
     roles: RoleMap | None = None
     texts: Texts
@@ -117,6 +114,12 @@ class Method(nn.Module):
     def first_layer(self) -> int:
         """The first image layer that anything learned reaches; one behind the last: none."""
         return self.backbone.image.layers + 1
+
+    @property
+    def constant(self) -> Hashable | None:
+        """Names what `trunk` makes of an image, where that is worth being held in memory instead of made at every step:
+        methods with equal names make equal things. None: it is not held."""
+        return None
 
     @property
     def first_text_layer(self) -> int:

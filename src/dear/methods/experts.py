@@ -7,7 +7,7 @@ at the mean CLS state and are carried on; and a feature is what a token makes of
 mean one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -65,7 +65,6 @@ AskedAt = Callable[[int, Tensor, Tensor], None]
 class Experts(AttributeMethod):
     Settings = ExpertsConfig
     recipe: ClassVar[Mapping[str, Any]] = {"views": 0, "clean_view": True}
-    holds_trunk: ClassVar[bool] = True
     config: ExpertsConfig
     head_means: Tensor
 
@@ -81,6 +80,11 @@ class Experts(AttributeMethod):
             experts += len(heads)
         means = self.tokens.new_zeros(len(self._readers), tower.heads, tower.head_dim)
         self.register_buffer("head_means", means)  # outputs at CLS, the mean over the training images
+
+    @property
+    def constant(self) -> Hashable:
+        """Whatever the heads are called: all that counts is which of them are read in."""
+        return tuple((layer, *readers.heads) for layer, readers in self._readers.items())
 
     def pick_attributes(self) -> tuple[str, ...]:
         """Those that have a head to read in: others would know nothing of the image."""

@@ -94,7 +94,7 @@ def answers(
     model.eval()
     text = model.text_features()
     found: dict[str, list[Tensor]] = {name: [] for name in inferences or model.inferences}
-    for images, _ in source.evaluation(examples, model.first_layer, title):
+    for images, _ in source.evaluation(examples, model, title):
         features = model.image_features(model.trunk(images))
         for name, parts in found.items():
             parts.append(model.logits(features, text, name).cpu())

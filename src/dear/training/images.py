@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from dear.data.loading import evaluation_batches
 from dear.errors import DearError
 from dear.methods.base import Images, Method
 from dear.training.config import TrainConfig
-from dear.training.states import KeptViews, StateStore
+from dear.training.states import Held, KeptViews, StateStore
 
 
 class ImageSource:
@@ -23,8 +24,16 @@ class ImageSource:
     def __init__(self, backbone: Backbone, states: Path | None = None, workers: int = 2) -> None:
         self.backbone, self.states, self.workers = backbone, states, workers
         self._cls: dict[Picture, Tensor] = {}  # CLS behind the untouched tower: small, and asked for by many methods
+        self._held = Held()
 
-    def evaluation(
+    def evaluation(self, examples: Sequence[Example], model: Method, title: str) -> Iterator[tuple[Any, Tensor]]:
+        """What `model.trunk` takes, and labels, in order: what it makes of them itself where that is held."""
+        if self.states is None or model.constant is None:
+            return self.images(examples, model.first_layer, title)
+        store = StateStore(self.states, self.backbone, model.first_layer, self.workers)
+        return store.batches(examples, title, held=self._held.reader(store, model.trunk, model.constant))
+
+    def images(
         self, examples: Sequence[Example], first_layer: int, title: str, batch: int = 64
     ) -> Iterator[tuple[Images, Tensor]]:
         """Images as evaluation sees them, before or behind the trunk, whichever is at hand, and labels, in order."""
@@ -45,8 +54,8 @@ class ImageSource:
                 examples, self.backbone, batches, self.workers, train.crop, train.views, train.clean_view
             )
         store = StateStore(self.states, self.backbone, model.first_layer, self.workers, train.crop)
-        trunk = model.trunk if model.holds_trunk else None
-        return KeptViews(examples, store, batches, train.fixed_views, train.views, train.clean_view, trunk)
+        held = None if model.constant is None else self._held.reader(store, model.trunk, model.constant)
+        return KeptViews(examples, store, batches, train.fixed_views, train.views, train.clean_view, held)
 
     def _found(
         self, examples: Sequence[Example], first_layer: int, title: str, batch: int
@@ -86,7 +95,7 @@ class ShownImages:
     def train(self) -> Iterator[tuple[Images, Tensor]]:
         if self._kept is not None:
             return self._kept.batches(self._data.train, "training images")
-        return self._source.evaluation(self._data.train, self._first, "training images")
+        return self._source.images(self._data.train, self._first, "training images")
 
     def val(self) -> Iterator[tuple[Images, Tensor]]:
-        return self._source.evaluation(self._data.val, self._first, "validation images")
+        return self._source.images(self._data.val, self._first, "validation images")

@@ -5,7 +5,10 @@ Evaluation pictures never change, so keeping them is exact (fp32). Training view
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ from dear.progress import Progress
 from dear.tensors import read_tensors, save_tensors
 
 _BATCH = 16
-_HELD = 4 * 2**30  # bytes of what is held behind the trunk
+_HELD = 4 * 2**30  # bytes
 
 
 class StateStore:
@@ -50,6 +53,8 @@ class StateStore:
         """Computes what is not there yet. `view` is the number of a fixed training view; None: as in evaluation."""
         missing = {self._path(e.picture, view): e.picture for e in examples}
         missing = {path: picture for path, picture in missing.items() if not self._there(path)}
+        if self.first_layer > self.backbone.image.layers:
+            missing = {path: picture for path, picture in missing.items() if not self._found_elsewhere(path)}
         if not missing:
             return
         paths = list(missing)
@@ -71,13 +76,15 @@ class StateStore:
         found = [self._read(e, view) for e in examples]
         return TrunkStates(torch.stack([f["states"] for f in found]), torch.stack([f["cls"] for f in found]))
 
-    def batches(self, examples: Sequence[Example], title: str, batch: int = 64) -> Iterator[tuple[TrunkStates, Tensor]]:
-        """As `evaluation_batches`, with states instead of pixels."""
+    def batches(
+        self, examples: Sequence[Example], title: str, batch: int = 64, held: "HeldReader | None" = None
+    ) -> Iterator[tuple[Any, Tensor]]:
+        """As `evaluation_batches`, with states, or what is held of them, instead of pixels."""
         self.prepare(examples, None, title)
         with Progress(title, len(examples)) as bar:
             for start in range(0, len(examples), batch):
                 part = examples[start : start + batch]
-                yield self.read(part), _labels(part)
+                yield (held or self).read(part), _labels(part)
                 bar.update(len(part))
 
     def _read(self, example: Example, view: int | None) -> dict[str, Tensor]:
@@ -103,6 +110,19 @@ class StateStore:
             return
         save_tensors(path, kept)
 
+    def _found_elsewhere(self, path: Path) -> bool:
+        """CLS behind the last layer is kept with the states before any layer: taken over from there."""
+        if self._memory is not None:
+            return False
+        layers = self.folder.parent.glob(self.folder.name.rpartition("-")[0] + "-*")
+        for other in (layer / path.relative_to(self.folder) for layer in layers):
+            if other.exists():
+                with suppress(DearError):
+                    cls = read_tensors(other)[0]["cls"]
+                    self._write(path, {"states": cls[None].clone(), "cls": cls})
+                    return True
+        return False
+
     @torch.no_grad()
     def _compute(self, pixels: Tensor) -> TrunkStates:
         tower = self.backbone.image
@@ -123,10 +143,53 @@ class StateStore:
         return self.folder / key[:2] / f"{key}-{name}.safetensors"
 
 
+class Held:
+    """What a trunk that nothing learned reaches makes of kept states: in memory, as far as it fits."""
+
+    def __init__(self) -> None:
+        self._name: Hashable = None
+        self._made: dict[tuple[Picture, int | None], Any] = {}
+        self._bytes = 0
+
+    def reader(self, store: StateStore, trunk: Callable[[TrunkStates], Any], name: Hashable) -> "HeldReader":
+        """`name` is equal where what `trunk` makes is; of two names only the later is held."""
+        if (name, store.crop) != self._name:
+            self._name, self._bytes = (name, store.crop), 0
+            self._made.clear()
+        return HeldReader(self, store, trunk)
+
+    def find(self, picture: Picture, view: int | None, make: Callable[[], Any]) -> Any:
+        if (picture, view) in self._made:
+            return self._made[picture, view]
+        made = make()
+        self._bytes += (size := sum(part.nbytes for part in made))
+        if self._bytes <= _HELD:
+            self._made[picture, view] = made
+        else:
+            self._bytes -= size
+        return made
+
+
+@dataclass(frozen=True)
+class HeldReader:
+    """In the place of a `StateStore`: what `trunk` makes of the states, instead of these."""
+
+    held: Held
+    store: StateStore
+    trunk: Callable[[TrunkStates], Any]
+
+    def read(self, examples: Sequence[Example], view: int | None = None) -> Any:
+        return _joined([self.held.find(e.picture, view, partial(self._make, e, view)) for e in examples])
+
+    def _make(self, example: Example, view: int | None) -> Any:
+        """Of one image alone, so that it does not depend in its last bits on when it was first asked for."""
+        return self.trunk(self.store.read([example], view).to(self.store.backbone.device))
+
+
 class KeptViews:
     """Batches of kept views, in the place of `TrainingData`: each epoch takes the next of the `fixed` ones.
 
-    `trunk`, if given, makes of the kept states what a method works on, and that is held in memory as far as it fits.
+    `held`, if given, is read instead of `store`.
     """
 
     def __init__(
@@ -137,11 +200,10 @@ class KeptViews:
         fixed: int,
         views: int = 1,
         clean_view: bool = False,
-        trunk: Callable[[TrunkStates], Any] | None = None,
+        held: HeldReader | None = None,
     ) -> None:
-        self.examples, self.store, self.batches, self.trunk = examples, store, batches, trunk
+        self.examples, self.store, self.batches, self.held = examples, store, batches, held
         self.fixed, self.views, self.clean_view = fixed, views, clean_view
-        self._held: dict[tuple[Example, int | None], Any] = {}
         for view in range(fixed):
             store.prepare(examples, view, f"view {view + 1} of {fixed}")
         if clean_view:
@@ -151,20 +213,8 @@ class KeptViews:
         return _KeptEpoch(self, number)
 
     def read(self, examples: Sequence[Example], views: Sequence[int | None]) -> Any:
-        """One view after the other: kept states, or what `trunk` made of them."""
-        if self.trunk is None:
-            return _joined([self.store.read(examples, view) for view in views])
-        return _joined([self._behind_trunk(example, view) for view in views for example in examples])
-
-    def _behind_trunk(self, example: Example, view: int | None) -> Any:
-        """Of one image alone, so that it does not depend in its last bits on when it was first asked for."""
-        assert self.trunk is not None
-        if (example, view) in self._held:
-            return self._held[example, view]
-        made = self.trunk(self.store.read([example], view).to(self.store.backbone.device))
-        if sum(part.nbytes for part in made) * (1 + len(self._held)) <= _HELD:
-            self._held[example, view] = made
-        return made
+        """One view after the other."""
+        return _joined([(self.held or self.store).read(examples, view) for view in views])
 
 
 class _KeptEpoch:
