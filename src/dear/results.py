@@ -1,7 +1,7 @@
 """The result of one benchmark cell as a JSON file: where results lie, and what each must hold."""
 
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 from dear.errors import DearError
 from dear.files import is_temporary, read_json
@@ -39,6 +39,12 @@ class _Evaluation(TypedDict):
     confused: list[tuple[str | int, str | int, Count]]  # true, predicted, how often
 
 
+class _Apart(TypedDict):
+    name: str
+    alone: dict[str, Percent]
+    cosine: Finite | None
+
+
 class _Seconds(TypedDict):
     fit: Finite
     evaluate: Finite
@@ -48,6 +54,7 @@ class _Result(TypedDict):
     cell: _Cell
     evaluations: list[_Evaluation]
     fusion: dict[str, Finite] | None
+    components: NotRequired[list[_Apart]]
     trained_parameters: Count | None
     seconds: _Seconds
     peak_memory_mb: Finite | None

@@ -27,7 +27,7 @@ def _bench(states: Path | None = None) -> Workbench:
 
 def _measured(result: dict) -> list[dict]:
     """What must be the same every time; times and memory are not."""
-    return [result["cell"], result["evaluations"], result["fusion"]]
+    return [result["cell"], result["evaluations"], result["fusion"], result["components"]]
 
 
 def test_a_cell_is_a_pure_function(small, tmp_path: Path) -> None:
@@ -41,6 +41,8 @@ def test_a_cell_is_a_pure_function(small, tmp_path: Path) -> None:
         ("base", "fusion"), ("base", "decoupled"), ("novel", "fusion"), ("novel", "decoupled"),
     ]  # fmt: skip
     assert sum(one["fusion"].values()) == pytest.approx(1, abs=1e-3)
+    base, novel = one["components"]
+    assert [base["alone"]["cls"], novel["alone"]["cls"]] == [e["accuracy"] for e in one["evaluations"][1::2]]
     assert one["evaluations"][0]["images"] == len(resolve_dataset(DATA).base().test)
     assert one["peak_memory_mb"] is None or one["peak_memory_mb"] > 10
 

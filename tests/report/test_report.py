@@ -43,6 +43,10 @@ def result(
             evaluation(name, value - (kind == "decoupled"), kind) for name, value in found.items() for kind in kinds
         ],
         "fusion": {"cls": 0.9, "color": 0.1} if method == "dear" else None,
+        "components": [
+            {"name": name, "alone": {"cls": value - 1, "color": value / 2}, "cosine": seed / 10}
+            for name, value in found.items()
+        ] if method == "dear" else [],
         "trained_parameters": 1234, "seconds": {"fit": 10.0, "evaluate": 1.0}, "peak_memory_mb": 900.0,
         "versions": {"dear": "0.1.0", "git": "abc"}, "machine": {"cores": 2, "gpu": None},
         "finished": "2026-11-15T23:00:00Z",
@@ -161,6 +165,15 @@ def test_errors_cost_and_settings(report: Path) -> None:
     assert cost["Base to novel", "dear"]["trained parameters"] == "1,234"
     assert cost["Base to novel", "dear"]["fit (s)"] == "10.00"
     assert table(report, "settings_shared") == [{"setting": "model", "value": "dear-mini"}]
+
+
+def test_each_feature_alone(report: Path) -> None:
+    rows = [row for row in table(report, "components_base-to-novel") if row["dataset"] == "world:signs"]
+    assert [(row["what"], row["cls"], row["color"], row["cosine"]) for row in rows] == [
+        ("alone, base", "80.50", "40.75", "0.15"),
+        ("alone, novel", "67.50", "34.25", "0.15"),
+        ("fusion weight", "0.90", "0.10", "-"),
+    ]
 
 
 def test_missing_cells_are_named(report: Path, capsys) -> None:

@@ -27,7 +27,7 @@ def cell(dataset="signs", method="dear", seed=1, *, protocol="base-to-novel", sh
          settings=None, inference="fusion", **accuracy: float) -> Cell:  # fmt: skip
     evaluations = [Evaluation(name, inference, 100, value, None, None, {}, []) for name, value in accuracy.items()]
     return Cell(protocol, dataset, targets, method, seed, shots, "test", variant, settings or {}, evaluations,
-                None, 0, 1.0, 1.0, None, {}, {}, "")  # fmt: skip
+                None, [], 0, 1.0, 1.0, None, {}, {}, "")  # fmt: skip
 
 
 def test_mean_and_sample_std() -> None:

@@ -18,6 +18,7 @@ import torch
 
 from dear.data.dataset import Dataset
 from dear.errors import DearError
+from dear.evaluation.apart import Apart
 from dear.evaluation.workbench import Workbench
 from dear.methods.registry import find_method
 from dear.metrics import evaluation
@@ -82,7 +83,8 @@ def run_cell(cell: Cell, bench: Workbench, work: Path) -> dict[str, Any]:
     began = time.perf_counter()
     model = adapt(kind, kind.Settings.pick(cell.settings), trained, train, source, work, pool=whole)
     fitted = time.perf_counter()
-    evaluations = []
+    evaluations, components = [], []
+    several = len(model.components) > 1
     for name, data in _measured_on(cell, drawn, bench):
         if not data.test:
             raise DearError(
@@ -92,9 +94,12 @@ def run_cell(cell: Cell, bench: Workbench, work: Path) -> dict[str, Any]:
             continue
         labels = torch.tensor([example.label for example in data.test])
         model.set_classes(data.classes, data.template)
-        for inference, logits in answers(model, data.test, source, data.name).items():
+        apart = Apart(model.components)
+        found = answers(model, data.test, source, data.name, told=apart.add if several else None)
+        for inference, logits in found.items():
             evaluations.append({"name": name, "inference": inference, **evaluation(logits, labels, data.classes)})
-    several = len(model.components) > 1
+        if several:
+            components.append({"name": name, **apart.found(labels)})
     fusion = dict(zip(model.components, model.fusion_weights().tolist(), strict=True)) if several else None
     seconds = {"fit": fitted - began, "evaluate": time.perf_counter() - fitted}
     return {
@@ -102,6 +107,7 @@ def run_cell(cell: Cell, bench: Workbench, work: Path) -> dict[str, Any]:
         "cell": cell.to_json(),
         "evaluations": _rounded(evaluations),
         "fusion": _rounded(fusion),
+        "components": _rounded(components),
         "trained_parameters": model.learned(),
         "seconds": _rounded(seconds),
         "peak_memory_mb": _peak_memory_mb(),

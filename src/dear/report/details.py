@@ -17,6 +17,7 @@ _TOP = 5
 def detail_chapters(cells: Sequence[Cell]) -> list[Chapter]:
     found = [
         Chapter("uncertainty", "Intervals and calibration", _for_each_split(cells, _uncertainty)),
+        Chapter("components", "What each feature is worth alone", _for_each_split(cells, _apart)),
         Chapter("errors", "Where our methods are wrong", _for_each_split(cells, _confused, _worst)),
         Chapter("cost", "Time, memory, parameters", [_cost(cells)]),
         Chapter("settings", "What was run", _settings(cells)),
@@ -53,6 +54,24 @@ def _uncertainty(cells: list[Cell]) -> Block | None:
     note = "Interval: of the accuracy (%) under a bootstrap over test images, its ends averaged over seeds. "
     note += "ECE: expected calibration error (%)."
     return _block("uncertainty", cells[0], table, note)
+
+
+def _apart(cells: list[Cell]) -> Block | None:
+    cells = [cell for cell in cells if cell.components]
+    names = list(dict.fromkeys(name for cell in cells for of in cell.components for name in of.alone))
+    table = Table(["dataset", "method", "shots", "what", *names, "cosine", "seeds"])
+    for (dataset, label, shots), group in _groups(cells).items():
+        for part in dict.fromkeys(of.name for cell in group for of in cell.components):
+            found = [of for cell in group for of in cell.components if of.name == part]
+            row = [stat(of.alone[name] for of in found if name in of.alone) for name in names]
+            cosine = stat((of.cosine for of in found if of.cosine is not None), digits=2)
+            table.add(dataset, label, shots, f"alone, {part}", *row, cosine, len(group))
+        weights = [cell.fusion or {} for cell in group]
+        row = [stat((of[name] for of in weights if name in of), digits=2) for name in names]
+        table.add(dataset, label, shots, "fusion weight", *row, None, len(group))
+    note = "Accuracy (%) by the votes of one feature alone; the learned weights of their votes; and the mean cosine of "
+    note += "two features of an image, the class feature aside: 1 where they are copies of one another."
+    return _block("components", cells[0], table, note) if cells else None
 
 
 def _confused(cells: list[Cell]) -> Block | None:

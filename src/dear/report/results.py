@@ -30,6 +30,15 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class Apart:
+    """The components one by one on one set of images: accuracy of each alone, and mean cosine of two of them."""
+
+    name: str
+    alone: dict[str, float]
+    cosine: float | None
+
+
+@dataclass(frozen=True)
 class Variant:
     """What an ablation changed. `default_value` is the name of the row that nothing was changed for."""
 
@@ -54,6 +63,7 @@ class Cell:
     settings: dict[str, Any]
     evaluations: list[Evaluation]
     fusion: dict[str, float] | None
+    components: list[Apart]
     trained_parameters: int | None
     fit_seconds: float
     evaluate_seconds: float
@@ -123,6 +133,7 @@ def _cell(where: str, value: Any) -> Cell:
             settings=dict(of["settings"]),
             evaluations=[_evaluation(found) for found in value["evaluations"]],
             fusion=value["fusion"] and {str(name): float(weight) for name, weight in value["fusion"].items()},
+            components=[Apart(of["name"], of["alone"], of["cosine"]) for of in value.get("components", ())],
             trained_parameters=value["trained_parameters"],
             fit_seconds=float(seconds["fit"]),
             evaluate_seconds=float(seconds["evaluate"]),

@@ -63,11 +63,11 @@ class Series:
         return {name for of in self.scores.values() for name in of}
 
 
-def stat(values: Iterable[float]) -> Stat | None:
+def stat(values: Iterable[float], digits: int = 1) -> Stat | None:
     found = list(values)
     if not found:
         return None
-    return Stat(fmean(found), stdev(found) if len(found) > 1 else None, len(found))
+    return Stat(fmean(found), stdev(found) if len(found) > 1 else None, len(found), digits)
 
 
 def pick(cell: Cell, name: str, inference: str | None = None) -> Evaluation | None:

@@ -88,9 +88,17 @@ def teach(
 
 @torch.no_grad()
 def answers(
-    model: Method, examples: Sequence[Example], source: ImageSource, title: str, inferences: Sequence[str] = ()
+    model: Method,
+    examples: Sequence[Example],
+    source: ImageSource,
+    title: str,
+    inferences: Sequence[str] = (),
+    told: Callable[[Tensor, Tensor], None] | None = None,
 ) -> dict[str, Tensor]:
-    """For each way of inference the logits [images, classes] over the classes last given to `set_classes`."""
+    """For each way of inference the logits [images, classes] over the classes last given to `set_classes`.
+
+    `told` gets features [batch, components, dim] and votes [batch, components, classes] of each batch.
+    """
     model.eval()
     text = model.text_features()
     found: dict[str, list[Tensor]] = {name: [] for name in inferences or model.inferences}
@@ -98,6 +106,8 @@ def answers(
         features = model.image_features(model.trunk(images))
         for name, parts in found.items():
             parts.append(model.logits(features, text, name).cpu())
+        if told is not None:
+            told(features, model.votes(features, text))
     logits = {name: torch.cat(parts) for name, parts in found.items()}
     require_finite(logits, "What the adapted model answers")
     return logits
