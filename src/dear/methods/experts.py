@@ -140,34 +140,35 @@ class Experts(AttributeMethod):
 
     def image_features(self, entry: Reads, observe: Observer | None = None) -> Tensor:  # type: ignore[override]
         """The frozen class feature and each f_a, normalised, [batch, components, dim]."""
-        said = self._run(entry) - self._run(None)
-        return torch.cat([self.frozen_image(entry)[:, None], self.read_out(said)], dim=1)
+        return torch.cat([self.frozen_image(entry)[:, None], self.read_out(self._said(entry))], dim=1)
 
     def frozen_image(self, entry: Reads) -> Tensor:  # type: ignore[override]
         return F.normalize(self.backbone.image.project(entry.frozen_cls), dim=-1)
 
-    def _run(self, reads: Reads | None, asked: AskedAt | None = None) -> Tensor:
-        """Tokens through layers J..L and the final LayerNorm, [batch, tokens, width].
+    def _said(self, reads: Reads, asked: AskedAt | None = None) -> Tensor:
+        """Tokens behind layers J..L and the final LayerNorm, less those of the mean image, [batch, tokens, width].
 
-        None: of the mean image, in which every head puts out its mean.
+        The mean image, in which every head puts out its mean, goes along as one more of the batch.
         """
         tower = self.backbone.image
-        x = self.tokens.expand(1 if reads is None else reads.keys.shape[0], -1, -1)
+        x = self.tokens.expand(len(reads.keys) + 1, -1, -1)
         for layer, (heads, tokens, among) in self._readers.items():
             block: Any = tower.blocks[layer - 1]
             means = self.head_means[layer - self.first_layer].to(x.dtype)
-            out = means[None, :, None].expand(x.shape[0], -1, x.shape[1], -1)
-            if reads is not None and heads:
+            out = means[None, :, None].expand(len(x), -1, x.shape[1], -1)
+            if heads:
                 where = torch.tensor(heads, device=x.device)[:, None], torch.tensor(tokens, device=x.device)
                 # Heads and tokens first: [own heads, tokens of an attribute, batch, head_dim].
-                q = project_queries(block.attn, block.ln_1(x)).permute(1, 2, 0, 3)[where].permute(2, 0, 1, 3)
+                q = project_queries(block.attn, block.ln_1(x[:-1])).permute(1, 2, 0, 3)[where].permute(2, 0, 1, 3)
                 k, v = reads.keys[:, among].to(q.dtype), reads.values[:, among].to(q.dtype)
                 if asked is not None:
                     asked(layer, q, k)
                 read = F.scaled_dot_product_attention(q, k, v).permute(1, 2, 0, 3)
-                out = out.permute(1, 2, 0, 3).index_put(where, read).permute(2, 0, 1, 3)
+                read = out[:-1].permute(1, 2, 0, 3).index_put(where, read).permute(2, 0, 1, 3)
+                out = torch.cat([read, out[-1:]])
             x = finish_block(block, x, merge_heads(out))
-        return tower.visual.ln_post(x)
+        seen = tower.visual.ln_post(x)
+        return seen[:-1] - seen[-1:]
 
     # --- loss and pictures -------------------------------------------------------------------------------
 
@@ -195,6 +196,6 @@ class Experts(AttributeMethod):
                 name = self.token_of[first]
                 sums[name] += seen[:, i] / len(self.heads_of(name))
 
-        self._run(self.trunk(pixels), look)
+        self._said(self.trunk(pixels), look)
         kept = ~registers(super().trunk(pixels).x)
         return {name: (values * kept).unflatten(1, (rows, columns)) for name, values in sums.items()}
