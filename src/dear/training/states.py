@@ -235,6 +235,8 @@ class _KeptEpoch:
 
 def _joined(parts: Sequence[Any]) -> Any:
     """Named tuples of tensors, one after the other along the batch."""
+    if len(parts) == 1:
+        return parts[0]
     return type(parts[0])(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 
