@@ -124,6 +124,7 @@ def test_the_map_has_every_head_and_its_evidence(roles) -> None:
 def test_the_maps_that_come_with_the_package_can_be_shown(preset: str) -> None:
     found = head_map(RoleMap.preset(preset))
     assert all(cell["distribution"] for cell in found["cells"]) == (preset == "dear-mini")
+    assert all(cell["sure"] is not None for cell in found["cells"]) == (preset == "dear-mini")
     assert found["origin"].startswith({"paper": "DeAR supplement", "dear-mini": "found by dear"}[preset])
     json.dumps(found)
 

@@ -37,6 +37,7 @@ def head_map(roles: RoleMap) -> dict[str, Any]:
             "color": colors[found.concept],
             "strength": round(color_strength(found, roles), 3),
             "entropy": found.entropy,
+            "sure": found.sure,
             "distribution": [
                 {"concept": concept, "share": share, "color": colors[concept]}
                 for concept, share in zip(roles.concepts, found.distribution or no_shares, strict=True)

@@ -72,12 +72,13 @@ function chooser(map, detail) {
 function about(cell, map) {
   const role = map.roles[cell.role];
   const entropy = cell.entropy == null ? "" : ` · concept entropy ${cell.entropy.toFixed(2)} nats`;
+  const sure = cell.sure == null ? "" : ` · the same attribute in ${(100 * cell.sure).toFixed(0)}% of resamples`;
   const bare = cell.distribution.length + cell.phrases.length === 0;
   return el("div", { class: "card" },
     el("div", { class: "answer" },
       el("h2", {}, `Layer ${cell.layer}, head ${cell.head}`),
       cell.concept && el("span", { class: "chip", style: { "background-color": cell.color } }, cell.concept)),
-    el("p", { class: "soft" }, `${role.mark} ${role.name}${entropy}`),
+    el("p", { class: "soft" }, `${role.mark} ${role.name}${entropy}${sure}`),
     bare && el("p", {}, "This role map gives the role alone: the phrases and the concepts behind it are not in the map. ",
       "A map made with ", el("code", {}, "dear roles"), " has them."));
 }
@@ -85,7 +86,7 @@ function about(cell, map) {
 function distribution(cell) {
   if (!cell.distribution.length) return null;
   const sorted = [...cell.distribution].sort((a, b) => b.share - a.share);
-  return el("div", { class: "card" }, el("h3", {}, "Concepts of its phrases"),
+  return el("div", { class: "card" }, el("h3", {}, cell.phrases.length ? "Concepts of its phrases" : "What it varies with"),
     el("div", { class: "rows" }, sorted.map((part) => [
       el("span", {}, part.concept), bar(part.share, part.color), el("span", { class: "number" }, `${(100 * part.share).toFixed(0)}%`),
     ]).flat()));
