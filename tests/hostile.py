@@ -58,8 +58,8 @@ def mutations(value: Any, odd: list[Any]) -> Iterator[Any]:
             else:
                 parent[path[-1]] = thing
             yield changed
-        if path and isinstance(value, dict):
-            yield {**value, "stranger": 1}
+    if isinstance(value, dict):
+        yield {**value, "stranger": 1}
 
 
 def survives(use: Callable[[Any], object], value: Any, odd: Sequence[Any] = ODD) -> int:

@@ -119,13 +119,15 @@ def test_broken_local_dirs_are_refused(local_dir, tmp_path) -> None:
 def test_configs_with_any_field_missing_of_another_kind_or_too_large(local_dir) -> None:
     folder, _, _ = local_dir
     config = json.loads((folder / "open_clip_config.json").read_text())
+    config["model_cfg"]["text_cfg"]["vocab_size"] = 500  # random weights come quicker
+    config["preprocess_cfg"] = {"size": 224, "mean": [0.5] * 3, "std": [0.5] * 3}
 
     def use(changed: object) -> object:
         (folder / "open_clip_config.json").write_text(json.dumps(changed))
         return load_backbone(f"local-dir:{folder}", random_weights=True)
 
     use(config)
-    assert survives(use, config, [None, -1, 90_000, 10**9, "x", []]) > 40
+    assert survives(use, config, [None, -1, 90_000, 10**9, "x", []]) > 60
 
 
 def test_identity_tells_backbones_apart(tiny) -> None:

@@ -17,3 +17,11 @@ def train_arguments(model_folder, role_file):
         ]  # fmt: skip
 
     return arguments
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_pictures():
+    """Of each class to test: drawing them all takes longer than what is tested."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dear.data.world.tasks.TEST", 4)
+        yield

@@ -23,6 +23,7 @@ _CUSTOM_BLOCKS = (
 
 _Depth = Annotated[int, Meta(ge=1, le=1000)]
 _Size = Annotated[int, Meta(ge=1, le=100_000)]  # more than any model has, and little enough to allocate
+_Channels = Annotated[list[float], Meta(min_length=3, max_length=3)]
 
 
 class _Vision(TypedDict, total=False):
@@ -48,18 +49,34 @@ class _Model(TypedDict):
     text_cfg: _Text
 
 
-class ConfigFile(TypedDict):
-    """open_clip_config.json: what must be there, and how large a model it may claim."""
+class _Preprocess(TypedDict, total=False):
+    size: _Size | list[_Size]
+    mean: _Channels
+    std: _Channels
+    interpolation: str
+    resize_mode: str
+    fill_color: int
 
+
+class _Required(TypedDict):
     model_cfg: _Model
 
 
+class ConfigFile(_Required, total=False):
+    """open_clip_config.json: what must be there, and how large a model it may claim."""
+
+    preprocess_cfg: _Preprocess
+
+
 def fewest_parameters(model: dict[str, Any]) -> int:
-    """What a config claims for attention and words alone: less than the model has."""
+    """What a config claims for attention, words and places alone: less than the model has."""
     vision, text = model["vision_cfg"], model["text_cfg"]
     layers = [(tower.get("layers"), tower.get("width", 0)) for tower in (vision, text)]
     attention = sum(4 * depth * width**2 for depth, width in layers if isinstance(depth, int))
-    return attention + text.get("vocab_size", 0) * text.get("width", 0)
+    words = (text.get("vocab_size", 0) + text.get("context_length", 0)) * text.get("width", 0)
+    sides = vision.get("image_size", 0), vision.get("patch_size", 1)
+    places = (sides[0] // sides[1]) ** 2 * vision.get("width", 0) if isinstance(sides[0], int) else 0
+    return attention + words + places
 
 
 def why_unsupported(model_cfg: dict[str, Any]) -> str | None:

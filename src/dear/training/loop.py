@@ -20,7 +20,7 @@ from dear.training.checkpoint import job_of, load_checkpoint, save_checkpoint
 from dear.training.config import TrainConfig, learning_rate
 from dear.training.history import METRICS, read_history
 
-_DECIDES_NOTHING = ("workers", "device", "tensorboard")
+DECIDES_NOTHING = ("workers", "device", "tensorboard")  # settings that a run may change when it goes on
 CHECKPOINT, TENSORBOARD = "checkpoint.safetensors", "tensorboard"
 
 
@@ -56,7 +56,7 @@ def fit(
     scaler = gradient_scaler(device, dtype)
     average = WeightAverage(model, config, epochs) if config.average != "none" else None
     sums = average.sums if average else {}
-    decides = {name: value for name, value in config.to_json().items() if name not in _DECIDES_NOTHING}
+    decides = {name: value for name, value in config.to_json().items() if name not in DECIDES_NOTHING}
     job = job_of(decides, model.config.to_json(), model.backbone.identity.weights, model.texts.names)
     there = (out / CHECKPOINT).exists()
     done = load_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums, epochs, job) if there else 0

@@ -22,7 +22,7 @@ from dear.training.adapt import adapt, evaluate
 from dear.training.config import RunConfig, TrainConfig
 from dear.training.history import METRICS
 from dear.training.images import ImageSource
-from dear.training.loop import CHECKPOINT, TENSORBOARD
+from dear.training.loop import CHECKPOINT, DECIDES_NOTHING, TENSORBOARD
 
 _CONFIG, _DRAWN = "config.json", "few_shot.json"
 
@@ -93,7 +93,8 @@ def _check_folder(out: Path, config: dict[str, Any], resume: bool) -> None:
         raise DearError(f"{out} already holds a run: add --resume to go on with it, or choose another --out.")
     before = read_json(out / _CONFIG)
     check_shape(before, dict[str, Any], f"{out / _CONFIG}", "train anew into another folder")
-    if changed := sorted(key for key in config.keys() | before.keys() if config.get(key) != before.get(key)):
+    decides = (config.keys() | before.keys()) - set(DECIDES_NOTHING)
+    if changed := sorted(key for key in decides if config.get(key) != before.get(key)):
         raise DearError(
             f"{out} was started with other settings ({', '.join(changed)}): use the same, or another --out."
         )
