@@ -45,7 +45,9 @@ def fetch(source: str) -> Path:
     name, _, revision = source.removeprefix(PREFIX).partition("@")
     _check_name(name)
     try:
-        found = HfApi().list_repo_files(name, revision=revision or None)
+        # Not list_repo_files, which tries for 23 seconds where there is no network.
+        about = HfApi().model_info(name, revision=revision or None, timeout=10)
+        found = [file.rfilename for file in about.siblings or ()]
     except Exception:  # no network: whatever is in the cache went through this before
         found = []
     if strange := sorted(set(found) - _ALLOWED):
