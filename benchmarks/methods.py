@@ -200,10 +200,8 @@ class Case:
 
 
 def memory(name: str, classes: int) -> None:
-    """Peak resident memory (GiB) of two training steps, in a process of its own."""
-    case = Case(name, classes)
-    for _ in range(2):
-        case.our_step()
+    """Peak resident memory (GiB) of a training step, in a process of its own."""
+    Case(name, classes).our_step()
     # Not getrusage: there, the peak of a child starts at what its parent held.
     print(int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 2**20)
 

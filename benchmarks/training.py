@@ -86,13 +86,17 @@ def our_step(dear: Dear, pixels: Tensor, labels: Tensor) -> Tensor:
 
 
 def interleaved(steps: int, *functions) -> list[float]:
-    """Best seconds of each, run in turns; the first round warms up. The best is what other programs disturbed least."""
+    """Best seconds of each, run in turns; the first round warms up. The best is what other programs disturbed least.
+
+    With one thread (OMP_NUM_THREADS=1) seconds are those of the processor, which others hardly disturb at all.
+    """
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     times: list[list[float]] = [[] for _ in functions]
     for _ in range(steps + 1):
         for record, function in zip(times, functions, strict=True):
-            began = time.perf_counter()
+            began = clock()
             function()
-            record.append(time.perf_counter() - began)
+            record.append(clock() - began)
     return [min(record[1:]) for record in times]
 
 
