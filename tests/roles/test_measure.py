@@ -58,13 +58,15 @@ def test_pictures_that_cannot_be_read_are_left_out(tiny) -> None:
         measure(tiny(), [Probe(noise(range(12)), {"shape": [0, 1] * 6})])
 
 
-def planted(seed: int, pictures: int = 240, strength: float = 2.0) -> Measured:
-    """Two attributes that vary apart; head 0 varies with color, head 1 with shape, heads 2 and 3 with nothing."""
+def planted(seed: int, pictures: int = 240, strength: float = 2.0, second: float = 0.0) -> Measured:
+    """Two attributes that vary apart; head 0 varies with color, head 1 with shape, heads 2 and 3 with nothing, or, with
+    `second`, head 2 so far with color, too."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(pictures, 1, 4, 6, generator=generator)
     labels = {a: torch.randint(5, (pictures,), generator=generator) for a in ("color", "shape")}
     for head, of_pictures in enumerate(labels.values()):
         x[:, 0, head] += strength * torch.randn(5, 6, generator=generator)[of_pictures]
+    x[:, 0, 2] += second * torch.randn(5, 6, generator=generator)[labels["color"]]
     found = Measured((9,))
     for attribute, of_pictures in labels.items():
         found.moments[attribute] = Moments.empty(6, 1, 1, 4, 6)
@@ -82,6 +84,16 @@ def test_planted_attributes_are_found_and_sure() -> None:
     assert sum(roles[9, 0].distribution) == pytest.approx(1)
     assert roles[9, 0].shares == pytest.approx([m.share()[0, 0].item() for m in found.moments.values()])
     assert roles[9, 0].entropy < roles[9, 2].entropy or roles[9, 2].shares == (0, 0)
+
+
+@pytest.mark.parametrize("first_is_sure", [True, False])
+def test_a_head_that_is_not_sure_takes_no_experts_place(first_is_sure: bool, monkeypatch) -> None:
+    """Of four heads an attribute has one expert at most: the best, if it is sure, and else the next one that is."""
+    found = planted(0, second=1.0)
+    monkeypatch.setattr("dear.roles.experts.sureness", lambda _: torch.tensor([[float(first_is_sure), 1, 1, 1]]))
+    roles = judge_shares(found, ("color", "shape"))
+    assert roles[9, 0].shares[0] > roles[9, 2].shares[0] > 0
+    assert [roles[9, h].role == CORE_ATTRIBUTE for h in (0, 2)] == [first_is_sure, not first_is_sure]
 
 
 def test_resamples_are_the_same_every_time() -> None:

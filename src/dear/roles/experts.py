@@ -54,9 +54,9 @@ def judge_shares(
     """The role of every head, with the evidence for it.
 
     A head is about the attribute in which it ranks highest (`dominant`). It is specialised if it is sure, its share is
-    above the mean of all heads, and it is among the best that are about the attribute, every eighth head at most. With
-    a `quantile`: if it is sure and among the heads with the lowest entropy. What is not specialised is generalization
-    if its entropy is among the highest, else mixed.
+    above the mean of all heads, and it is among the best of the sure ones that are about the attribute, every eighth
+    head at most. With a `quantile`: if it is sure and among the heads with the lowest entropy. What is not specialised
+    is generalization if its entropy is among the highest, else mixed.
     """
     concepts, shares = list(measured.moments), measured.shares()
     lift, about, sure = lifts(shares), dominant(shares), sureness(measured)
@@ -85,10 +85,12 @@ def judge_shares(
 
 
 def _clearest(found: Mapping[Head, HeadRole], concepts: Sequence[str], mean: Sequence[float]) -> set[Head]:
-    """Of the heads that are about an attribute, those with most of it, if it is more than heads have on the mean."""
+    """Of the heads that are surely about an attribute, those with most of it, if it is more than heads have on the
+    mean. One that is not sure takes no other's place."""
+    sure = {at: head for at, head in found.items() if head.shares and (head.sure or 0) >= SURE}
     chosen: set[Head] = set()
     for k, concept in enumerate(concepts):
-        shares = {at: head.shares[k] for at, head in found.items() if head.concept == concept and head.shares}
+        shares = {at: head.shares[k] for at, head in sure.items() if head.concept == concept and head.shares}
         best = sorted(shares, key=lambda at: (-shares[at], at))[: math.ceil(len(found) / EXPERTS)]
         chosen |= {at for at in best if shares[at] > mean[k]}
     return chosen
