@@ -23,9 +23,9 @@ def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.commands.bench import given_settings, workbench
+    from dear.commands.bench import given_settings, run_grid
     from dear.evaluation.ablations import ablation_cells, ablations, choose
-    from dear.evaluation.bench import plan, run_cells
+    from dear.evaluation.bench import plan
     from dear.methods.roles import RoleSettings, find_roles
     from dear.report.tables import ablation_tables
     from dear.training.config import RunConfig
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
     roles = find_roles(RoleSettings.pick(given).roles, on.model, on.pretrained)
     chosen = choose(args.ablations, ablations(roles))
     defaults = plan("base-to-novel", args.datasets, [METHOD], args.seeds, given, split=args.split)
-    results = run_cells(ablation_cells(defaults, chosen, roles), args.out, workbench(args, given), args.other_settings)
+    results = run_grid(ablation_cells(defaults, chosen, roles), args, given)
     for title, table in ablation_tables(results).items():
         print(f"\n{title}")
         args.show(title, table)

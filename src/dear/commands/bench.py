@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dear.commands.train import add_constants_argument
 
 if TYPE_CHECKING:
-    from dear.evaluation.workbench import Workbench
+    from dear.evaluation.cells import Cell
 
 PROTOCOLS = {
     "base-to-novel": "train on the first half of the classes, test both halves",
@@ -52,6 +52,7 @@ def chosen_methods(names: Sequence[str]) -> list[str]:
 
 def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
     """What bench and ablate share."""
+    from dear.cluster import add_ray_arguments
     from dear.config import number
     from dear.tables import add_json_argument
 
@@ -73,6 +74,7 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
         "--states", type=Path, metavar="DIR", help="keep the trunk's states of images here, for all cells"
     )
     parser.add_argument("--other-settings", action="store_true", help="add cells to a DIR that has them with others")
+    add_ray_arguments(parser, "cell")
     add_json_argument(parser)
 
 
@@ -96,16 +98,19 @@ def given_settings(args: argparse.Namespace, methods: Sequence[str]) -> dict[str
     return given_arguments(args, *_kinds(methods))
 
 
-def workbench(args: argparse.Namespace, given: dict[str, Any]) -> "Workbench":
+def run_grid(cells: "Sequence[Cell]", args: argparse.Namespace, given: dict[str, Any]) -> list[dict[str, Any]]:
+    from dear.cluster import given_cluster
+    from dear.evaluation.bench import run_cells
     from dear.evaluation.workbench import Workbench
     from dear.training.config import TrainConfig
 
     train = TrainConfig.pick(given)
-    return Workbench(args.states, given.get("data_root"), train.device, train.workers)
+    bench = Workbench(args.states, given.get("data_root"), train.device, train.workers)
+    return run_cells(cells, args.out, bench, args.other_settings, given_cluster(args, train.device))
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.evaluation.bench import plan, run_cells
+    from dear.evaluation.bench import plan
     from dear.report.tables import main_tables
 
     methods = chosen_methods(args.methods)
@@ -122,7 +127,7 @@ def run(args: argparse.Namespace) -> None:
         args.split,
         args.published_constants,
     )
-    results = run_cells(cells, args.out, workbench(args, given), args.other_settings)
+    results = run_grid(cells, args, given)
     for title, table in main_tables(results).items():
         print(f"\n{title}")
         args.show(title, table)

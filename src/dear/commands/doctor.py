@@ -9,6 +9,7 @@ _EXTRAS = {
     "gallery": ("lancedb", "numkong"),
     "export": ("onnx", "onnxruntime", "onnxscript"),
     "roles": ("sentence_transformers", "hdbscan", "umap"),
+    "ray": ("ray",),
 }
 _LOW = 2.0  # GB that should be free
 

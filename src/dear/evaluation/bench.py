@@ -1,13 +1,16 @@
 """Running a grid of cells: what is done is skipped, what was interrupted goes on, and nothing finished is lost."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dear.cluster import Cluster
+from dear.data import loading
 from dear.errors import DearError
 from dear.evaluation.cells import PROTOCOLS, Cell, run_cell
-from dear.evaluation.workbench import Workbench
+from dear.evaluation.workbench import Workbench, shared_workbench
 from dear.files import to_json, write_text
 from dear.lock import only_writer
 from dear.methods.registry import METHODS, find_method, recipe_of, with_given
@@ -78,32 +81,71 @@ def plan(
     ]
 
 
-def run_cells(cells: Sequence[Cell], out: Path, bench: Workbench, other_settings: bool = False) -> list[dict[str, Any]]:
-    """The results of all cells, in order; those that `out` holds already are read, not run."""
+def run_cells(
+    cells: Sequence[Cell], out: Path, bench: Workbench, other_settings: bool = False, cluster: Cluster | None = None
+) -> list[dict[str, Any]]:
+    """The results of all cells, in order; those that `out` holds already are read, not run.
+
+    With a cluster, many run at once; the results are those of one after the other on as many threads.
+    """
     with only_writer(out):
         if not other_settings:
             _refuse_other_settings(cells, out)
-        return _run_missing(cells, out, bench)
+        return _run_missing(cells, out, bench, cluster)
 
 
-def _run_missing(cells: Sequence[Cell], out: Path, bench: Workbench) -> list[dict[str, Any]]:
+def _run_missing(cells: Sequence[Cell], out: Path, bench: Workbench, cluster: Cluster | None) -> list[dict[str, Any]]:
     by_name = {cell.name: cell for cell in cells}
-    paths = {name: out / CELLS / f"{name}.json" for name in by_name}
+    paths = {name: _result_file(out, cell) for name, cell in by_name.items()}
     results = {name: read_result(path) for name, path in paths.items() if path.exists()}
     if results:
         print(f"{len(results)} of {len(by_name)} cells are done already")
     with Progress("cells", len(by_name), "cell", len(results), leave=True) as bar:
-        for name, cell in by_name.items():
-            if name in results:
-                continue
-            bar.note(str(cell))
-            work = out / WORK / name
-            results[name] = run_cell(cell, bench, work)
-            write_text(paths[name], to_json(results[name]) + "\n")
-            shutil.rmtree(work, ignore_errors=True)
+        missing = [cell for name, cell in by_name.items() if name not in results]
+        for cell, result in _results(missing, out, bench, cluster, bar):
+            results[cell.name] = result
             bar.update()
-            bar.write(f"{cell}: {_in_short(results[name])}")
+            bar.write(f"{cell}: {_in_short(result)}")
     return [results[name] for name in by_name]
+
+
+def _results(
+    cells: Sequence[Cell], out: Path, bench: Workbench, cluster: Cluster | None, bar: Progress
+) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    """Cells and their results, which are on disk by then."""
+    if cluster is None:
+        for cell in cells:
+            bar.note(str(cell))
+            yield cell, _finish(cell, out, bench)
+    elif cells:
+        for cell, (result, warnings) in cluster.finished(partial(_finish_there, out, bench, cluster.cpus), cells):
+            for line in warnings:
+                bench.warn(line)
+            if not (path := _result_file(out, cell)).exists():  # the worker has this folder for itself
+                write_text(path, to_json(result) + "\n")
+            yield cell, result
+
+
+def _finish(cell: Cell, out: Path, bench: Workbench) -> dict[str, Any]:
+    """Runs a cell, and writes its result where it was made: a killed process loses nothing that was finished."""
+    work = out / WORK / cell.name
+    result = run_cell(cell, bench, work)
+    write_text(_result_file(out, cell), to_json(result) + "\n")
+    shutil.rmtree(work, ignore_errors=True)
+    return result
+
+
+def _finish_there(
+    out: Path, bench: Workbench, cpus: int, cell: Cell, device: str
+) -> tuple[dict[str, Any], Sequence[str]]:
+    """In a worker of a cluster: also what it would have warned of. Images are decoded by the CPUs beside the first."""
+    loading.WORKERS = min(loading.WORKERS, cpus - 1)
+    bench = shared_workbench(bench.states, bench.data_root, device, min(bench.workers, cpus - 1))
+    return _finish(cell, out, bench), bench.warned
+
+
+def _result_file(out: Path, cell: Cell) -> Path:
+    return out / CELLS / f"{cell.name}.json"
 
 
 def _refuse_other_settings(cells: Sequence[Cell], out: Path) -> None:

@@ -1,6 +1,7 @@
 """What benchmark cells share, and may forget without a change in any result: backbone, datasets, constant states."""
 
 import sys
+from functools import cache
 from pathlib import Path
 
 from dear.backbone import load_backbone
@@ -20,7 +21,7 @@ class Workbench:
         self.states, self.data_root, self.device, self.workers = states, data_root, device, workers
         self._sources: dict[tuple[str, str | None], ImageSource] = {}
         self._datasets: dict[tuple[str, str | None, str | None], Dataset] = {}
-        self._said: set[str] = set()
+        self.warned: list[str] = []
 
     def source(self, model: str, pretrained: str | None) -> ImageSource:
         """A backbone, and where its images come from."""
@@ -41,6 +42,15 @@ class Workbench:
         findings = problems(drawn, shots)
         findings.refuse_unreadable()
         for line in findings.warnings():
-            if line not in self._said:
-                self._said.add(line)
-                print(f"dear: warning: {drawn.name}: {line}", file=sys.stderr)
+            self.warn(f"{drawn.name}: {line}")
+
+    def warn(self, line: str) -> None:
+        if line not in self.warned:
+            self.warned.append(line)
+            print(f"dear: warning: {line}", file=sys.stderr)
+
+
+@cache
+def shared_workbench(states: Path | None, data_root: str | None, device: str, workers: int) -> Workbench:
+    """The one of this process, for cells that come to it one by one."""
+    return Workbench(states, data_root, device, workers)
