@@ -16,6 +16,7 @@ from dear.methods.dear import Dear, DearConfig
 from dear.methods.experts import Experts, ExpertsConfig
 from dear.roles.rolemap import HeadRole, RoleMap
 from dear.training.adapt import answers
+from dear.training.config import TrainConfig
 from dear.training.images import ImageSource
 from dear.training.states import KeptViews, StateStore
 
@@ -186,6 +187,21 @@ def test_what_is_constant_is_held_for_all_methods_that_read_it(model: Dear, tmp_
     for _ in range(2):
         torch.testing.assert_close(answers(experts, examples, crowded, "test")["fusion"], plain, rtol=1e-5, atol=1e-5)
     assert len(reads) == 20  # what does not fit is made again
+
+
+def test_states_that_do_not_fit_in_memory_are_not_kept_there(model: Dear, tmp_path: Path, monkeypatch) -> None:
+    """And training sees the same images either way, in the same order."""
+    examples, experts = resolve_dataset("world:colors").train[:6], _experts(model, "color")
+    train = TrainConfig(views=0, clean_view=True, batch=4, workers=0)
+    kept = ImageSource(model.backbone, None, 0).training(examples, experts, train)
+    assert isinstance(kept, KeptViews)
+    monkeypatch.setattr("dear.training.states._HELD", 1000)
+    fresh = ImageSource(model.backbone, None, 0).training(examples, experts, train)
+    assert isinstance(fresh, TrainingData)
+    assert isinstance(ImageSource(model.backbone, tmp_path, 0).training(examples, experts, train), KeptViews)
+    for (reads, labels), (pixels, same) in zip(kept.epoch(1), fresh.epoch(1), strict=True):
+        assert labels.tolist() == same.tolist()
+        torch.testing.assert_close(reads.keys, experts.trunk(pixels).keys, rtol=1e-5, atol=1e-5)
 
 
 def test_cls_behind_the_last_layer_is_taken_from_states_before_another(

@@ -44,16 +44,19 @@ class ImageSource:
             yield images.to(self.backbone.device), labels
 
     def training(self, examples: Sequence[Example], model: Method, train: TrainConfig) -> TrainingData | KeptViews:
-        """Fresh views in every epoch; or, with `train.fixed_views`, so many fixed ones, their states kept."""
+        """Fresh views in every epoch; or, with `train.fixed_views`, so many fixed ones, their states kept.
+
+        The images as they are need no new views: their states are kept on disk, or as far as they fit in memory.
+        """
         if not train.views and not train.clean_view:
             raise DearError("With --views 0 there is nothing to train on but the image as it is: add --clean-view.")
         labels = [e.label for e in examples]
         batches = Batches(labels, train.seed, train.batch, train.order == "one_class", train.drop_last)
-        if not train.fixed_views and train.views:
+        store = StateStore(self.states, self.backbone, model.first_layer, self.workers, train.crop)
+        if not train.fixed_views and (train.views or not store.has_room(len(examples))):
             return TrainingData(
                 examples, self.backbone, batches, self.workers, train.crop, train.views, train.clean_view
             )
-        store = StateStore(self.states, self.backbone, model.first_layer, self.workers, train.crop)
         held = None if model.constant is None else self._held.reader(store, model.trunk, model.constant)
         return KeptViews(examples, store, batches, train.fixed_views, train.views, train.clean_view, held)
 

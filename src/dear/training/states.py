@@ -28,7 +28,7 @@ from dear.progress import Progress
 from dear.tensors import read_tensors, save_tensors
 
 _BATCH = 16
-_HELD = 4 * 2**30  # bytes
+_HELD = 4 * 2**30  # bytes of memory, for states and for what is made of them
 
 
 class StateStore:
@@ -48,6 +48,12 @@ class StateStore:
         if folder is not None:
             self.folder = folder / self.folder
         self._keys: dict[Picture, str] = {}
+
+    def has_room(self, pictures: int) -> bool:
+        """Whether the states of so many can be kept: on disk always, in memory if they take no more than is held."""
+        tower = self.backbone.image
+        places = 1 + tower.grid[0] * tower.grid[1] if self.first_layer <= tower.layers else 1
+        return self._memory is None or pictures * places * tower.width * 4 <= _HELD
 
     def prepare(self, examples: Sequence[Example], view: int | None, title: str) -> None:
         """Computes what is not there yet. `view` is the number of a fixed training view; None: as in evaluation."""
