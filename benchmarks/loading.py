@@ -1,12 +1,13 @@
-"""How many images a second one core can load at 224 px, for evaluation and for training.
+"""How many images a second one core can load at 224 px, for evaluation, for training, and quickly.
 
-    python benchmarks/loading.py [--images 300] [--rounds 3]
+    python benchmarks/loading.py [--images 100] [--rounds 3]
 
-JPEGs of 500 x 375 px (quality 85, about 50 kB: coarse shapes and some noise) in a temporary folder, read from the
-page cache on one thread in one process. It is processor time that counts, so that a busy machine changes little; the
-best of the rounds. "kept" is the second pass over evaluation images that `evaluation_batches` has decoded before.
-The last columns say how many cores it takes to feed a device that eats so many images a second: `--workers` of
-`dear train` should be about that.
+JPEGs (quality 85: coarse shapes and some noise) of 500 x 375 px, and a fortieth as many of 4000 x 3000 px, in a
+temporary folder, read from the page cache on one thread in one process. It is processor time that counts, so that a
+busy machine changes little; the best of the rounds. "quick" is what `dear index` and `dear predict` do without --exact,
+and what `dear train` does (`dear.data.quick`); "gain" compares with the exact way of the same run. "kept" is the second
+pass over evaluation images that `evaluation_batches` has decoded before. The last columns say how many cores it takes
+to feed a device that eats so many images a second: `--workers` of `dear train` should be about that.
 """
 
 import argparse
@@ -24,15 +25,16 @@ from dear.data.augment import Batches, TrainingData
 from dear.data.check import why_unreadable
 from dear.data.dataset import Example, ImageFile
 from dear.data.loading import evaluation_batches
+from dear.data.quick import FileReader
 from dear.tables import Table
 
 DEMANDS = (250, 1000, 4000)
 
 
-def photo(path: Path, seed: int) -> None:
+def photo(path: Path, seed: int, width: int, height: int) -> None:
     rng = np.random.default_rng(seed)
-    shapes = Image.fromarray(rng.integers(0, 256, (24, 32, 3), dtype=np.uint8)).resize((500, 375))
-    noisy = np.asarray(shapes) + rng.normal(0, 8, (375, 500, 3))
+    shapes = Image.fromarray(rng.integers(0, 256, (24, 32, 3), dtype=np.uint8)).resize((width, height))
+    noisy = np.asarray(shapes) + rng.normal(0, 8, (height, width, 3))
     Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(path, quality=85)
 
 
@@ -46,38 +48,53 @@ def rate(work: Callable[[], None], images: int, rounds: int) -> float:
     return images / min(times)
 
 
+def measure(folder: Path, images: int, rounds: int, width: int, height: int) -> None:
+    backbone = load_backbone("ViT-B-16", random_weights=True)
+    folder.mkdir()
+    files = [folder / f"{i}.jpg" for i in range(images)]
+    for i, file in enumerate(files):
+        photo(file, i, width, height)
+    kilobytes = sum(file.stat().st_size for file in files) / len(files) / 1000
+    whole = [Example(ImageFile(file), 0) for file in files]
+    reduced = [Example(ImageFile(file, 224), 0) for file in files]
+    exactly, quickly = (FileReader(backbone.preprocess, exact) for exact in (True, False))
+
+    def epoch(examples: list[Example]) -> Callable[[], object]:
+        data = TrainingData(examples, backbone, Batches([0] * images, 0, 16, False, False), workers=0)
+        return lambda: list(data.epoch(0))
+
+    def again() -> None:
+        list(evaluation_batches(whole, backbone.preprocess, "again"))
+
+    again()  # the first pass, which keeps them
+    work: dict[str, tuple[Callable[[], object], str]] = {  # what, and what it is compared with
+        "check that it can be read": (lambda: [why_unreadable(file) for file in files], ""),
+        "decode alone": (lambda: [e.picture.open() for e in whole], ""),
+        "evaluation": (lambda: [exactly.read(file) for file in files], ""),
+        "evaluation, quick": (lambda: [quickly.read(file) for file in files], "evaluation"),
+        "training view": (epoch(whole), ""),
+        "training view, quick": (epoch(reduced), "training view"),
+        "evaluation, kept": (again, "evaluation"),
+    }
+    table = Table(["one core", "images/s", "ms an image", "gain", *(f"cores for {d}/s" for d in DEMANDS)])
+    speeds: dict[str, float] = {}
+    for name, (function, beside) in work.items():
+        speeds[name] = speed = rate(function, images, rounds)
+        gain = f"{speed / speeds[beside]:.1f}x" if beside else ""
+        table.add(name, round(speed), 1000 / speed, gain, *(d / speed for d in DEMANDS))
+    print(f"{images} JPEGs of {width} x {height} px, {kilobytes:.0f} kB each, to 224 px")
+    print(table.text(), end="\n\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=int, default=300)
+    parser.add_argument("--images", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    backbone = load_backbone("ViT-B-16", random_weights=True)
     with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder) / f"{i}.jpg" for i in range(args.images)]
-        for i, file in enumerate(files):
-            photo(file, i)
-        kilobytes = sum(file.stat().st_size for file in files) / len(files) / 1000
-        examples = [Example(ImageFile(file), 0) for file in files]
-        training = TrainingData(examples, backbone, Batches([0] * len(examples), 0, 16, False, False), workers=0)
-
-        def again() -> None:
-            list(evaluation_batches(examples, backbone.preprocess, "again"))
-
-        work: dict[str, Callable[[], object]] = {
-            "check that it can be read": lambda: [why_unreadable(file) for file in files],
-            "decode alone": lambda: [e.picture.open() for e in examples],
-            "evaluation": lambda: [backbone.preprocess(e.picture.open()) for e in examples],
-            "training view": lambda: list(training.epoch(0)),
-            "evaluation, kept": again,
-        }
-        again()  # the first pass, which keeps them
-        table = Table(["one core", "images/s", "ms an image", *(f"cores for {d}/s" for d in DEMANDS)])
-        for name, function in work.items():
-            speed = rate(function, args.images, args.rounds)
-            table.add(name, round(speed), 1000 / speed, *(d / speed for d in DEMANDS))
-    print(f"{args.images} JPEGs of 500 x 375 px, {kilobytes:.0f} kB each, to 224 px")
-    print(table.text())
+        measure(Path(folder) / "small", args.images, args.rounds, 500, 375)
+        measure(Path(folder) / "large", max(1, args.images // 40), args.rounds, 4000, 3000)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dear.commands.index import add_exact_argument
     from dear.config import number
 
     parser.add_argument("run_folder", metavar="RUN", help="folder made by `dear train`")
@@ -22,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("plain", "fusion", "decoupled"),
         help="decoupled: the class feature alone; default: the method's usual way",
     )
+    add_exact_argument(parser)
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object a line")
@@ -41,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
     if args.csv:
         writer.writerow(["path", "class", "probability"])
     unreadable = 0
-    for file, answer in _answers(model, files, args.topk, args.inference):
+    for file, answer in _answers(model, files, args.topk, args.inference, args.exact):
         if isinstance(answer, DearError):
             print(f"dear: skipped: {answer}", file=sys.stderr)
             unreadable += 1
@@ -70,21 +72,22 @@ def read_classes(file: Path | None) -> list[str] | None:
 
 
 def _answers(
-    model: Any, files: list[Path], topk: int, inference: str | None, batch: int = 32
+    model: Any, files: list[Path], topk: int, inference: str | None, exact: bool, batch: int = 32
 ) -> Iterator[tuple[Path, Any]]:
     """Streams: a batch is decoded, answered and forgotten. An unreadable image comes with its error."""
     import torch
 
-    from dear.data.dataset import ImageFile
+    from dear.data.quick import FileReader
     from dear.errors import DearError
     from dear.progress import Progress
 
+    reader = FileReader(model.model.backbone.preprocess, exact)
     with Progress("predict", len(files)) as bar:
         for start in range(0, len(files), batch):
             part, results, pixels = files[start : start + batch], {}, {}
             for file in part:
                 try:
-                    pixels[file] = model.model.backbone.preprocess(ImageFile(file).open())
+                    pixels[file] = reader.read(file)
                 except DearError as error:
                     results[file] = error
             if pixels:

@@ -24,9 +24,10 @@ class Picture(Protocol):
 @dataclass(frozen=True)
 class ImageFile:
     path: Path
+    side: int | None = None  # of `open_picture`
 
     def open(self) -> Image.Image:
-        return open_picture(self.path)
+        return open_picture(self.path, self.side)
 
 
 @dataclass(frozen=True)

@@ -25,19 +25,25 @@ MAX_PROPORTION = 200
 
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit above decides
 
+_SPARE = 2  # a picture of reduced size still has so many pixels, each way, for one that a reader needs
+
 _DEEP = ("I;16", "I;16B", "I;16L", "I;16N")
 
 
-def open_picture(path: str | Path) -> Image.Image:
-    """The picture in a file."""
+def open_picture(path: str | Path, side: int | None = None) -> Image.Image:
+    """The picture in a file.
+
+    `side`: the shorter side that a reader scales it to. A JPEG far larger than that is decoded at a half, a quarter or
+    an eighth of its size, with at least twice the pixels each way that the reader needs. None: as it is.
+    """
     with _said(f"The image {path} cannot be read ({{}}): repair or remove it.", MAX_PIXELS):
-        return _from_file(path)
+        return _from_file(path, side and _SPARE * side)
 
 
 def why_unreadable(path: str | Path) -> str:
     """Empty if the image can be read to its end."""
     try:
-        _from_file(path, small=True)
+        _from_file(path, at_least=1)
     except Exception as error:  # decoders raise many kinds
         return _reason(error, MAX_PIXELS)
     return ""
@@ -64,12 +70,12 @@ def _said(sentence: str, pixels: int) -> Iterator[None]:
         raise DearError(before + _reason(error, pixels) + after) from error
 
 
-def _from_file(path: str | Path, small: bool = False) -> Image.Image:
+def _from_file(path: str | Path, at_least: int | None = None) -> Image.Image:
     kind = os.stat(path).st_mode
     if not stat.S_ISREG(kind):  # opening a pipe waits for somebody to write
         raise ValueError("it is a folder" if stat.S_ISDIR(kind) else "it is not a regular file")
     with Image.open(path, formats=_known(FORMATS)) as image:
-        return _decoded(image, MAX_PIXELS, small)
+        return _decoded(image, MAX_PIXELS, at_least)
 
 
 @cache
@@ -79,7 +85,8 @@ def _known(formats: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in formats if name in Image.OPEN)
 
 
-def _decoded(image: Image.Image, pixels: int, small: bool = False) -> Image.Image:
+def _decoded(image: Image.Image, pixels: int, at_least: int | None = None) -> Image.Image:
+    """`at_least`: pixels of the shorter side that suffice."""
     shorter, longer = sorted(image.size)
     if not shorter:
         raise ValueError("it has no pixels")
@@ -88,8 +95,8 @@ def _decoded(image: Image.Image, pixels: int, small: bool = False) -> Image.Imag
     if longer > MAX_PROPORTION * shorter:
         raise ValueError(f"with {image.width} x {image.height} pixels it is too thin")
     kind = image.format
-    if small:
-        image.draft("RGB", (1, 1))  # a JPEG is read to its end all the same, but made small: 1.5 times as fast
+    if at_least is not None:
+        image.draft(None, (at_least, at_least))  # a JPEG is read to its end all the same, but made small
     image.load()
     return _to_rgb(_upright(image), kind)
 

@@ -24,7 +24,8 @@ WORK = "work"
 
 # What a cell says itself, or what changes how fast and where it runs but not what comes out.
 _NOT_SETTINGS = {
-    "method", "data", "data_root", "seed", "shots", "classes", "workers", "device", "tensorboard", "validate"
+    "method", "data", "data_root", "seed", "shots", "classes", "workers", "device", "tensorboard", "validate",
+    "exact",  # always
 }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Images into a gallery: decoded in worker processes, embedded in batches, written every thousand."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from dear.data import loading
+from dear.data.quick import FileReader
 from dear.errors import DearError
 from dear.gallery.columns import as_vectors, schema
 from dear.gallery.sources import Source, find_sources
@@ -45,8 +46,8 @@ class _Read:
 
 
 class _Decoder(TorchDataset):
-    def __init__(self, sources: Sequence[Source], transform: Callable[[Any], Tensor]) -> None:
-        self.sources, self.transform = sources, transform
+    def __init__(self, sources: Sequence[Source], reader: FileReader) -> None:
+        self.sources, self.reader = sources, reader
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -55,8 +56,8 @@ class _Decoder(TorchDataset):
         source = self.sources[index]
         try:
             stamp = source.stamp()
-            picture, sha256 = source.open()
-            return _Read(source, stamp, sha256), self.transform(picture)
+            pixels, sha256 = source.read(self.reader)
+            return _Read(source, stamp, sha256), pixels
         except DearError as error:
             return _Read(source, error=str(error)), None
 
@@ -67,9 +68,9 @@ def _collate(items: list[tuple[_Read, Tensor | None]]) -> tuple[list[_Read], Ten
     return [read for read, _ in items], torch.stack(pixels) if pixels else torch.empty(0)
 
 
-def _batches(sources: Sequence[Source], transform: Callable[[Any], Tensor]) -> Iterator[tuple[list[_Read], Tensor]]:
+def _batches(sources: Sequence[Source], reader: FileReader) -> Iterator[tuple[list[_Read], Tensor]]:
     workers = loading.WORKERS if len(sources) > _BATCH else 0  # a few are read before a worker is up
-    loader = DataLoader(_Decoder(sources, transform), _BATCH, num_workers=workers, collate_fn=_collate)
+    loader = DataLoader(_Decoder(sources, reader), _BATCH, num_workers=workers, collate_fn=_collate)
     with Progress("index", len(sources)) as bar:
         with warnings.catch_warnings():
             # LanceDB warns of forks, since its threads do not survive them: the workers never touch it.
@@ -80,7 +81,9 @@ def _batches(sources: Sequence[Source], transform: Callable[[Any], Tensor]) -> I
             bar.update(len(reads))
 
 
-def add_images(gallery: "Gallery", encoder: "Encoder", given: Sequence[str], label_from_folder: bool) -> Added:
+def add_images(
+    gallery: "Gallery", encoder: "Encoder", given: Sequence[str], label_from_folder: bool, exact: bool
+) -> Added:
     """A streaming pass: no more is held than the features of one write, and the names of all images."""
     known = _Known(gallery)
     sources = list(find_sources(given, label_from_folder))
@@ -100,7 +103,7 @@ def add_images(gallery: "Gallery", encoder: "Encoder", given: Sequence[str], lab
         rows.clear()
         features.clear()
 
-    for reads, pixels in _batches(fresh, encoder.preprocess):
+    for reads, pixels in _batches(fresh, FileReader(encoder.preprocess, exact)):
         unreadable += [read.error for read in reads if read.error]
         readable = [read for read in reads if not read.error]
         verdicts = [known.judge(read) for read in readable]

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from PIL import Image
+from torch import Tensor
 
 from dear.data.dataset import Dataset, Picture
 from dear.data.folder import clean_name, find_images
-from dear.data.opening import open_picture
+from dear.data.quick import FileReader
 from dear.data.resolve import resolve_dataset
 from dear.errors import DearError
 from dear.files import read_bytes
@@ -39,13 +39,13 @@ class Source:
             raise DearError(f"The image {self.path} cannot be read ({error}): repair or remove it.") from None
         return status.st_size, status.st_mtime_ns
 
-    def open(self) -> tuple[Image.Image, str]:
-        """The picture and the SHA-256 of its content."""
+    def read(self, reader: FileReader) -> tuple[Tensor, str]:
+        """Its pixels [3, height, width], and the SHA-256 of its content."""
         if self.path.startswith(WORLD):
             picture = world_picture(self.path).open()
-            return picture, hashlib.sha256(picture.tobytes()).hexdigest()
-        picture = open_picture(self.path)  # first: it says what is wrong in one sentence
-        return picture, hashlib.sha256(read_bytes(self.path)).hexdigest()
+            return reader.transform(picture), hashlib.sha256(picture.tobytes()).hexdigest()
+        pixels = reader.read(self.path)  # first: it says what is wrong in one sentence
+        return pixels, hashlib.sha256(read_bytes(self.path)).hexdigest()
 
 
 def find_sources(given: Sequence[str], label_from_folder: bool) -> Iterator[Source]:

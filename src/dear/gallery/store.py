@@ -123,17 +123,20 @@ class Gallery:
         stored = as_matrix(self.rows([vector_column(component)])[vector_column(component)], self.dim)
         return unit(stored - stored.mean(0)) if component in self.centred else unit(stored)
 
-    def add(self, encoder: Encoder, sources: Sequence[str | Path], label_from_folder: bool = False) -> Added:
+    def add(
+        self, encoder: Encoder, sources: Sequence[str | Path], label_from_folder: bool = False, exact: bool = False
+    ) -> Added:
         """Embeds what is not there yet: image files, folders, globs, or world:TASK[:STYLE].
 
-        The label is the name of an image's folder if asked for, and the class in Attribute World.
+        The label is the name of an image's folder if asked for, and the class in Attribute World. `exact`: pixels to
+        the last bit, more slowly (`dear.data.quick`).
         """
         self.require(encoder)
         with only_writer(self.folder):
             if self.table is None and (self.folder / ABOUT).is_file():  # somebody else began it meanwhile
                 begun = Gallery.create(self.folder, encoder)
                 self.about, self.table = begun.about, begun.table
-            added = add_images(self, encoder, [str(source) for source in sources], label_from_folder)
+            added = add_images(self, encoder, [str(source) for source in sources], label_from_folder, exact)
             self._tidy()
         return added
 

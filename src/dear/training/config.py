@@ -20,6 +20,9 @@ class RunConfig(Config):
     data_root: str | None = setting(None, "folder that holds the known datasets, as CoOp lays them out")
     template: str | None = setting(None, "prompt with one {} for the class name; default: the dataset's own")
     class_names: str | None = setting(None, 'JSON file {"name as shown": "better name", ...} to rename classes')
+    exact: bool = setting(
+        False, "decode training photos far larger than the backbone's input at their full size: slower", expert=True
+    )
     validate: bool = setting(False, "also measure accuracy on the validation images after each epoch", expert=True)
 
 

@@ -1,6 +1,7 @@
 """Where a method's images come from: decoded anew, or kept behind the layers that nothing learned reaches."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from dear.backbone import Backbone
 from dear.backbone.image import TrunkStates
 from dear.data.augment import Batches, TrainingData
-from dear.data.dataset import Dataset, Example, Picture
+from dear.data.dataset import Dataset, Example, ImageFile, Picture
 from dear.data.loading import evaluation_batches
 from dear.errors import DearError
 from dear.methods.base import Images, Method
@@ -19,10 +20,13 @@ from dear.training.states import Held, KeptViews, StateStore
 
 
 class ImageSource:
-    """Of one backbone. `states` is a folder where trunk states are kept between runs; None: nothing is kept on disk."""
+    """Of one backbone. `states` is a folder where trunk states are kept between runs; None: nothing is kept on disk.
 
-    def __init__(self, backbone: Backbone, states: Path | None = None, workers: int = 2) -> None:
-        self.backbone, self.states, self.workers = backbone, states, workers
+    `exact`: fresh training views are made of whole photos; otherwise of large ones as `open_picture` reduces them.
+    """
+
+    def __init__(self, backbone: Backbone, states: Path | None = None, workers: int = 2, exact: bool = True) -> None:
+        self.backbone, self.states, self.workers, self.exact = backbone, states, workers, exact
         self._cls: dict[Picture, Tensor] = {}  # CLS behind the untouched tower: small, and asked for by many methods
         self._held = Held()
 
@@ -54,11 +58,16 @@ class ImageSource:
         batches = Batches(labels, train.seed, train.batch, train.order == "one_class", train.drop_last)
         store = StateStore(self.states, self.backbone, model.first_layer, self.workers, train.crop)
         if not train.fixed_views and (train.views or not store.has_room(len(examples))):
+            if train.views and not self.exact:
+                examples = [replace(e, picture=self._reduced(e.picture)) for e in examples]
             return TrainingData(
                 examples, self.backbone, batches, self.workers, train.crop, train.views, train.clean_view
             )
         held = None if model.constant is None else self._held.reader(store, model.trunk, model.constant)
         return KeptViews(examples, store, batches, train.fixed_views, train.views, train.clean_view, held)
+
+    def _reduced(self, picture: Picture) -> Picture:
+        return replace(picture, side=max(self.backbone.image.image_size)) if isinstance(picture, ImageFile) else picture
 
     def _found(
         self, examples: Sequence[Example], first_layer: int, title: str, batch: int

@@ -50,7 +50,7 @@ def _train(
     check_before_training(dataset, train.shots)
     trained = dataset.base() if train.classes == "base" else dataset
     source = ImageSource(
-        load_backbone(run.model, run.pretrained, device=pick_device(train.device)), states, train.workers
+        load_backbone(run.model, run.pretrained, device=pick_device(train.device)), states, train.workers, run.exact
     )
 
     def started() -> None:  # what could not start leaves no folder behind
