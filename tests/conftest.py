@@ -2,6 +2,9 @@
 
 import json
 import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch comes: two workers share two cores
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
