@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--roles", default="auto", metavar="MAP", help="role map of --model: a file of `dear roles`, or a name (auto)"
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="GALLERY", help="the gallery: made, or added to")
+    parser.add_argument(
+        "--out", required=True, metavar="GALLERY", help="the gallery, made or added to: a folder, or s3://..."
+    )
     parser.add_argument("--label-from-folder", action="store_true", help="label each image with its folder's name")
     parser.add_argument(
         "--remove", nargs="+", default=[], metavar="PATH", help="take these images out first: paths, folders, globs"
@@ -38,9 +39,10 @@ def run(args: argparse.Namespace) -> None:
     from dear.errors import DearError
     from dear.gallery import AdapterEncoder, Encoder, Gallery, HeadEncoder
     from dear.gallery.about import ABOUT
+    from dear.gallery.place import place
 
     images = args.given if args.model else args.given[1:]
-    if not (args.out / ABOUT).is_file() and (args.remove or not images):
+    if not (place(args.out) / ABOUT).is_file() and (args.remove or not images):
         raise DearError(f"There is no gallery in {args.out} yet: name images to put into it.")
     if args.model or args.given:
         encoder: Encoder

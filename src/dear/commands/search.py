@@ -9,7 +9,7 @@ from typing import Any
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.config import number
 
-    parser.add_argument("gallery", type=Path, metavar="GALLERY", help="folder made by `dear index`")
+    parser.add_argument("gallery", metavar="GALLERY", help="made by `dear index`: a folder, or s3://...")
     parser.add_argument("--image", metavar="FILE", help="find images like this one; if it is in the gallery, it leads")
     parser.add_argument("--text", metavar="SENTENCE", help='find images like "a red car"')
     parser.add_argument(

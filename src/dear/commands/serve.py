@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_server_arguments(parser: argparse.ArgumentParser, port: int) -> None:
     """What `dear serve` and `dear app` have in common."""
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder made by `dear train` or `dear export`")
-    parser.add_argument("--gallery", type=Path, help="folder made by `dear index` with this run: what can be searched")
+    parser.add_argument("--gallery", help="made by `dear index` with this run: what can be searched")
     parser.add_argument("--port", type=int, default=port, help=f"0: any free port (default: {port})")
     parser.add_argument("--host", default="127.0.0.1", help="who can reach it (default: 127.0.0.1, this machine alone)")
 

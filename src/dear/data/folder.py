@@ -25,6 +25,8 @@ def find_images(patterns: Sequence[str]) -> list[Path]:
     for pattern in patterns:
         if not pattern.strip():
             raise DearError("An image has no name: give an image file, a folder of images, or a glob in quotes.")
+        if "://" in pattern:
+            raise DearError(f"{pattern} is an address: give a folder of images, where a bucket may be mounted.")
         path = Path(pattern)
         matches = (
             [path] if path.is_file() else image_files(path) if path.is_dir() else sorted(map(Path, glob.glob(pattern)))

@@ -1,4 +1,4 @@
-"""A gallery on disk: a folder with gallery.json (what its vectors were made with) and a LanceDB table of images."""
+"""A gallery: gallery.json (what its vectors were made with) and a LanceDB table of images, in a folder or a bucket."""
 
 import shutil
 import warnings
@@ -21,9 +21,10 @@ from dear.gallery.codes import Snapshot, unit
 from dear.gallery.columns import as_matrix, schema, vector_column
 from dear.gallery.encoders import Encoder, check_source, describe, load_encoder
 from dear.gallery.index import Added, add_images
+from dear.gallery.place import is_folder, one_writer, place
 from dear.gallery.search import Hit, find
 from dear.gallery.sources import WORLD, absolute, world_picture
-from dear.lock import LOCK, only_writer
+from dear.lock import LOCK
 
 _TABLE = "images"
 
@@ -31,7 +32,7 @@ _TABLE = "images"
 class Gallery:
     """Images and the vectors one encoder gave them. Make one with `create`, come back to it with `open`."""
 
-    def __init__(self, folder: Path, about: About, table: Any) -> None:
+    def __init__(self, folder: Any, about: About, table: Any) -> None:
         self.folder, self.about = folder, about
         self.components, self.centred, self.dim = about.components, about.centred, about.dim
         self.table = table  # None until the first image is there
@@ -40,40 +41,40 @@ class Gallery:
 
     @classmethod
     def open(cls, folder: str | Path) -> "Gallery":
-        """Reads only: nothing is made or repaired."""
-        folder = Path(folder)
-        about = read_about(folder)
-        check_source(about.encoder, str(folder / ABOUT))
+        """Reads only: nothing is made or repaired. `folder`: or an address, as s3://BUCKET/NAME."""
+        where = place(folder)
+        about = read_about(where)
+        check_source(about.encoder, str(where / ABOUT))
         expected = schema(about.components, about.dim)
         try:
-            table = _connect(folder).open_table(_TABLE)
+            table = _connect(where).open_table(_TABLE)
             found = table.schema
         except (OSError, RuntimeError, ValueError) as error:
-            if not (folder / f"{_TABLE}.lance").is_dir():
+            if not (where / f"{_TABLE}.lance").is_dir():
                 raise DearError(
-                    f"The gallery {folder} has lost its table ({_TABLE}.lance): index its images into a new folder."
+                    f"The gallery {where} has lost its table ({_TABLE}.lance): index its images into a new folder."
                 ) from None
-            raise DearError(f"The gallery {folder} cannot be read: {error}.") from error
+            raise DearError(f"The gallery {where} cannot be read: {error}.") from error
         if not found.equals(expected):
-            raise DearError(f"{folder / ABOUT} does not fit the table beside it: index the images again.")
-        return cls(folder, about, table)
+            raise DearError(f"{where / ABOUT} does not fit the table beside it: index the images again.")
+        return cls(where, about, table)
 
     @classmethod
     def create(cls, folder: str | Path, encoder: Encoder) -> "Gallery":
         """A new gallery, on disk from its first image on, or the one that is there if it was made with this encoder."""
-        folder = Path(folder)
-        if (folder / ABOUT).is_file():
-            gallery = cls.open(folder)
+        where = place(folder)
+        if (where / ABOUT).is_file():
+            gallery = cls.open(where)
             gallery.require(encoder)
             if encoder.source != gallery.about.encoder:  # the same, in another place
                 gallery.about = replace(gallery.about, encoder=encoder.source)
-                gallery.about.write(folder)
+                gallery.about.write(where)
             return gallery
         # A table without a gallery.json is what a run left that was killed when it began.
-        if folder.exists() and (not folder.is_dir() or {f.name for f in folder.iterdir()} - {f"{_TABLE}.lance", LOCK}):
-            raise DearError(f"{folder} is there but is not a gallery: choose another --out.")
+        if where.exists() and (not where.is_dir() or {f.name for f in where.iterdir()} - {f"{_TABLE}.lance", LOCK}):
+            raise DearError(f"{where} is there but is not a gallery: choose another --out.")
         _lancedb()
-        return cls(folder, About(encoder.source, encoder.components, encoder.centred, encoder.dim), None)
+        return cls(where, About(encoder.source, encoder.components, encoder.centred, encoder.dim), None)
 
     # --- what its vectors were made with --------------------------------------------------------------------------
 
@@ -132,7 +133,7 @@ class Gallery:
         the last bit, more slowly (`dear.data.quick`).
         """
         self.require(encoder)
-        with only_writer(self.folder):
+        with one_writer(self.folder):
             if self.table is None and (self.folder / ABOUT).is_file():  # somebody else began it meanwhile
                 begun = Gallery.create(self.folder, encoder)
                 self.about, self.table = begun.about, begun.table
@@ -143,7 +144,7 @@ class Gallery:
     def remove(self, paths: Sequence[str | Path]) -> int:
         """Takes images out; they may be gone from the disk already. A folder means all below it; globs work too."""
         wanted = [absolute(str(path)) for path in paths]
-        with only_writer(self.folder):
+        with one_writer(self.folder):
             gone = [
                 stored
                 for stored in self.paths()
@@ -162,8 +163,13 @@ class Gallery:
         """rows: an Arrow table of this gallery's schema."""
         with self._writing():
             if self.table is None:
-                shutil.rmtree(self.folder / f"{_TABLE}.lance", ignore_errors=True)  # of a run that was killed here
-                self.table = _connect(self.folder).create_table(_TABLE, rows)
+                database = _connect(self.folder)
+                # Of a run that was killed here.
+                if is_folder(self.folder):
+                    shutil.rmtree(self.folder / f"{_TABLE}.lance", ignore_errors=True)
+                else:
+                    database.drop_table(_TABLE, ignore_missing=True)
+                self.table = database.create_table(_TABLE, rows)
                 self.about.write(self.folder)  # last: a folder that has it is whole
             else:
                 self.table.add(rows)
@@ -222,9 +228,9 @@ def _lancedb() -> Any:
     return lancedb
 
 
-def _connect(folder: Path) -> Any:
+def _connect(folder: Any) -> Any:
     # Every read looks for a newer version first: what another process added or removed is seen at once.
-    return _lancedb().connect(folder, read_consistency_interval=timedelta(0))
+    return _lancedb().connect(str(folder), read_consistency_interval=timedelta(0))
 
 
 def _quoted(text: str) -> str:

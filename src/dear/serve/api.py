@@ -51,7 +51,7 @@ class Service:
         self.model = ModelThread(engine, self.metrics.batch)
 
     @classmethod
-    def open(cls, folder: Path, gallery: Path | None) -> "Service":
+    def open(cls, folder: Path, gallery: "Path | str | None") -> "Service":
         """`folder` was made by `dear train` or `dear export`, `gallery` by `dear index`."""
         engine, name = open_engine(folder), folder.resolve().name
         if gallery is None:
