@@ -7,8 +7,9 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from dear.errors import DearError, said_plainly, shortened
@@ -47,6 +48,7 @@ GROUPS = {
     },
 }
 COMMANDS = {name: what for group in GROUPS.values() for name, what in group.items()}
+_PATIENCE = 20  # seconds
 _WHAT = "Adapt a frozen CLIP to your own classes, and see why it answers as it does."
 _FIRST = {
     "dear demo": "all of it on what is embedded; nothing is downloaded",
@@ -68,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with suppress(AttributeError):  # a name that the terminal has no letters for is shown as \u1f98a
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        with said_plainly():
+        with said_plainly(), _one_voice():
             try:
                 if not all(word.strip() for word in argv):  # an unset variable of a script, most likely
                     raise DearError("An argument is empty: write what it should be, or leave it out.")
@@ -105,10 +107,35 @@ def _forget_output() -> None:
 
 def _run(argv: Sequence[str]) -> None:
     args = _parser(argv).parse_args(argv)
+    if args.command != "train" and _by_torchrun():
+        raise DearError(f"Only `dear train` is shared by processes: start `dear {args.command}` without torchrun.")
     from dear.tables import showing  # `--help` needs none of it
 
     with showing(getattr(args, "json_tables", False)) as args.show:
         args.run(args)
+
+
+@contextmanager
+def _one_voice() -> Iterator[None]:
+    """Of the processes that torchrun starts, the first speaks for all, unless `dear.ranks` gives another the word."""
+    if not _by_torchrun() or os.environ["RANK"] == "0":
+        yield
+        return
+    with open(os.devnull, "w") as nowhere:
+        sys.stdout = sys.stderr = nowhere
+        try:
+            yield
+        except BaseException as error:
+            if sys.stderr is nowhere and getattr(error, "code", True):
+                time.sleep(_PATIENCE)  # as soon as one has ended, torchrun ends all: that must be who speaks
+            raise
+        finally:
+            sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+
+
+def _by_torchrun() -> bool:
+    """Is this one of several processes?"""
+    return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def _completing() -> bool:

@@ -15,6 +15,7 @@ from dear.backbone.attention import (
     project_queries,
 )
 from dear.backbone.tokens import LearnedTokens
+from dear.ranks import whole
 
 LayerMask = Callable[[int], tuple[Tensor | None, Tensor | None]]
 """Layer (from 1) -> masks of original and of learned queries, broadcast to [1, heads, queries, keys], as
@@ -106,12 +107,12 @@ class ImageTower:
     def read_cls(self, entry: "Entry", observe: Observer | None = None) -> Tensor:
         """The rest of the tower, untouched: CLS state [batch, width]. The last layer computes no other query."""
         if entry.frozen_cls is not None and observe is None:
-            return entry.frozen_cls
+            return whole(entry.frozen_cls)
         while True:
             if observe is not None:
                 observe(entry, None)
             if entry.layer == self.layers:
-                return self.finish(entry)[:, 0]
+                return whole(self.finish(entry)[:, 0])
             following = entry.layer + 1
             entry = self.enter(self.finish(entry), following, only_cls=following == self.layers)
 
@@ -155,7 +156,7 @@ class ImageTower:
             x = finish_block(self.blocks[layer - 1], x, merge_heads(attend(q, k, v, groups)))
             added = x[:, asking:] if ask else None
             if last:
-                return x[:, 0], added
+                return whole(x[:, 0]), added if added is None else whole(added)
             if not ask:
                 added = given  # only says that they have entered: the next layer replaces them
             entry = self.enter(x[:, :asking], layer + 1, only_cls=layer + 1 == self.layers)

@@ -8,6 +8,7 @@ the own tokens to [prompts, longest, ...].
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from dear import ranks
 from dear.backbone.attention import finish_block, merge_heads, project_keys_values, project_queries
 from dear.backbone.tokens import LearnedTokens
 from dear.errors import DearError
@@ -33,6 +35,7 @@ class Prompts:
     shared: int
     filled: Tensor  # which places of [prompts, longest] hold an own token
     slots: Tensor | None = None  # places of words that learned tokens stand in for, [tokens], all of them shared
+    places: ranks.Places | None = None  # of one process: where its rows are among those of all
 
     @classmethod
     def pack(cls, tokens: Tensor, eot: Tensor, slots: Sequence[int] = ()) -> "Prompts":
@@ -75,6 +78,17 @@ class Prompts:
         places = torch.cat([torch.arange(self.shared, device=index.device), index[chosen][filled]])
         filled = filled[:, : int(filled.sum(1).max())]
         return Prompts(self.ids[places], self.positions[places], self.shared, filled, self.slots), places
+
+    @cached_property
+    def own(self) -> tuple["Prompts", Tensor, Tensor]:
+        """As `subset`, of the prompts that this process computes, and which they are."""
+        chosen = torch.tensor(ranks.share(range(len(self))), device=self.ids.device)
+        own, packed = self.subset(chosen)
+
+        def places(rows: int) -> tuple[Tensor, int]:
+            return (packed, len(self.ids)) if rows == len(packed) else (chosen, len(self))
+
+        return replace(own, places=places), packed, chosen
 
 
 def unshare(x: Tensor, prompts: Prompts, shared: int, places: Tensor) -> tuple[Tensor, Prompts, Tensor]:
@@ -158,11 +172,21 @@ class TextTower:
 
         Learned tokens, if any, enter at `first`: in the slots of the prompts where they have some, else right behind
         BOT, which moves the words (Eq. 6). Either way they are in the shared part, until a layer gets other tokens
-        for every prompt, [prompts, tokens, width].
+        for every prompt, [prompts, tokens, width]. In a training step each process of a run reads its part.
         """
+        if ranks.in_step():
+            own, packed, chosen = prompts.own
+            tokens = tokens if tokens is None else tokens.of(chosen)
+            with ranks.among(own.places):
+                return ranks.gather(self._read_eot(x[packed], own, first, tokens), len(prompts))
+        return self._read_eot(x, prompts, first, tokens)
+
+    def _read_eot(self, x: Tensor, prompts: Prompts, first: int, tokens: LearnedTokens | None) -> Tensor:
         shared, places, run = prompts.shared, prompts.slots, self._run_block
         if len(x) > _MANY and torch.is_grad_enabled():  # keep what enters a layer, and compute the rest of it again
-            run = partial(checkpoint, self._run_block, use_reentrant=False)
+            where = prompts.places
+            again = partial(checkpoint, use_reentrant=False, context_fn=lambda: (nullcontext(), ranks.among(where)))
+            run = partial(again, self._run_block)
         if tokens is not None and places is None:
             x = torch.cat([x[:1], tokens.into(first, None), x[1:]])
             places = torch.arange(1, 1 + len(tokens), device=x.device)

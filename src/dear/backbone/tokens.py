@@ -1,7 +1,7 @@
 """How learned tokens live on from layer to layer: replaced, carried on, or mixed (Eq. 5 and 6 of DeAR)."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -25,6 +25,10 @@ class LearnedTokens:
 
     def __len__(self) -> int:
         return next(iter(self.raw.values())).shape[-2]
+
+    def of(self, prompts: Tensor) -> "LearnedTokens":
+        """The tokens of some prompts [chosen]."""
+        return replace(self, raw={at: raw[prompts] if raw.dim() == 3 else raw for at, raw in self.raw.items()})
 
     def into(self, layer: int, carried: Tensor | None) -> Tensor:
         """The tokens that `layer` gets; `carried`: what came out of the layer before, None where they enter."""

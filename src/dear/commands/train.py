@@ -43,6 +43,8 @@ def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
 def run(args: argparse.Namespace) -> None:
     from dear.config import given_arguments
     from dear.methods.registry import find_method, recipe_of, with_given
+    from dear.ranks import joined
+    from dear.runtime import pick_device
     from dear.training.config import RunConfig, TrainConfig
     from dear.training.run import train_run
 
@@ -51,13 +53,13 @@ def run(args: argparse.Namespace) -> None:
     given = given_arguments(args, RunConfig, TrainConfig, own)
     recipe = recipe_of(method, constants_of=RunConfig.pick(given).data if args.published_constants else None)
     settings = with_given(recipe, given)
-    result = train_run(
-        RunConfig.pick(settings), own.pick(settings), TrainConfig.pick(settings), args.out, args.resume, args.states
-    )
-    print("test accuracy (%): " + "  ".join(f"{name} {value:.1f}" for name, value in result.items()))
-    commands = {command.format(shlex.quote(str(args.out))): what for command, what in _NEXT.items()}
-    width = max(map(len, commands))
-    print(f"adapter: {args.out}\n\nnext:", *(f"{c:{width}}  {what}" for c, what in commands.items()), sep="\n  ")
+    train = TrainConfig.pick(settings)
+    with joined(pick_device(train.device)):
+        result = train_run(RunConfig.pick(settings), own.pick(settings), train, args.out, args.resume, args.states)
+        print("test accuracy (%): " + "  ".join(f"{name} {value:.1f}" for name, value in result.items()))
+        commands = {command.format(shlex.quote(str(args.out))): what for command, what in _NEXT.items()}
+        width = max(map(len, commands))
+        print(f"adapter: {args.out}\n\nnext:", *(f"{c:{width}}  {what}" for c, what in commands.items()), sep="\n  ")
 
 
 def _method(args: argparse.Namespace) -> str:

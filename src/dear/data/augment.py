@@ -12,6 +12,7 @@ from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 
 from dear.data.dataset import Example
+from dear.ranks import share
 
 if TYPE_CHECKING:
     from dear.backbone import Backbone
@@ -49,6 +50,10 @@ class Batches:
             return [cut[i] for i in torch.randperm(len(cut), generator=generator).tolist()]
         return self._cut(order)
 
+    def labels_of_epoch(self, epoch: int) -> list[Tensor]:
+        """Of each batch, [images]."""
+        return [torch.tensor([self.labels[index] for index in batch]) for batch in self.of_epoch(epoch)]
+
     def _cut(self, order: list[int]) -> list[list[int]]:
         cut = [order[start : start + self.batch] for start in range(0, len(order), self.batch)]
         return cut[:-1] if self.drop_last and len(cut) > 1 and len(cut[-1]) < self.batch else cut
@@ -62,26 +67,24 @@ class _Views(TorchDataset):
     ) -> None:
         self.examples, self.view, self.clean, self.views, self.seed = examples, view, clean, views, seed
 
-    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, int]:
+    def __getitem__(self, key: tuple[int, int]) -> Tensor:
         epoch, index = key
-        example = self.examples[index]
-        picture = example.picture.open()
+        picture = self.examples[index].picture.open()
         with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
             torch.manual_seed(hash((self.seed, epoch, index)))
             made = [self.view(picture) for _ in range(self.views)]
         if self.clean is not None:
             made.append(self.clean(picture))
-        return torch.stack(made), example.label
+        return torch.stack(made)
 
 
-def _collate(items: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
+def _collate(items: list[Tensor]) -> Tensor:
     """View by view: first the first view of every image, then the second."""
-    views = torch.stack([views for views, _ in items], 1).flatten(0, 1)
-    return views, torch.tensor([label for _, label in items])
+    return torch.stack(items, 1).flatten(0, 1)
 
 
 class _Sampler:
-    """The batches of one epoch after the other, as (epoch, example)."""
+    """The batches of one epoch after the other, as (epoch, example); of several processes, each has its part."""
 
     def __init__(self, batches: Batches) -> None:
         self.batches, self.epoch = batches, 0
@@ -90,11 +93,14 @@ class _Sampler:
         return len(self.batches.of_epoch(self.epoch))
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        return iter([[(self.epoch, index) for index in batch] for batch in self.batches.of_epoch(self.epoch)])
+        return iter([[(self.epoch, index) for index in share(batch)] for batch in self.batches.of_epoch(self.epoch)])
 
 
 class TrainingData:
-    """Batches of fresh views, [views * images, 3, height, width] and labels [images], for any epoch."""
+    """Batches of fresh views, [views * images, 3, height, width] and labels [images], for any epoch.
+
+    Of several processes each gets the views of its own images, and the labels of all.
+    """
 
     def __init__(
         self,
@@ -117,6 +123,17 @@ class TrainingData:
             pin_memory=backbone.device.type == "cuda",
         )
 
-    def epoch(self, number: int) -> DataLoader:
+    def epoch(self, number: int) -> "_Epoch":
         self.sampler.epoch = number
-        return self.loader
+        return _Epoch(self.loader, self.sampler.batches, number)
+
+
+class _Epoch:
+    def __init__(self, loader: DataLoader, batches: Batches, number: int) -> None:
+        self.loader, self.labels = loader, batches.labels_of_epoch(number)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return zip(self.loader, self.labels, strict=True)

@@ -24,6 +24,7 @@ from dear.backbone.image import Entry, Observer, TrunkStates
 from dear.backbone.text import Prompts
 from dear.config import Config
 from dear.data.prompts import fill
+from dear.ranks import add_up_gradients
 from dear.roles.rolemap import RoleMap
 
 CLS = "cls"
@@ -237,8 +238,9 @@ class Method(nn.Module):
         return Loss(total, {"cross_entropy": total}, logits)
 
     def backward(self, loss: Loss, scaled: Callable[[Tensor], Tensor]) -> None:
-        """Gradients of the loss, scaled as mixed precision wants it."""
+        """Gradients of the loss, scaled as the loop wants it, and added up over the processes of a run."""
         scaled(loss.total).backward()
+        add_up_gradients(self.parameters())
 
     # --- what can be shown -------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from dear.backbone.low_rank import Term, with_low_rank
 from dear.backbone.text import TextTower
 from dear.config import Config, setting
 from dear.methods.base import Images, Method, Texts
+from dear.ranks import dropout
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class LowRank(nn.Module):
         scale = self.config.lora_alpha / self.config.rank**0.5
 
         def term(part: int, x: Tensor) -> Tensor:
-            x = F.dropout(x, self.config.dropout, self.training)
+            x = dropout(x, self.config.dropout, self.training)
             return scale * (x @ self.down[layer - 1, part].T) @ self.up[layer - 1, part].T
 
         return term

@@ -23,6 +23,7 @@ from dear.errors import DearError
 from dear.methods.attention_maps import registers
 from dear.methods.attributes import AttributeMethod, AttributeSettings
 from dear.methods.base import Images, Loss, Shown
+from dear.ranks import whole
 from dear.roles.rolemap import CORE_ATTRIBUTE, Head
 
 REST = "rest"
@@ -140,10 +141,10 @@ class Experts(AttributeMethod):
 
     def image_features(self, entry: Reads, observe: Observer | None = None) -> Tensor:  # type: ignore[override]
         """The frozen class feature and each f_a, normalised, [batch, components, dim]."""
-        return torch.cat([self.frozen_image(entry)[:, None], self.read_out(self._said(entry))], dim=1)
+        return torch.cat([self.frozen_image(entry)[:, None], self.read_out(whole(self._said(entry)))], dim=1)
 
     def frozen_image(self, entry: Reads) -> Tensor:  # type: ignore[override]
-        return F.normalize(self.backbone.image.project(entry.frozen_cls), dim=-1)
+        return F.normalize(self.backbone.image.project(whole(entry.frozen_cls)), dim=-1)
 
     def _said(self, reads: Reads, asked: AskedAt | None = None) -> Tensor:
         """Tokens behind layers J..L and the final LayerNorm, less those of the mean image, [batch, tokens, width].
@@ -151,11 +152,11 @@ class Experts(AttributeMethod):
         The mean image, in which every head puts out its mean, goes along as one more of the batch.
         """
         tower = self.backbone.image
-        x = self.tokens.expand(len(reads.keys) + 1, -1, -1)
+        x = self.tokens.expand(reads.keys.shape[0] + 1, -1, -1)
         for layer, (heads, tokens, among) in self._readers.items():
             block: Any = tower.blocks[layer - 1]
             means = self.head_means[layer - self.first_layer].to(x.dtype)
-            out = means[None, :, None].expand(len(x), -1, x.shape[1], -1)
+            out = means[None, :, None].expand(x.shape[0], -1, x.shape[1], -1)
             if heads:
                 where = torch.tensor(heads, device=x.device)[:, None], torch.tensor(tokens, device=x.device)
                 # Heads and tokens first: [own heads, tokens of an attribute, batch, head_dim].

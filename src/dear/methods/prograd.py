@@ -13,6 +13,7 @@ from dear.backbone.image import Entry
 from dear.config import Config, setting
 from dear.methods.base import Loss, Shown
 from dear.methods.context import COOP_RECIPE, WordContext, random_words
+from dear.ranks import add_up
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class ProGrad(WordContext):
     def backward(self, loss: Loss, scaled: Callable[[Tensor], Tensor]) -> None:
         (general,) = torch.autograd.grad(scaled(loss.parts["zero_shot"]), self.context, retain_graph=True)
         (own,) = torch.autograd.grad(scaled(loss.total), self.context)
+        add_up([general, own])
         self.context.grad = without_conflict(own, general, self.config.projection)
 
 

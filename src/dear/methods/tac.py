@@ -16,6 +16,7 @@ from dear.methods.base import Loss, Method, Shown, Texts
 from dear.methods.deep_prompts import DASSL, WORDS, random_tokens
 from dear.methods.templates import SIXTY
 from dear.methods.zero_shot import ensemble
+from dear.ranks import own_images
 
 CENTRES = 5
 
@@ -102,7 +103,8 @@ class Tac(Method):
         return F.normalize(feature, dim=-1)[:, None]
 
     def loss(self, entry: Entry, labels: Tensor) -> Loss:
-        views, clean = rows(entry, slice(0, -len(labels))), rows(entry, slice(-len(labels), None))
+        own = own_images(len(labels))
+        views, clean = rows(entry, slice(0, -own)), rows(entry, slice(-own, None))
         features, text = self.image_features(views), self.text_features()
         logits, count = self.logits(features, text), len(features) // len(labels)
         frozen = self.frozen_image(clean).repeat(count, 1)

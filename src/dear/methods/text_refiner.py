@@ -15,6 +15,7 @@ from dear.config import setting
 from dear.methods.base import Images, Loss, Texts
 from dear.methods.context import COOP_RECIPE
 from dear.methods.coop import CoOp, CoOpConfig
+from dear.ranks import whole
 
 _LOCAL = 5  # patches that CLS looks at most
 
@@ -97,8 +98,8 @@ class TextRefiner(CoOp):
         """Class features, normalised, [batch, dim], and projected local features [batch, 7, dim]."""
         tower = self.backbone.image
         with torch.no_grad():
-            tokens = tower.project(tower.finish(entry))  # [batch, 1 + patches, dim]
-            looked = attention_weights(entry.q[:, :, :1], entry.k, None)[:, :, 0, 1:].mean(1)
+            tokens = tower.project(whole(tower.finish(entry)))  # [batch, 1 + patches, dim]
+            looked = whole(attention_weights(entry.q[:, :, :1], entry.k, None)[:, :, 0, 1:].mean(1))
             most = 1 + looked.topk(min(_LOCAL, looked.shape[1])).indices
         projected = self.projector(tokens.flatten(0, 1)).view_as(tokens)
         patches = projected.gather(1, most[..., None].expand(-1, -1, tokens.shape[-1]))

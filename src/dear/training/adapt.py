@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dear import ranks
 from dear.backbone import load_backbone
 from dear.config import Config
 from dear.data.dataset import Dataset, Example
@@ -15,6 +16,7 @@ from dear.methods.registry import find_method, recipe_of
 from dear.metrics import accuracy
 from dear.runtime import seed_everything
 from dear.tensors import require_finite
+from dear.training.checkpoint import job_of
 from dear.training.config import TrainConfig
 from dear.training.images import ImageSource, ShownImages
 from dear.training.loop import fit
@@ -45,6 +47,9 @@ def adapt(
     if asked := model.teacher():
         examples = teach(model, asked, data, pool or data, train, source, out / "teacher")
     epochs = train.epochs if train.images_seen is None else max(1, round(train.images_seen / len(examples)))
+    if ranks.world() > 1:
+        seen = [[example.label, str(example.picture).rpartition("/")[2]] for example in examples]
+        ranks.require_same(job_of(seen), "The processes of this run see different images in --data: all need the same.")
     views = source.training(examples, model, train) if epochs else None
     shown = ShownImages(data, source, model.first_layer, views)
     model.look(shown)
@@ -98,17 +103,18 @@ def answers(
     """For each way of inference the logits [images, classes] over the classes last given to `set_classes`.
 
     `told` gets features [batch, components, dim] and votes [batch, components, classes] of each batch.
+    Each process of a run answers its part of the images, and has the answers of all.
     """
     model.eval()
     text = model.text_features()
     found: dict[str, list[Tensor]] = {name: [] for name in inferences or model.inferences}
-    for images, _ in source.evaluation(examples, model, title):
+    for images, _ in source.evaluation(ranks.share(examples), model, title):
         features = model.image_features(model.trunk(images))
         for name, parts in found.items():
             parts.append(model.logits(features, text, name).cpu())
         if told is not None:
             told(features, model.votes(features, text))
-    logits = {name: torch.cat(parts) for name, parts in found.items()}
+    logits = {name: ranks.gather(torch.cat(parts), len(examples)) for name, parts in found.items()}
     require_finite(logits, "What the adapted model answers")
     return logits
 

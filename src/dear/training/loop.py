@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from dear import ranks
 from dear.data.loading import from_workers
 from dear.errors import DearError
 from dear.files import to_json, write_text
@@ -58,10 +59,14 @@ def fit(
     sums = average.sums if average else {}
     decides = {name: value for name, value in config.to_json().items() if name not in DECIDES_NOTHING}
     job = job_of(decides, model.config.to_json(), model.backbone.identity.weights, model.texts.names)
+    ranks.take_from_first(model.state_dict().values())
     there = (out / CHECKPOINT).exists()
     done = load_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums, epochs, job) if there else 0
+    ranks.require_same(
+        f"{done} {job}", "The processes of this run differ in settings or in what --out holds: all need the same."
+    )
     history = read_history(out, done) if done and (out / METRICS).exists() else []
-    board = _tensorboard(out) if config.tensorboard else None
+    board = _tensorboard(out) if config.tensorboard and ranks.is_first() else None
     model.train()
     for epoch in range(done, epochs):
         torch.manual_seed(hash((config.seed, epoch)))  # dropout, by the epoch alone
@@ -74,12 +79,15 @@ def fit(
                 for group, rate in zip(optimizer.param_groups, full_rates, strict=True):
                     group["lr"] = rate * share
                 images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-                with autocast(device, dtype):
-                    loss = model.loss(model.trunk(images), labels)
-                if not math.isfinite(loss.total.item()):
-                    raise _diverged(f"The loss became {loss.total.item()}", epoch, out, dtype)
                 optimizer.zero_grad(set_to_none=True)
-                model.backward(loss, scaler.scale)
+                with autocast(device, dtype):
+                    entry = model.trunk(images)
+                with ranks.step(len(labels)):
+                    with autocast(device, dtype):
+                        loss = model.loss(entry, labels)
+                    if not math.isfinite(loss.total.item()):
+                        raise _diverged(f"The loss became {loss.total.item()}", epoch, out, dtype)
+                    model.backward(loss, lambda part: scaler.scale(part / ranks.world()))
                 scaler.step(optimizer)
                 scaler.update()
                 seen += len(labels)
@@ -110,8 +118,9 @@ def fit(
             model.train()
         log_line(f"epoch {epoch + 1}/{epochs}: {state}")
         history.append(record)
-        write_text(out / METRICS, "".join(to_json(line) + "\n" for line in history))
-        save_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums, epoch + 1, job)
+        if ranks.is_first():
+            write_text(out / METRICS, "".join(to_json(line) + "\n" for line in history))
+            save_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums, epoch + 1, job)
         if board is not None:
             for name, value in record.items():
                 if isinstance(value, float):

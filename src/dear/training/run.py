@@ -1,8 +1,10 @@
 """A run: from settings to a folder with an adapter, its few-shot lists, its metrics and its test accuracy."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from dear import ranks
 from dear.adapter import CONFIG as ADAPTER
 from dear.adapter import save_adapter
 from dear.backbone import load_backbone
@@ -35,8 +37,11 @@ def train_run(
     resume: bool = False,
     states: Path | None = None,
 ) -> dict[str, float]:
-    """Trains, writes everything into `out`, and returns the test accuracies (%). `states`: where fixed views live."""
-    with only_writer(out):
+    """Trains, writes everything into `out`, and returns the test accuracies (%). `states`: where fixed views live.
+
+    Inside `dear.ranks.joined` all processes do this together, and the first writes.
+    """
+    with only_writer(out) if ranks.is_first() else nullcontext():
         return _train(run, method, train, out, resume, states)
 
 
@@ -44,23 +49,31 @@ def _train(
     run: RunConfig, method: Config, train: TrainConfig, out: Path, resume: bool, states: Path | None
 ) -> dict[str, float]:
     config = {**run.to_json(), **method.to_json(), **train.to_json()}
-    _check_folder(out, config, resume)
+    if ranks.is_first():
+        _check_folder(out, config, resume)
+    ranks.wait()  # nobody looks into a folder that is not this run's
     dataset = resolve_dataset(run.data, run.template, run.class_names, run.data_root)
     whole, dataset = dataset, dataset.few_shot(train.shots, train.seed)
     check_before_training(dataset, train.shots)
     trained = dataset.base() if train.classes == "base" else dataset
     source = ImageSource(
-        load_backbone(run.model, run.pretrained, device=pick_device(train.device)), states, train.workers, run.exact
+        load_backbone(run.model, run.pretrained, device=ranks.own_device(pick_device(train.device))),
+        states,
+        train.workers,
+        run.exact,
     )
 
     def started() -> None:  # what could not start leaves no folder behind
-        write_json(out / _CONFIG, config)
-        write_json(out / _DRAWN, {"train": _listed(trained.train), "val": _listed(trained.val)})
+        if ranks.is_first():
+            write_json(out / _CONFIG, config)
+            write_json(out / _DRAWN, {"train": _listed(trained.train), "val": _listed(trained.val)})
 
     model = adapt(find_method(run.method), method, trained, train, source, out, started, run.validate, whole)
-    save_adapter(out, run.method, model, trained.template)
+    if ranks.is_first():
+        save_adapter(out, run.method, model, trained.template)
     result = test_accuracies(model, dataset, train.classes, source)
-    write_json(out / "test.json", result)
+    if ranks.is_first():
+        write_json(out / "test.json", result)
     return result
 
 

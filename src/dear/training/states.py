@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
+from dear import ranks
 from dear.backbone import Backbone
 from dear.backbone.image import TrunkStates
 from dear.data.augment import Batches, training_view
@@ -28,6 +29,7 @@ from dear.progress import Progress
 from dear.tensors import read_tensors, save_tensors
 
 _BATCH = 16
+_SENT = 64  # pictures whose states are sent to other processes at once
 _HELD = 4 * 2**30  # bytes of memory, for states and for what is made of them
 
 
@@ -76,6 +78,21 @@ class StateStore:
                     # Where nothing is adapted the two are one tensor, which a file may not hold twice.
                     self._write(next(done), {"states": kept.cpu().contiguous(), "cls": cls.cpu().clone()})
                 bar.update(len(pixels))
+
+    def prepare_together(self, examples: Sequence[Example], view: int | None, title: str) -> None:
+        """As `prepare`, by all processes of a run: each computes its part, and finds those of others on disk, or gets
+        them from them."""
+        if ranks.world() > 1:
+            own = ranks.share(examples)
+            self.prepare(own, view, title)
+            if self._memory is None:
+                ranks.wait()
+            else:
+                for start in range(0, -(-len(examples) // ranks.world()), _SENT):  # a part at a time
+                    paths = [self._path(e.picture, view) for e in own[start : start + _SENT]]
+                    for found in ranks.tell_all({path: self._memory[path] for path in paths}):
+                        self._memory |= found
+        self.prepare(examples, view, title)
 
     def read(self, examples: Sequence[Example], view: int | None = None) -> TrunkStates:
         """Of examples that `prepare` has seen."""
@@ -211,9 +228,9 @@ class KeptViews:
         self.examples, self.store, self.batches, self.held = examples, store, batches, held
         self.fixed, self.views, self.clean_view = fixed, views, clean_view
         for view in range(fixed):
-            store.prepare(examples, view, f"view {view + 1} of {fixed}")
+            store.prepare_together(examples, view, f"view {view + 1} of {fixed}")
         if clean_view:
-            store.prepare(examples, None, "clean view")
+            store.prepare_together(examples, None, "clean view")
 
     def epoch(self, number: int) -> "_KeptEpoch":
         return _KeptEpoch(self, number)
@@ -225,7 +242,7 @@ class KeptViews:
 
 class _KeptEpoch:
     def __init__(self, data: KeptViews, number: int) -> None:
-        self.data, self.batches = data, data.batches.of_epoch(number)
+        self.data, self.batches, self.labels = data, data.batches.of_epoch(number), data.batches.labels_of_epoch(number)
         self.shown: list[int | None] = [(number * data.views + view) % data.fixed for view in range(data.views)]
         if data.clean_view:
             self.shown.append(None)
@@ -234,9 +251,9 @@ class _KeptEpoch:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
-        for batch in self.batches:
-            part = [self.data.examples[i] for i in batch]
-            yield self.data.read(part, self.shown), _labels(part)
+        for batch, labels in zip(self.batches, self.labels, strict=True):
+            part = [self.data.examples[i] for i in ranks.share(batch)]
+            yield self.data.read(part, self.shown), labels
 
 
 def _joined(parts: Sequence[Any]) -> Any:
