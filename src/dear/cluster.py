@@ -1,15 +1,21 @@
-"""Many at once on a Ray cluster: cells of a grid as tasks.
+"""Many at once on a Ray cluster: cells of a grid as tasks, images in chunks through workers that hold a model.
 
 Every machine of a cluster needs this package, and the folders that are named under the same paths.
+
+Images go through plain actors with a bounded number of chunks under way, and not through Ray Data, which starts
+processes of its own for every step: here a chunk is read, decoded and encoded in one place, and only what comes out is
+sent.
 """
 
 import argparse
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from dear.config import number
@@ -17,11 +23,13 @@ from dear.errors import DearError, said_plainly
 
 LOCAL = "local"
 _RETRIES = 3  # of work whose worker died
+_AHEAD = 2  # results that may wait for their turn, for each chunk that is being worked on
 _REACHED = 10.0  # seconds; Ray itself would try for minutes
 _ADDRESS = re.compile(rf"auto|{LOCAL}|(?:ray://)?(?P<host>[^/:\s]+):(?P<port>\d{{1,5}})")
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Stream = Callable[[Iterable[Any]], Iterator[Any]]
 
 
 def add_ray_arguments(parser: argparse.ArgumentParser, each: str) -> None:
@@ -59,8 +67,8 @@ def given_cluster(args: argparse.Namespace, device: str) -> "Cluster | None":
 class Cluster:
     """`address` of a running cluster, or LOCAL: one of its own on this machine, which ends with the work.
 
-    A program that is connected to a cluster already stays on that one. `cpus` and `gpus` are what each cell gets; gpus
-    None: one where there are any.
+    A program that is connected to a cluster already stays on that one. `cpus` and `gpus` are what each cell, or each
+    worker that holds a model, gets; gpus None: one where there are any.
     """
 
     address: str = LOCAL
@@ -71,7 +79,7 @@ class Cluster:
     def finished(self, work: Callable[[Item, str], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
         """Items and their `work(item, device)`, as they get finished, on as many threads each as it has CPUs."""
         with self._joined() as ray:
-            share, device = self._share(ray)
+            share, device, _ = self._share(ray)
             task = ray.remote(**share, max_retries=_RETRIES)(_do)
             running = {task.remote(os.getcwd(), self.cpus, work, item, device): item for item in items}
             try:
@@ -81,6 +89,23 @@ class Cluster:
             finally:
                 for left in running:
                     ray.cancel(left, force=True)
+
+    @contextmanager
+    def workers(self, make: Callable[[str], Callable[[Any], Any]], chunks: int) -> Iterator[Stream]:
+        """As many workers as there is room for, or chunks to come, each with a `make(device)` of its own.
+
+        Yields a function: chunks -> what the workers make of them, in the order of the chunks. A worker is at as many
+        chunks at once as it has CPUs, each on one thread.
+        """
+        with self._joined() as ray:
+            share, device, room = self._share(ray)
+            kind = ray.remote(**share, max_restarts=-1, max_task_retries=_RETRIES, max_concurrency=self.cpus)(_Worker)
+            workers = [kind.remote(os.getcwd(), make, device) for _ in range(min(room, chunks))]
+            try:
+                yield partial(_streamed, ray, workers, self.cpus + 1)
+            finally:
+                for worker in workers:
+                    ray.kill(worker)
 
     @contextmanager
     def _joined(self) -> Iterator[Any]:
@@ -112,14 +137,15 @@ class Cluster:
             except (OSError, OverflowError) as error:
                 raise DearError(f"Nothing answers at {self.address} ({error}): is the Ray cluster up?") from None
 
-    def _share(self, ray: Any) -> tuple[dict[str, float], str]:
-        """What Ray is asked for, and the device to use with it; refused if nobody has so much."""
+    def _share(self, ray: Any) -> tuple[dict[str, float], str, int]:
+        """What Ray is asked for, the device to use with it, and how many have room; refused if nobody has."""
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         gpus = self.gpus
         if gpus is None:
             gpus = float(self.device != "cpu" and any(machine.get("GPU") for machine in machines))
         needs = {"CPU": self.cpus, "GPU": gpus}
-        if not any(all(has.get(kind, 0) >= need for kind, need in needs.items()) for has in machines):
+        room = sum(int(min(has.get(kind, 0) / need for kind, need in needs.items() if need)) for has in machines)
+        if not room:
             most = [max(int(machine.get(kind, 0)) for machine in machines) for kind in needs]
             raise DearError(
                 f"No machine of the cluster has {self.cpus} CPUs and {gpus:g} GPUs (the largest {most[0]} and "
@@ -127,7 +153,7 @@ class Cluster:
             )
         # Ray lets a worker without a GPU see those of others.
         device = "cpu" if self.device == "auto" and not gpus else self.device
-        return {"num_cpus": self.cpus, "num_gpus": gpus}, device
+        return {"num_cpus": self.cpus, "num_gpus": gpus}, device, room
 
 
 def _ray() -> Any:
@@ -158,10 +184,60 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0].rstrip(".")
 
 
+def _streamed(ray: Any, workers: Sequence[Any], each: int, chunks: Iterable[Any]) -> Iterator[Any]:
+    """A worker has `each` chunks, at work or in its queue, and who is free takes the next."""
+    source, ended = iter(chunks), False
+    running = {worker.ready.remote(): worker for worker in workers for _ in range(each)}
+    starting = set(running)
+    free: list[Any] = []
+    ordered: deque[Any] = deque()  # what was not handed out yet
+    while True:
+        while free and not ended and len(ordered) < _AHEAD * each * len(workers):
+            try:
+                chunk = next(source)
+            except StopIteration:
+                ended = True
+                break
+            worker = free.pop(0)
+            ordered.append(worker.do.remote(chunk))
+            running[ordered[-1]] = worker
+        if ordered and ordered[0] not in running:
+            yield _got(ray, ordered.popleft())
+        elif ended and not ordered:
+            return
+        else:
+            for done in ray.wait(list(running))[0]:
+                free.append(running.pop(done))
+                if done in starting:
+                    _got(ray, done)  # says what is wrong
+
+
 def _do(folder: str, threads: int, work: Callable[[Item, str], Result], item: Item, device: str) -> Result:
     with said_plainly():
         _settle(folder, threads)
         return work(item, device)
+
+
+class _Worker:
+    """Holds what `make` made; Ray makes a new one of it when it dies."""
+
+    def __init__(self, folder: str, make: Callable[[str], Callable[[Any], Any]], device: str) -> None:
+        self.failed: DearError | None = None
+        try:
+            with said_plainly():
+                _settle(folder, 1)
+                self.work = make(device)
+        except DearError as error:  # Ray would wrap it in a traceback
+            self.failed = error
+
+    def ready(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+
+    def do(self, chunk: Any) -> Any:
+        self.ready()
+        with said_plainly():
+            return self.work(chunk)
 
 
 def _settle(folder: str, threads: int) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from dear.adapter import Adapter
 from dear.answer import Answer, make_answer
 from dear.data.opening import as_rgb, open_picture
+from dear.data.quick import FileReader
 from dear.errors import DearError
 from dear.methods.base import DECOUPLED, Method
 from dear.tensors import require_finite
@@ -32,6 +33,24 @@ class Predictor:
     def predict_batch(self, pixels: Tensor, topk: int = 3, inference: str | None = None) -> list[Answer]:
         """Answers for normalised pixels [batch, 3, height, width]."""
         return self.answers(self._features(pixels), topk, inference)
+
+    def predict_files(
+        self, files: Sequence[str | Path], topk: int = 3, inference: str | None = None, exact: bool = True
+    ) -> "list[Answer | DearError]":
+        """Answers for image files as one batch; in the place of an unreadable one, why it is. `exact`: `FileReader`."""
+        reader = FileReader(self.model.backbone.preprocess, exact)
+        found: list[Answer | DearError | None] = [None] * len(files)
+        pixels = {}
+        for place, file in enumerate(files):
+            try:
+                pixels[place] = reader.read(file)
+            except DearError as error:
+                found[place] = error
+        if pixels:
+            answers = self.predict_batch(torch.stack(list(pixels.values())), topk, inference)
+            for place, answer in zip(pixels, answers, strict=True):
+                found[place] = answer
+        return [one for one in found if one is not None]
 
     def encode_image(self, images: "Tensor | Sequence[str | Path | Image.Image]") -> dict[str, Tensor]:
         """Normalised features [images, dim] of each component: {"cls": ..., "color": ..., ...}."""

@@ -5,6 +5,8 @@ import sys
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dear.cluster import add_ray_arguments
+
     parser.add_argument(
         "given",
         nargs="*",
@@ -26,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_exact_argument(parser)
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
+    add_ray_arguments(parser, "worker")
 
 
 def add_exact_argument(parser: argparse.ArgumentParser) -> None:
@@ -36,11 +39,13 @@ def add_exact_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from dear.cluster import given_cluster
     from dear.errors import DearError
     from dear.gallery import AdapterEncoder, Encoder, Gallery, HeadEncoder
     from dear.gallery.about import ABOUT
     from dear.gallery.place import place
 
+    cluster = given_cluster(args, args.device)
     images = args.given if args.model else args.given[1:]
     if not (place(args.out) / ABOUT).is_file() and (args.remove or not images):
         raise DearError(f"There is no gallery in {args.out} yet: name images to put into it.")
@@ -56,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
     if args.remove:
         print(f"removed {gallery.remove(args.remove)}")
     if images:
-        added = gallery.add(encoder, images, args.label_from_folder, args.exact)
+        added = gallery.add(encoder, images, args.label_from_folder, args.exact, cluster)
         for sentence in added.unreadable:
             print(f"dear: skipped: {sentence}", file=sys.stderr)
         print(

@@ -3,12 +3,21 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, redirect_stdout
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dear.answer import Answer
+    from dear.errors import DearError
+
+_BATCH = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dear.cluster import add_ray_arguments
     from dear.commands.index import add_exact_argument
     from dear.config import number
 
@@ -25,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_exact_argument(parser)
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
+    add_ray_arguments(parser, "worker")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object a line")
     form.add_argument("--csv", action="store_true", help="path, class, probability")
@@ -33,26 +43,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     import csv
 
-    from dear import load
     from dear.data.folder import find_images
     from dear.errors import DearError
 
     files = find_images(args.images)
-    model = load(args.run_folder, classes=read_classes(args.classes), device=args.device)
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    if args.csv:
-        writer.writerow(["path", "class", "probability"])
+    out = sys.stdout
+    writer = csv.writer(out, lineterminator="\n")
     unreadable = 0
-    for file, answer in _answers(model, files, args.topk, args.inference, args.exact):
-        if isinstance(answer, DearError):
-            print(f"dear: skipped: {answer}", file=sys.stderr)
-            unreadable += 1
-        elif args.json:
-            print(json.dumps({"path": str(file), **answer.to_json()}))
-        elif args.csv:
-            writer.writerow([file, answer.choice, f"{answer.probability:.6f}"])
-        else:
-            print(f"{file}\n{answer}\n")
+    with redirect_stdout(sys.stderr):  # answers may be read by a program, and Ray prints what it thinks of its workers
+        for number, (file, answer) in enumerate(_answers(args, files)):
+            if args.csv and not number:
+                writer.writerow(["path", "class", "probability"])
+            if isinstance(answer, DearError):
+                print(f"dear: skipped: {answer}", file=sys.stderr)
+                unreadable += 1
+            elif args.json:
+                print(json.dumps({"path": str(file), **answer.to_json()}), file=out)
+            elif args.csv:
+                writer.writerow([file, answer.choice, f"{answer.probability:.6f}"])
+            else:
+                print(f"{file}\n{answer}\n", file=out)
     if unreadable:
         print(f"dear: {unreadable} of {len(files)} images could not be read and were skipped.", file=sys.stderr)
     if unreadable == len(files):
@@ -71,27 +81,30 @@ def read_classes(file: Path | None) -> list[str] | None:
     return names
 
 
-def _answers(
-    model: Any, files: list[Path], topk: int, inference: str | None, exact: bool, batch: int = 32
-) -> Iterator[tuple[Path, Any]]:
+def _answers(args: argparse.Namespace, files: list[Path]) -> "Iterator[tuple[Path, Answer | DearError]]":
     """Streams: a batch is decoded, answered and forgotten. An unreadable image comes with its error."""
-    import torch
-
-    from dear.data.quick import FileReader
-    from dear.errors import DearError
+    from dear.cluster import given_cluster
     from dear.progress import Progress
 
-    reader = FileReader(model.model.backbone.preprocess, exact)
-    with Progress("predict", len(files)) as bar:
-        for start in range(0, len(files), batch):
-            part, results, pixels = files[start : start + batch], {}, {}
-            for file in part:
-                try:
-                    pixels[file] = reader.read(file)
-                except DearError as error:
-                    results[file] = error
-            if pixels:
-                answers = model.predict_batch(torch.stack(list(pixels.values())), topk, inference)
-                results |= zip(pixels, answers, strict=True)
-            yield from ((file, results[file]) for file in part)
+    cluster, classes = given_cluster(args, args.device), read_classes(args.classes)
+    parts = [files[start : start + _BATCH] for start in range(0, len(files), _BATCH)]
+    make = partial(_load, args.run_folder, classes, args.topk, args.inference, args.exact)
+    with Progress("predict", len(files)) as bar, ExitStack() as stack:
+        if cluster is None:
+            answered: Iterable[Any] = map(make(args.device), parts)
+        else:
+            answered = stack.enter_context(cluster.workers(make, len(parts)))(parts)
+        for part, answers in zip(parts, answered, strict=True):
+            yield from zip(part, answers, strict=True)
             bar.update(len(part))
+
+
+def _load(
+    folder: str, classes: list[str] | None, topk: int, inference: str | None, exact: bool, device: str
+) -> "Callable[[list[Path]], list[Answer | DearError]]":
+    """What answers a batch of files: here, or in each worker."""
+    from dear import load
+
+    return partial(
+        load(folder, classes=classes, device=device).predict_files, topk=topk, inference=inference, exact=exact
+    )

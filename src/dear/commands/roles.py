@@ -17,6 +17,7 @@ _BY_PHRASES = ("images", "phrases", "sbert", "over_core")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dear.cluster import add_ray_arguments
     from dear.commands.zero_shot import add_backbone_arguments
     from dear.config import number
     from dear.tables import add_json_argument
@@ -46,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("roles.json"), help="role map (default: roles.json)")
     parser.add_argument("--report", type=Path, metavar="FILE", help="HTML report with the evidence of each head")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="picture of the map, .png, .svg or .pdf")
+    add_ray_arguments(parser, "worker")
     add_json_argument(parser)
     parser.set_defaults(action=_analyse)
     actions = parser.add_subparsers(metavar="show | compare | check | layers")
@@ -123,14 +125,16 @@ def _analyse(args: argparse.Namespace) -> None:
 
 def _by_pictures(args: argparse.Namespace) -> None:
     from dear.backbone import load_backbone
+    from dear.cluster import given_cluster
     from dear.roles.experts import roles_by_pictures
     from dear.roles.probes import find_probes
     from dear.runtime import pick_device
 
+    cluster = given_cluster(args, args.device)
     backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
     probes = find_probes(args.probe, max(backbone.image.image_size), args.limit, args.data_root)
     role_map = roles_by_pictures(
-        backbone, probes, first_layer=args.first_layer, core=_core(args.core), quantile=args.quantile
+        backbone, probes, first_layer=args.first_layer, core=_core(args.core), quantile=args.quantile, cluster=cluster
     )
     _write(role_map, args)
     if args.report is not None:
@@ -142,11 +146,12 @@ def _by_pictures(args: argparse.Namespace) -> None:
 
 def _by_phrases(args: argparse.Namespace) -> None:
     from dear.backbone import MINI, load_backbone
+    from dear.cluster import given_cluster
     from dear.roles.analyse import analyse, thumbnails
     from dear.roles.phrases import WORLD, load_phrases
     from dear.runtime import pick_device
 
-    is_mini = args.model == MINI
+    is_mini, cluster = args.model == MINI, given_cluster(args, args.device)
     pictures = _pictures(args.images or (_WORLD if is_mini else None), args.limit)
     phrases = load_phrases(args.phrases or (WORLD if is_mini else None))  # the mini model knows no other words
     backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
@@ -154,7 +159,7 @@ def _by_phrases(args: argparse.Namespace) -> None:
     analysis = analyse(
         backbone, pictures, phrases, first_layer=args.first_layer, core=_core(args.core),
         quantile=0.2 if args.quantile is None else args.quantile, over_core=args.over_core, sbert=args.sbert,
-        checkpoint=checkpoint,
+        checkpoint=checkpoint, cluster=cluster,
     )  # fmt: skip
     _write(analysis.role_map, args)
     if args.report is not None:

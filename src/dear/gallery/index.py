@@ -1,8 +1,9 @@
 """Images into a gallery: decoded in worker processes, embedded in batches, written every thousand."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
+from dear.cluster import Cluster
 from dear.data import loading
 from dear.data.quick import FileReader
 from dear.errors import DearError
@@ -68,23 +70,71 @@ def _collate(items: list[tuple[_Read, Tensor | None]]) -> tuple[list[_Read], Ten
     return [read for read, _ in items], torch.stack(pixels) if pixels else torch.empty(0)
 
 
+def _encoded(
+    sources: Sequence[Source], encoder: "Encoder", exact: bool, cluster: Cluster | None
+) -> Iterator[tuple[list[_Read], Callable[[list[int]], dict[str, Tensor]]]]:
+    """Batch by batch, in order: what became of its images, and the vectors of those that are asked for."""
+    starts = range(0, len(sources), _BATCH)
+    with Progress("index", len(sources)) as bar:
+        if cluster is None:
+            for reads, pixels in _batches(sources, FileReader(encoder.preprocess, exact)):
+                yield reads, partial(_encode, encoder, pixels)
+                bar.update(len(reads))
+        elif sources:
+            with cluster.workers(partial(_load, encoder.source, exact), len(starts)) as stream:
+                for reads, vectors in stream(sources[at : at + _BATCH] for at in starts):
+                    yield reads, partial(_choose, vectors)
+                    bar.update(len(reads))
+
+
+def _encode(encoder: "Encoder", pixels: Tensor, chosen: list[int]) -> dict[str, Tensor]:
+    return encoder.encode_image(pixels[chosen])
+
+
+def _choose(vectors: dict[str, Tensor], chosen: list[int]) -> dict[str, Tensor]:
+    return {name: values[chosen] for name, values in vectors.items()}
+
+
+def _load(
+    source: dict[str, Any], exact: bool, device: str
+) -> Callable[[Sequence[Source]], tuple[list[_Read], dict[str, Tensor]]]:
+    """In a worker: an encoder of its own, for all readable images of a batch."""
+    from dear.gallery.encoders import load_encoder
+
+    encoder = load_encoder(source, device)
+    reader = FileReader(encoder.preprocess, exact)
+
+    def encode(sources: Sequence[Source]) -> tuple[list[_Read], dict[str, Tensor]]:
+        decoder = _Decoder(sources, reader)
+        reads, pixels = _collate([decoder[i] for i in range(len(sources))])
+        vectors = encoder.encode_image(pixels) if len(pixels) else {}
+        return reads, {name: values.float().cpu() for name, values in vectors.items()}
+
+    return encode
+
+
 def _batches(sources: Sequence[Source], reader: FileReader) -> Iterator[tuple[list[_Read], Tensor]]:
     workers = loading.WORKERS if len(sources) > _BATCH else 0  # a few are read before a worker is up
     loader = DataLoader(_Decoder(sources, reader), _BATCH, num_workers=workers, collate_fn=_collate)
-    with Progress("index", len(sources)) as bar:
-        with warnings.catch_warnings():
-            # LanceDB warns of forks, since its threads do not survive them: the workers never touch it.
-            warnings.filterwarnings("ignore", message="lancedb fork support is experimental")
-            batches = iter(loader)
-        for reads, pixels in batches:
-            yield reads, pixels
-            bar.update(len(reads))
+    with warnings.catch_warnings():
+        # LanceDB warns of forks, since its threads do not survive them: the workers never touch it.
+        warnings.filterwarnings("ignore", message="lancedb fork support is experimental")
+        batches = iter(loader)
+    yield from batches
 
 
 def add_images(
-    gallery: "Gallery", encoder: "Encoder", given: Sequence[str], label_from_folder: bool, exact: bool
+    gallery: "Gallery",
+    encoder: "Encoder",
+    given: Sequence[str],
+    label_from_folder: bool,
+    exact: bool,
+    cluster: Cluster | None = None,
 ) -> Added:
-    """A streaming pass: no more is held than the features of one write, and the names of all images."""
+    """A streaming pass: no more is held than the features of one write, and the names of all images.
+
+    With a cluster, its workers read and encode; who writes is this process alone, and rows keep their order.
+    """
     known = _Known(gallery)
     sources = list(find_sources(given, label_from_folder))
     fresh = [source for source in sources if not known.unchanged(source)]
@@ -103,7 +153,7 @@ def add_images(
         rows.clear()
         features.clear()
 
-    for reads, pixels in _batches(fresh, FileReader(encoder.preprocess, exact)):
+    for reads, encode in _encoded(fresh, encoder, exact, cluster):
         unreadable += [read.error for read in reads if read.error]
         readable = [read for read in reads if not read.error]
         verdicts = [known.judge(read) for read in readable]
@@ -112,7 +162,7 @@ def add_images(
         new = [i for i, verdict in enumerate(verdicts) if verdict == "new"]
         if new:
             rows += [readable[i] for i in new]
-            features.append(encoder.encode_image(pixels[new]))
+            features.append(encode(new))
             added += len(new)
         if len(rows) >= _WRITE:
             write()

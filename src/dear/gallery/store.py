@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from dear.cluster import Cluster
 from dear.errors import DearError
 from dear.gallery.about import ABOUT, About, read_about
 from dear.gallery.codes import Snapshot, unit
@@ -125,7 +126,12 @@ class Gallery:
         return unit(stored - stored.mean(0)) if component in self.centred else unit(stored)
 
     def add(
-        self, encoder: Encoder, sources: Sequence[str | Path], label_from_folder: bool = False, exact: bool = False
+        self,
+        encoder: Encoder,
+        sources: Sequence[str | Path],
+        label_from_folder: bool = False,
+        exact: bool = False,
+        cluster: Cluster | None = None,
     ) -> Added:
         """Embeds what is not there yet: image files, folders, globs, or world:TASK[:STYLE].
 
@@ -137,7 +143,7 @@ class Gallery:
             if self.table is None and (self.folder / ABOUT).is_file():  # somebody else began it meanwhile
                 begun = Gallery.create(self.folder, encoder)
                 self.about, self.table = begun.about, begun.table
-            added = add_images(self, encoder, [str(source) for source in sources], label_from_folder, exact)
+            added = add_images(self, encoder, [str(source) for source in sources], label_from_folder, exact, cluster)
             self._tidy()
         return added
 

@@ -14,20 +14,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dear.backbone import Backbone
+from dear.cluster import Cluster
 from dear.errors import DearError
 from dear.files import parse_json
 from dear.reading import damaged
 from dear.roles.concepts import Concepts
 from dear.roles.contributions import HeadReader
 from dear.roles.entropy import CORE_5, entropy_thresholds, judge_heads
-from dear.roles.pictures import PictureList, picture_batches
+from dear.roles.pictures import PictureList
+from dear.roles.readings import BATCH, Readings, head_readings
 from dear.roles.report import Thumbnails
 from dear.roles.rolemap import Head, Phrase, RoleMap
 from dear.roles.textspan import HeadMoments, textspan
 from dear.tensors import read_tensors, save_tensors
 from dear.version import __version__
 
-_BATCH = 32
 _SAMPLE = 240  # pictures among which those that activate a head most and least are sought
 _SHOWN = 6  # of them, on either side
 _SAVE_EVERY = 20.0  # seconds
@@ -52,11 +53,13 @@ def analyse(
     over_core: bool = False,
     sbert: str | Path | None = None,
     checkpoint: Path | None = None,
+    cluster: Cluster | None = None,
 ) -> Analysis:
     """Judges every head from `first_layer` on (default: the last third). `judge_heads` explains the rule.
 
     What can be refused is refused before the long part. With a `checkpoint` file, an interrupted run goes on where
-    it was, and ends in the same role map to the last digit; the caller removes the file when all is written.
+    it was, and ends in the same role map to the last digit; the caller removes the file when all is written. So it does
+    with a cluster, whose workers look at the pictures.
     """
     concepts = Concepts.shipped()
     judge_heads({}, concepts.names, core, quantile)  # refuses a bad core or quantile now, not in an hour
@@ -68,7 +71,8 @@ def analyse(
     concept_of = dict(zip(phrases, concepts.assign(phrases, sbert), strict=True))
 
     seen = _HeadStatistics(reader, pictures, backbone.identity.weights)
-    seen.run(backbone, checkpoint)
+    with head_readings(backbone, reader, len(pictures), cluster) as readings:
+        seen.run(readings, checkpoint)
     found: dict[Head, list[Phrase]] = {}
     extremes = {}
     for head in ((layer, head) for layer in reader.layers for head in range(reader.tower.heads)):
@@ -141,19 +145,19 @@ class _HeadStatistics:
         self.sample = torch.full((count, len(reader.layers), heads, width), math.nan)
         self.skipped: list[str] = []
         self.done = 0
-        self.job = json.dumps([weights, pictures.digest, reader.first_layer, _BATCH])
+        self.job = json.dumps([weights, pictures.digest, reader.first_layer, BATCH])
 
-    def run(self, backbone: Backbone, checkpoint: Path | None) -> None:
+    def run(self, readings: Readings, checkpoint: Path | None) -> None:
         if checkpoint is not None and checkpoint.exists():
             self._resume(checkpoint)
         last_save, reason = time.monotonic(), ""  # why an image could not be read
-        for batch in picture_batches(self.pictures.pictures, backbone.preprocess, _BATCH, self.done):
-            if batch.indices:
-                self.add(batch.indices, batch.pixels.to(backbone.device))
-            for index, reason in batch.bad:
+        for reading in readings(self.pictures.pictures, self.done):
+            if reading.indices:
+                self.add(reading.indices, reading.coordinates)
+            for index, reason in reading.bad:
                 self.skipped.append(self.pictures.names[index])
                 print(f"skipped one: {reason}")
-            self.done += len(batch.indices) + len(batch.bad)
+            self.done += len(reading.indices) + len(reading.bad)
             if checkpoint is not None and time.monotonic() - last_save > _SAVE_EVERY:
                 self._save(checkpoint)
                 last_save = time.monotonic()
@@ -163,9 +167,8 @@ class _HeadStatistics:
         if checkpoint is not None:
             self._save(checkpoint)  # should a later step fail, the pass is not lost
 
-    def add(self, indices: Sequence[int], pixels: Tensor) -> None:
-        """One batch: the pictures at these places of the list, [len(indices), 3, height, width]."""
-        coordinates = self.reader.coordinates(pixels)
+    def add(self, indices: Sequence[int], coordinates: Tensor) -> None:
+        """What heads write about the pictures at these places of the list, [len(indices), layers, heads, width]."""
         self.moments.update(coordinates)
         for row, index in enumerate(indices):
             if index in self.sampled:

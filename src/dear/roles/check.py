@@ -21,9 +21,9 @@ from dear.errors import DearError
 from dear.progress import Progress
 from dear.roles.causal import random_heads
 from dear.roles.contributions import HeadReader
-from dear.roles.measure import has_color, to_rgb
 from dear.roles.pictures import picture_batches
 from dear.roles.probes import COLOR, Probe
+from dear.roles.readings import has_color, to_rgb
 from dear.roles.rolemap import Head, RoleMap
 from dear.roles.shares import mean_colors
 from dear.tables import Table

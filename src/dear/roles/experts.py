@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from dear.backbone import Backbone
+from dear.cluster import Cluster
 from dear.errors import DearError
 from dear.roles.entropy import CORE_5, concept_entropy, entropy_thresholds, quantile_roles
 from dear.roles.measure import RESAMPLES, Measured, dominant, lifts, measure, sureness
@@ -25,6 +26,7 @@ def roles_by_pictures(
     first_layer: int | None = None,
     core: Sequence[str] = CORE_5,
     quantile: float | None = None,
+    cluster: Cluster | None = None,
 ) -> RoleMap:
     """Judges every head from `first_layer` on (default: the last third); `judge_shares` explains the rule."""
     if quantile is not None:
@@ -32,7 +34,7 @@ def roles_by_pictures(
     told = {attribute for probe in probes for attribute in probe.attributes}
     if missing := [attribute for attribute in core if attribute not in told]:
         raise DearError(f"No probe tells about {missing[0]}: add one with --probe {missing[0]}=DATA.")
-    measured = measure(backbone, probes, first_layer)
+    measured = measure(backbone, probes, first_layer, cluster)
     origin: dict[str, Any] = {
         "made_by": f"dear {__version__}",
         "by": "pictures",

@@ -13,15 +13,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dear.backbone import Backbone
+from dear.cluster import Cluster
 from dear.errors import DearError
 from dear.roles.contributions import HeadReader
 from dear.roles.entropy import CORE_5
-from dear.roles.pictures import picture_batches
 from dear.roles.probes import COLOR, Probe
-from dear.roles.shares import GROUPS, Moments, label_numbers, mean_colors
+from dear.roles.readings import head_readings
+from dear.roles.shares import GROUPS, Moments, label_numbers
 
-_BATCH = 32
-_GREY = 0.01  # mean distance of the largest and the smallest channel, from 0 to 1
 RESAMPLES = 100
 
 
@@ -39,8 +38,10 @@ class Measured:
         return torch.stack([moments.share(groups) for moments in self.moments.values()])
 
 
-def measure(backbone: Backbone, probes: Sequence[Probe], first_layer: int | None = None) -> Measured:
-    """One pass over all probes; attributes in the order of the core, then others."""
+def measure(
+    backbone: Backbone, probes: Sequence[Probe], first_layer: int | None = None, cluster: Cluster | None = None
+) -> Measured:
+    """One pass over all probes; attributes in the order of the core, then others. A cluster changes no digit of it."""
     reader = HeadReader(backbone, first_layer)
     sizes = len(reader.layers), reader.tower.heads, reader.span[1].shape[-2]
     found = Measured(reader.layers)
@@ -49,26 +50,26 @@ def measure(backbone: Backbone, probes: Sequence[Probe], first_layer: int | None
     if any(strata):
         found.moments[COLOR] = Moments.empty(sum(strata) + 2, sum(strata), *sizes)
     found.colored = [0] * len(probes)
-    for number, probe in enumerate(probes):
-        for attribute, labels in probe.labels.items():
-            found.moments[attribute] = Moments.empty(max(labels) + 2, 1, *sizes)
-        for batch in picture_batches(probe.pictures.pictures, backbone.preprocess, _BATCH):
-            for index, reason in batch.bad:
-                found.skipped.append(probe.pictures.names[index])
-                print(f"skipped one: {reason}")
-            if not batch.indices:
-                continue
-            x, places = reader.coordinates(batch.pixels.to(backbone.device)), torch.tensor(batch.indices)
+    with head_readings(backbone, reader, sum(len(probe.pictures) for probe in probes), cluster) as readings:
+        for number, probe in enumerate(probes):
             for attribute, labels in probe.labels.items():
-                z = label_numbers(torch.tensor(labels)[places], max(labels) + 1)
-                found.moments[attribute].add(z, x, places % GROUPS)
-            if probe.by_pixels:
-                rgb = to_rgb(backbone, batch.pixels)
-                colored = has_color(rgb)
-                stratum = torch.tensor(_labels(probe))[places] + sum(strata[:number])
-                z = torch.cat([F.one_hot(stratum, sum(strata)), mean_colors(rgb)[:, 1:]], 1)
-                found.colored[number] += int(colored.sum())
-                found.moments[COLOR].add(z[colored], x[colored], (places % GROUPS)[colored])
+                found.moments[attribute] = Moments.empty(max(labels) + 2, 1, *sizes)
+            for reading in readings(probe.pictures.pictures, colors=probe.by_pixels):
+                for index, reason in reading.bad:
+                    found.skipped.append(probe.pictures.names[index])
+                    print(f"skipped one: {reason}")
+                if not reading.indices:
+                    continue
+                x, places = reading.coordinates, torch.tensor(reading.indices)
+                for attribute, labels in probe.labels.items():
+                    z = label_numbers(torch.tensor(labels)[places], max(labels) + 1)
+                    found.moments[attribute].add(z, x, places % GROUPS)
+                if reading.colors is not None and reading.colored is not None:
+                    colored = reading.colored
+                    stratum = torch.tensor(_labels(probe))[places] + sum(strata[:number])
+                    z = torch.cat([F.one_hot(stratum, sum(strata)), reading.colors[:, 1:]], 1)
+                    found.colored[number] += int(colored.sum())
+                    found.moments[COLOR].add(z[colored], x[colored], (places % GROUPS)[colored])
     order = [*CORE_5, *(attribute for attribute in found.moments if attribute not in CORE_5)]
     found.moments = {attribute: found.moments[attribute] for attribute in order if attribute in found.moments}
     for attribute, moments in found.moments.items():
@@ -83,17 +84,6 @@ def measure(backbone: Backbone, probes: Sequence[Probe], first_layer: int | None
 def _labels(probe: Probe) -> Sequence[int]:
     """What is given of its pictures when color is told by pixels: their label, if they have one."""
     return next(iter(probe.labels.values()), [0] * len(probe.pictures))
-
-
-def to_rgb(backbone: Backbone, pixels: Tensor) -> Tensor:
-    """Normalised pixels [pictures, 3, height, width] -> from 0 to 1."""
-    mean, std = (torch.tensor(values)[:, None, None] for values in (backbone.mean, backbone.std))
-    return pixels.cpu() * std + mean
-
-
-def has_color(rgb: Tensor) -> Tensor:
-    """Which pictures, from 0 to 1, are not grey and can tell color: [pictures, 3, height, width] -> [pictures]."""
-    return (rgb.amax(1) - rgb.amin(1)).mean((1, 2)) > _GREY
 
 
 def lifts(shares: Tensor) -> Tensor:

@@ -102,6 +102,12 @@ def picture_batches(
             bar.update(len(batch.indices) + len(batch.bad))
 
 
+def decode_pictures(pictures: Sequence[Picture], transform: Callable[[Any], Tensor], start: int) -> Batch:
+    """One batch, decoded in this process; `start` is the place of its first picture."""
+    decoded = _Decoded(pictures, transform)
+    return _collate([(start + i, decoded[i][1]) for i in range(len(pictures))])
+
+
 class _Decoded(TorchDataset):
     def __init__(self, pictures: Sequence[Picture], transform: Callable[[Any], Tensor]) -> None:
         self.pictures, self.transform = pictures, transform
