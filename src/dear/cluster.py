@@ -11,6 +11,7 @@ import argparse
 import os
 import re
 import socket
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -119,7 +120,10 @@ class Cluster:
         if local:  # Ray would end our workers, again and again, when other programs take the memory
             os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
         try:
-            ray.init(self.address, log_to_driver=False, logging_level="ERROR", **local)
+            with warnings.catch_warnings():
+                # LanceDB warns of forks; those of Ray become other programs at once.
+                warnings.filterwarnings("ignore", message="lancedb fork support is experimental")
+                ray.init(self.address, log_to_driver=False, logging_level="ERROR", **local)
         except Exception as error:  # Ray raises many kinds
             ray.shutdown()  # what was started of it
             what = "start a Ray cluster here" if local else f"join the Ray cluster at {self.address}"
