@@ -12,6 +12,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from torch import Tensor
+
 from dear.backbone import load_backbone
 from dear.data.resolve import resolve_dataset
 from dear.roles.check import check_by_search
@@ -35,12 +37,14 @@ def probes(limit: int, held_out: bool) -> list[Probe]:
     return found
 
 
-def as_preset(role_map: RoleMap) -> RoleMap:
-    """True of OpenAI's weights in any precision, so it names no hash, and says what it was measured on."""
+def as_preset(role_map: RoleMap, class_embedding: Tensor) -> RoleMap:
+    """True of OpenAI's weights in any precision, so it names no hash but some numbers that tell them, and says what it
+    was measured on."""
     weights = role_map.backbone["weights"]
     measured_on = "OpenAI's image tower, its linear weights rounded to int8 and back"
     about = f"{measured_on} (with a text tower of another origin: weights {weights})"
     named = {"model": "ViT-B-16", "pretrained": "openai", "activation": role_map.backbone["activation"]}
+    named["class_embedding"] = " ".join(f"{number:.4f}" for number in class_embedding[:16].tolist())
     return replace(role_map, backbone=named, origin={"measured_on": about, **role_map.origin})
 
 
@@ -51,7 +55,8 @@ def main() -> None:
     parser.add_argument("--write", type=Path, metavar="MAP")
     args = parser.parse_args()
     backbone = load_backbone(args.model)
-    measured = as_preset(roles_by_pictures(backbone, probes(args.limit, held_out=False)))
+    measured = roles_by_pictures(backbone, probes(args.limit, held_out=False))
+    measured = as_preset(measured, backbone.image.visual.class_embedding)
     if args.write:
         measured.save(args.write)
     held_out, paper = probes(args.limit, held_out=True), RoleMap.preset("paper")

@@ -10,7 +10,9 @@ import torch
 from dear.backbone import Backbone, load_backbone
 from dear.data.resolve import resolve_dataset
 from dear.methods.dear import Dear, DearConfig
+from dear.methods.roles import find_roles
 from dear.metrics import accuracy
+from dear.roles.rolemap import RoleMap
 
 
 @pytest.fixture(scope="module")
@@ -40,3 +42,7 @@ def test_real_photos_through_the_paper_roles(real: Backbone, shared: Path) -> No
     # method.md: attribute features classify 70-74% under one_way isolation with tokens at their random start.
     for i, name in enumerate(dear.attributes):
         assert accuracy(features[:, 1 + i] @ dear.texts.frozen.T, labels) > 40, name
+
+
+def test_auto_knows_a_copy_of_openais_tower(real: Backbone) -> None:
+    assert find_roles("auto", real) == RoleMap.preset("openai-vit-b-16")

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from dear.backbone import load_backbone
 from dear.cli import main
 from dear.errors import DearError
 from dear.evaluation.ablations import NAMES, ablation_cells, ablations, choose
-from dear.evaluation.bench import plan
+from dear.evaluation.bench import cell_settings, plan
 from dear.methods.dear import DearConfig
 from dear.methods.roles import pick_roles
 from dear.roles.entropy import rejudge, with_core
@@ -15,12 +16,20 @@ from dear.roles.rolemap import CORE_ATTRIBUTE, GENERALIZATION, MIXED, OTHER_SPEC
 from dear.training.config import TrainConfig
 
 MINI = RoleMap.preset("dear-mini")
+SETTINGS = {method: cell_settings(method, "base-to-novel", {}) for method in ("dear", "experts")}
 
 
-def test_every_ablation_is_known_and_has_its_default_once() -> None:
-    known = ablations(MINI)
-    assert set(known) == set(NAMES)
-    defaults = plan("base-to-novel", ["world:signs"], ["dear"], [1, 2], {})
+def test_every_ablation_belongs_to_a_method() -> None:
+    found = {method: ablations(MINI, settings) for method, settings in SETTINGS.items()}
+    assert set(found["dear"]) | set(found["experts"]) == set(NAMES)
+    assert set(found["dear"]) - set(found["experts"]) == {"masks", "isolation", "routing", "projection"}
+    assert set(found["experts"]) - set(found["dear"]) == {"pull", "rest"}
+
+
+@pytest.mark.parametrize("method", SETTINGS)
+def test_every_row_is_one_run(method: str) -> None:
+    known = ablations(MINI, SETTINGS[method])
+    defaults = plan("base-to-novel", ["world:signs"], [method], [1, 2], {})
     cells = ablation_cells(defaults, known, MINI)
     assert len({cell.name for cell in cells}) == len(cells)  # no two rows are the same run
     for name, ablation in known.items():
@@ -35,24 +44,26 @@ def test_every_ablation_is_known_and_has_its_default_once() -> None:
 
 def test_every_row_can_be_configured() -> None:
     """A change that no config accepts, or a role map that cannot follow, would fail only after hours."""
+    backbone = load_backbone()
     defaults = plan("base-to-novel", ["world:signs"], ["dear"], [1], {})
-    for cell in ablation_cells(defaults, ablations(MINI), MINI):
+    for cell in ablation_cells(defaults, ablations(MINI, SETTINGS["dear"]), MINI):
         TrainConfig.pick(cell.settings)
         config = DearConfig.pick(cell.settings)
-        roles = pick_roles(config, "dear-mini", None)
+        roles = pick_roles(config, backbone)
         roles.for_layers(config.first_layer or roles.layers[0])
 
 
 def test_a_default_that_was_changed_is_the_row_it_became() -> None:
     defaults = plan("base-to-novel", ["world:signs"], ["dear"], [1], {"beta": 0.6})
-    rows = {c.variant["value"]: c.variant["default_value"] for c in ablation_cells(defaults, ablations(MINI), MINI)[1:]
+    cells = ablation_cells(defaults, ablations(MINI, SETTINGS["dear"]), MINI)[1:]
+    rows = {c.variant["value"]: c.variant["default_value"] for c in cells
             if c.variant and c.variant["ablation"] == "beta"}  # fmt: skip
     assert set(rows.values()) == {"0.6"}
     assert "0.9" in rows
 
 
 def test_a_map_without_phrases_has_no_threshold_to_move() -> None:
-    known = ablations(RoleMap.preset("paper"))
+    known = ablations(RoleMap.preset("paper"), SETTINGS["dear"])
     assert "threshold" not in known
     with pytest.raises(DearError, match="needs a role map with entropies"):
         choose(["threshold"], known)
@@ -61,6 +72,15 @@ def test_a_map_without_phrases_has_no_threshold_to_move() -> None:
     assert choose(["all"], known) == known
     with pytest.raises(DearError, match="has no entropy"):
         rejudge(RoleMap.preset("paper"), 0.3)
+
+
+def test_maps_of_one_backbone_are_compared() -> None:
+    paper, measured = RoleMap.preset("paper"), RoleMap.preset("openai-vit-b-16")
+    assert "openai-vit-b-16" in ablations(paper, SETTINGS["experts"])["maps"].values
+    rows = ablations(measured, SETTINGS["experts"])["maps"].values
+    assert "paper" in rows
+    assert "openai-vit-b-16" not in rows  # it is the one given
+    assert not {"paper", "dear-mini"} & set(ablations(MINI, SETTINGS["experts"])["maps"].values)
 
 
 def test_a_wider_quantile_makes_more_heads_special() -> None:
@@ -91,5 +111,7 @@ def test_ablate_refuses_unknown_names_at_once(tmp_path: Path, capsys) -> None:
     assert main(["ablate", "colour", "--out", str(tmp_path / "out")]) == 2
     assert "There is no ablation 'colour'" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+    assert main(["ablate", "masks", "--method", "experts", "--out", str(tmp_path / "out")]) == 2
+    assert "This --method has no ablation 'masks': choose from maps, loss" in capsys.readouterr().err
     assert main(["ablate", "masks", "--attributes", "4", "--out", str(tmp_path / "out"), "--seeds", "1"]) == 2
     assert "3, 5 or 7" in capsys.readouterr().err

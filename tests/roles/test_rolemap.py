@@ -6,9 +6,12 @@ import pickle
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import pytest
+import torch
 
+from dear.backbone import load_backbone
 from dear.errors import DearError
 from dear.methods.roles import _say_once, find_roles
 from dear.roles.rolemap import HeadRole, Phrase, RoleMap
@@ -60,10 +63,29 @@ def test_the_measured_preset_fits_openais_weights_in_any_precision():
 
 def test_whoever_takes_the_papers_table_is_told_what_was_measured(capsys):
     _say_once.cache_clear()
-    find_roles("paper", "ViT-B-16", "openai")
-    find_roles("paper", "ViT-B-16", "openai")
+    mini = load_backbone()
+    find_roles("paper", mini)
+    find_roles("paper", mini)
     assert capsys.readouterr().err.count("no better at their attribute than the other heads") == 1
-    assert find_roles("auto", "ViT-B-16", "openai") == RoleMap.preset("openai-vit-b-16")
+
+
+def test_auto_takes_the_map_that_was_measured_on_these_weights():
+    mini = load_backbone()
+    assert find_roles("auto", mini) == RoleMap.preset("dear-mini")
+    assert find_roles("auto", replace(mini, name="local-dir:somewhere")) == RoleMap.preset("dear-mini")
+    with pytest.raises(DearError, match="no ready role map for ViT-B-16"):
+        find_roles("auto", load_backbone("ViT-B-16", random_weights=True))
+
+
+def test_a_map_of_published_weights_knows_them_by_name_and_by_their_numbers():
+    measured = RoleMap.preset("openai-vit-b-16")
+    numbers = [float(number) for number in measured.backbone["class_embedding"].split()]
+    copied = {"model": "local-dir:x", "pretrained": None, "activation": "quick_gelu", "weights": "0123"}
+    assert measured.is_of(copied, torch.tensor([*numbers, 5.0]).bfloat16().tolist())
+    assert not measured.is_of(copied, [*numbers[:-1], numbers[-1] + 0.1])
+    assert not measured.is_of({**copied, "activation": "gelu"}, numbers)
+    assert measured.is_of({**copied, "model": "ViT-B-16-quickgelu", "pretrained": "openai"}, [1.0] * 768)
+    assert not measured.is_of({**copied, "model": "ViT-L-14", "pretrained": "openai"}, [1.0] * 768)
 
 
 def test_an_unknown_preset_names_the_known_ones():

@@ -3,38 +3,41 @@
 import argparse
 from collections.abc import Sequence
 
-METHOD = "dear"
+USUAL = "dear"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.commands.bench import add_grid_arguments
 
-    names = "masks, loss, threshold, attributes, beta, first-layer, isolation, routing, fusion-start, fusion-lr"
-    parser.add_argument(
-        "ablations", nargs="+", metavar="NAME", help=f"{names}, fusion-loss, projection, lambda-reg, or all"
-    )
+    names = "masks, maps, loss, threshold, attributes, beta, first-layer, isolation, routing, fusion-start, fusion-lr"
+    listed = f"{names}, fusion-loss, projection, lambda-reg, pull, rest, or all that --method (default: {USUAL}) has"
+    parser.add_argument("ablations", nargs="+", metavar="NAME", help=listed)
     add_grid_arguments(parser)
 
 
 def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     from dear.commands.bench import add_method_settings
+    from dear.commands.train import early_method
 
-    add_method_settings(parser, [METHOD])
+    add_method_settings(parser, [early_method(argv, USUAL)])
 
 
 def run(args: argparse.Namespace) -> None:
+    from dear.backbone import load_backbone
     from dear.commands.bench import given_settings, run_grid
+    from dear.commands.train import chosen_method
     from dear.evaluation.ablations import ablation_cells, ablations, choose
     from dear.evaluation.bench import plan
     from dear.methods.roles import RoleSettings, find_roles
     from dear.report.tables import ablation_tables
     from dear.training.config import RunConfig
 
-    given = given_settings(args, [METHOD])
+    method = chosen_method(args, USUAL)
+    given = given_settings(args, [method])
     on = RunConfig.pick(given)
-    roles = find_roles(RoleSettings.pick(given).roles, on.model, on.pretrained)
-    chosen = choose(args.ablations, ablations(roles))
-    defaults = plan("base-to-novel", args.datasets, [METHOD], args.seeds, given, split=args.split)
+    defaults = plan("base-to-novel", args.datasets, [method], args.seeds, given, split=args.split)
+    roles = find_roles(RoleSettings.pick(given).roles, load_backbone(on.model, on.pretrained))
+    chosen = choose(args.ablations, ablations(roles, defaults[0].settings))
     results = run_grid(ablation_cells(defaults, chosen, roles), args, given)
     for title, table in ablation_tables(results).items():
         print(f"\n{title}")

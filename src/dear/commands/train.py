@@ -33,10 +33,7 @@ def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     from dear.methods.registry import find_method, recipe_of
     from dear.training.config import RunConfig, TrainConfig
 
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--method", default=argparse.SUPPRESS)
-    early.add_argument("--config")
-    method = _method(early.parse_known_args(list(argv))[0])
+    method = early_method(argv)
     add(parser, RunConfig, TrainConfig, find_method(method).Settings, defaults=recipe_of(method))
 
 
@@ -48,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
     from dear.training.config import RunConfig, TrainConfig
     from dear.training.run import train_run
 
-    method = _method(args)
+    method = chosen_method(args)
     own = find_method(method).Settings
     given = given_arguments(args, RunConfig, TrainConfig, own)
     recipe = recipe_of(method, constants_of=RunConfig.pick(given).data if args.published_constants else None)
@@ -62,8 +59,16 @@ def run(args: argparse.Namespace) -> None:
         print(f"adapter: {args.out}\n\nnext:", *(f"{c:{width}}  {what}" for c, what in commands.items()), sep="\n  ")
 
 
-def _method(args: argparse.Namespace) -> str:
-    """The method whose settings are to be known: by flag, else by the config file, else the default."""
+def early_method(argv: Sequence[str], default: str | None = None) -> str:
+    """The method whose settings the parser is to know, before it parses."""
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early.add_argument("--method", default=argparse.SUPPRESS)
+    early.add_argument("--config")
+    return chosen_method(early.parse_known_args(list(argv))[0], default)
+
+
+def chosen_method(args: argparse.Namespace, default: str | None = None) -> str:
+    """By flag, else by the config file, else the default."""
     from dear.files import read_json
     from dear.training.config import RunConfig
 
@@ -71,4 +76,4 @@ def _method(args: argparse.Namespace) -> str:
         return args.method
     file = read_json(args.config) if args.config else {}
     named = file.get("method") if isinstance(file, dict) else None
-    return named if isinstance(named, str) else RunConfig().method
+    return named if isinstance(named, str) else default or RunConfig().method

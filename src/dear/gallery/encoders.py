@@ -118,9 +118,9 @@ class HeadEncoder:
     def load(
         cls, model: str, pretrained: str | None = None, roles: str = "auto", device: str = "auto"
     ) -> "HeadEncoder":
-        """roles: a role map by its file or name; "auto": the one that comes with the package for this backbone."""
-        found = find_roles(roles, model, pretrained)
+        """roles: a role map by its file or name; "auto": the one that comes with the package for these weights."""
         backbone = load_backbone(model, pretrained, device=pick_device(device))
+        found = find_roles(roles, backbone)
         found.check_backbone(backbone.identity.to_json(), backbone.image.layers, backbone.image.heads)
         return cls(backbone, {attribute: found.experts(attribute) for attribute in found.core})
 

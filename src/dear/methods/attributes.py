@@ -65,11 +65,7 @@ class AttributeMethod(Method):
         first = config.first_layer or last_third(image.layers)
         if first > image.layers:
             raise DearError(f"--first-layer {first} is beyond the {image.layers} layers of the image tower.")
-        roles = (
-            pick_roles(config, backbone.name, backbone.pretrained)
-            if facts is None
-            else RoleMap.from_json(facts["roles"])
-        )
+        roles = pick_roles(config, backbone) if facts is None else RoleMap.from_json(facts["roles"])
         roles.check_backbone(backbone.identity.to_json(), image.layers, image.heads)
         self.roles, self._first = roles.for_layers(first), first
         self.attributes = self.pick_attributes()

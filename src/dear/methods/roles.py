@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dear.backbone import MINI
+from dear.backbone import MINI, Backbone
 from dear.config import Config, setting
 from dear.errors import DearError
 from dear.roles.entropy import CORE_3, CORE_5, CORE_7, rejudge, with_core
@@ -45,8 +45,8 @@ class RoleSettings(Config):
     )
 
 
-def pick_roles(config: RoleSettings, model: str, pretrained: str | None) -> RoleMap:
-    roles = find_roles(config.roles, model, pretrained)
+def pick_roles(config: RoleSettings, backbone: Backbone) -> RoleMap:
+    roles = find_roles(config.roles, backbone)
     if config.role_quantile is not None:
         roles = rejudge(roles, config.role_quantile)
     if config.attributes is not None:
@@ -60,29 +60,29 @@ def pick_roles(config: RoleSettings, model: str, pretrained: str | None) -> Role
 
 def roles_of(method: "Method") -> RoleMap:
     """What its heads do: by the method's own map, or by the one that comes with its backbone."""
-    backbone = method.backbone
-    return method.roles or find_roles("auto", backbone.name, backbone.pretrained)
+    return method.roles or find_roles("auto", method.backbone)
 
 
-def find_roles(name: str, model: str, pretrained: str | None) -> RoleMap:
-    """A map by its file or name; "auto": the one that comes with the package for this backbone.
+def find_roles(name: str, backbone: Backbone) -> RoleMap:
+    """A map by its file or name; "auto": the measured one of these weights, whatever the backbone is called.
 
     What one must know of a map is said, once.
     """
-    if name != "auto":
-        roles = RoleMap.load(name) if Path(name).is_file() else RoleMap.preset(name)
-    elif model == MINI:
-        roles = RoleMap.preset(MINI)
-    elif model.startswith("ViT-B-16") and pretrained == "openai":
-        roles = RoleMap.preset(OPENAI_VIT_B_16)
+    if name == "auto":
+        roles = _measured_map(backbone)
     else:
-        raise DearError(
-            f"There is no ready role map for {model}: make one with `dear roles`, or give --roles "
-            f"{OPENAI_VIT_B_16} if it is OpenAI's ViT-B/16."
-        )
+        roles = RoleMap.load(name) if Path(name).is_file() else RoleMap.preset(name)
     if note := roles.origin.get("note"):
         _say_once(note)
     return roles
+
+
+def _measured_map(backbone: Backbone) -> RoleMap:
+    identity, embedding = backbone.identity.to_json(), backbone.image.visual.class_embedding.tolist()
+    for name in (MINI, OPENAI_VIT_B_16):
+        if (roles := RoleMap.preset(name)).is_of(identity, embedding):
+            return roles
+    raise DearError(f"There is no ready role map for {backbone.name}: make one with `dear roles`.")
 
 
 @cache

@@ -23,6 +23,7 @@ MIXED = "mixed"
 ROLES = (CORE_ATTRIBUTE, OTHER_SPECIALIZED, GENERALIZATION, MIXED)
 
 Head = tuple[int, int]  # (layer, head)
+_PRECISION = 5e-3  # by how much a weight of CLIP may differ and be the same one, stored with fewer digits
 _MOST = 1000  # layers, and heads a layer: more than any backbone has, and few enough to list
 _ADVICE = "make it again with `dear roles`"
 _PRESETS = Path(__file__).parent / "assets"
@@ -130,6 +131,19 @@ class RoleMap:
         return [self.roles[at] for at in self._positions()]
 
     # --- is it right? ------------------------------------------------------------------------------------
+
+    def is_of(self, identity: Mapping[str, str | None], class_embedding: Sequence[float]) -> bool:
+        """Whether it was made for these weights: by their hash; or, for a map that is true of them in any precision, by
+        their published name, or by the first numbers of the CLS embedding, which tell a copy under another name."""
+        if self.backbone.get("activation") != identity["activation"]:
+            return False
+        if (numbers := self.backbone.get("class_embedding")) is None:
+            return self.backbone.get("weights") == identity["weights"]
+        model, tag = self.backbone.get("model"), self.backbone.get("pretrained")
+        if tag and identity["pretrained"] == tag and str(identity["model"]).startswith(str(model)):
+            return True
+        pairs = zip(map(float, numbers.split()), class_embedding, strict=False)
+        return all(abs(a - b) < _PRECISION for a, b in pairs)
 
     def check_backbone(self, identity: Mapping[str, str | None], layers: int, heads: int) -> None:
         """Refuses another backbone than the map's; what either side leaves unsaid is not compared.
@@ -250,10 +264,22 @@ class RoleMap:
     @classmethod
     def preset(cls, name: str) -> "RoleMap":
         """A map that comes with the package: `paper` is Table 2 of the paper, for OpenAI's ViT-B/16."""
-        known = sorted(path.stem.removeprefix("rolemap_") for path in _PRESETS.glob("rolemap_*.json"))
-        if name not in known:
+        if name not in (known := _preset_names()):
             raise DearError(f"There is no role map named {name}; known: {_listed(known)}.")
         return cls.load(_PRESETS / f"rolemap_{name}.json")
+
+    def other_presets(self) -> list[str]:
+        """Names of the maps that come with the package and are of the same backbone, and not this one."""
+
+        def published(role_map: RoleMap) -> tuple[str | None, str | None]:
+            return role_map.backbone.get("model"), role_map.backbone.get("pretrained")
+
+        others = {name: RoleMap.preset(name) for name in _preset_names()}
+        return [name for name, other in others.items() if published(other) == published(self) and other != self]
+
+
+def _preset_names() -> list[str]:
+    return sorted(path.stem.removeprefix("rolemap_") for path in _PRESETS.glob("rolemap_*.json"))
 
 
 class _PhraseFile(TypedDict):
