@@ -19,7 +19,8 @@ from safetensors.torch import save_file
 from dear.backbone import Backbone, load_backbone, wrap
 from dear.data import loading
 from dear.roles.entropy import CORE_5
-from dear.roles.rolemap import HeadRole, RoleMap
+from dear.roles.headrole import HeadRole
+from dear.roles.rolemap import RoleMap
 
 # The same examples everywhere, and no verdict that depends on how busy the machine is.
 settings.register_profile("dear", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

@@ -11,7 +11,8 @@ from PIL import Image
 
 from dear.cli import main
 from dear.roles import causal
-from dear.roles.rolemap import HeadRole, RoleMap
+from dear.roles.headrole import HeadRole
+from dear.roles.rolemap import RoleMap
 from dear.roles.show import overlap
 
 

@@ -18,7 +18,8 @@ from PIL import Image
 import dear
 from dear.backbone import load_backbone
 from dear.cli import main
-from dear.roles.rolemap import HeadRole, Phrase, RoleMap
+from dear.roles.headrole import HeadRole, Phrase
+from dear.roles.rolemap import RoleMap
 from dear.serve.api import Service
 from dear.serve.server import Address, make_app
 

@@ -12,7 +12,8 @@ from dear.evaluation.bench import cell_settings, plan
 from dear.methods.dear import DearConfig
 from dear.methods.roles import pick_roles
 from dear.roles.entropy import rejudge, with_core
-from dear.roles.rolemap import CORE_ATTRIBUTE, GENERALIZATION, MIXED, OTHER_SPECIALIZED, RoleMap
+from dear.roles.headrole import CORE_ATTRIBUTE, GENERALIZATION, MIXED, OTHER_SPECIALIZED
+from dear.roles.rolemap import RoleMap
 from dear.training.config import TrainConfig
 
 MINI = RoleMap.preset("dear-mini")

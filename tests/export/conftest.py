@@ -14,7 +14,8 @@ from dear.cli import main
 from dear.data.world.tasks import world_task
 from dear.files import write_json
 from dear.methods.dear import Dear, DearConfig
-from dear.roles.rolemap import HeadRole, RoleMap
+from dear.roles.headrole import HeadRole
+from dear.roles.rolemap import RoleMap
 
 CORE = ("color", "shape", "texture", "object", "location")
 CONFIG = {

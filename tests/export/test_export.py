@@ -19,7 +19,8 @@ from dear.data.world.tasks import world_task
 from dear.errors import DearError
 from dear.files import atomic_folder, read_json, write_json
 from dear.methods.dear import Dear, DearConfig
-from dear.roles.rolemap import HeadRole, RoleMap
+from dear.roles.headrole import HeadRole
+from dear.roles.rolemap import RoleMap
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

@@ -12,7 +12,8 @@ from dear.backbone import load_backbone
 from dear.data.world.tasks import world_task
 from dear.gallery import AdapterEncoder
 from dear.methods.dear import Dear, DearConfig
-from dear.roles.rolemap import HeadRole, RoleMap
+from dear.roles.headrole import HeadRole
+from dear.roles.rolemap import RoleMap
 
 pytest.importorskip("lancedb")
 

@@ -11,7 +11,8 @@ from dear.backbone.image import last_third
 from dear.errors import DearError
 from dear.methods.dear import Dear, DearConfig
 from dear.methods.role_mask import head_mask, role_masks
-from dear.roles.rolemap import HeadRole, RoleMap
+from dear.roles.headrole import HeadRole
+from dear.roles.rolemap import RoleMap
 
 sys.path.append(str(Path(__file__).parents[1]))
 import naive

@@ -10,8 +10,9 @@ from torch.nn import functional as F
 
 from dear.errors import DearError
 from dear.roles.causal import causal_check, features_without, mean_outputs, random_heads
+from dear.roles.headrole import HeadRole
 from dear.roles.plot_check import plot_causal
-from dear.roles.rolemap import HeadRole, RoleMap
+from dear.roles.rolemap import RoleMap
 
 CONCEPTS = ("color", "shape", "texture", "object", "location", "animal")
 FIRST = 3

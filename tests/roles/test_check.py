@@ -13,11 +13,12 @@ from dear.data.dataset import Dataset, Example
 from dear.errors import DearError
 from dear.roles.check import NEAREST, check_by_search
 from dear.roles.contributions import decompose
+from dear.roles.headrole import HeadRole
 from dear.roles.layers import LayerLosses, layer_losses
 from dear.roles.pictures import PictureList
 from dear.roles.plot_check import plot_search
 from dear.roles.probes import Probe, drawn_probe
-from dear.roles.rolemap import HeadRole, RoleMap
+from dear.roles.rolemap import RoleMap
 from dear.roles.shares import mean_colors
 
 CORE = ("color", "shape")

@@ -18,7 +18,8 @@ from dear.roles.entropy import (
     entropy_thresholds,
     judge_heads,
 )
-from dear.roles.rolemap import Phrase, RoleMap
+from dear.roles.headrole import Phrase
+from dear.roles.rolemap import RoleMap
 
 CONCEPTS = RoleMap.preset("paper").concepts
 

@@ -10,10 +10,11 @@ from PIL import Image
 from dear.errors import DearError
 from dear.roles.contributions import head_contributions
 from dear.roles.experts import judge_shares, roles_by_pictures
+from dear.roles.headrole import CORE_ATTRIBUTE
 from dear.roles.measure import Measured, lifts, measure, sureness
 from dear.roles.pictures import PictureList
 from dear.roles.probes import Probe
-from dear.roles.rolemap import CORE_ATTRIBUTE, RoleMap
+from dear.roles.rolemap import RoleMap
 from dear.roles.shares import GROUPS, Moments, label_numbers
 
 

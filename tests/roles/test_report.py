@@ -11,9 +11,10 @@ from PIL import Image
 
 from dear.errors import DearError
 from dear.roles.entropy import judge_heads
+from dear.roles.headrole import Phrase
 from dear.roles.plot import draw_role_map, plot_role_map
 from dear.roles.report import write_report
-from dear.roles.rolemap import Phrase, RoleMap
+from dear.roles.rolemap import RoleMap
 from dear.roles.show import color_strength, role_table
 
 PAPER = RoleMap.preset("paper")

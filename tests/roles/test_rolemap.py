@@ -14,7 +14,8 @@ import torch
 from dear.backbone import load_backbone
 from dear.errors import DearError
 from dear.methods.roles import _say_once, find_roles
-from dear.roles.rolemap import HeadRole, Phrase, RoleMap
+from dear.roles.headrole import HeadRole, Phrase
+from dear.roles.rolemap import RoleMap
 from dear.roles.show import role_summary, role_table
 
 PAPER = RoleMap.preset("paper")

@@ -14,7 +14,8 @@ from dear.data.augment import Batches, TrainingData
 from dear.data.resolve import resolve_dataset
 from dear.methods.dear import Dear, DearConfig
 from dear.methods.experts import Experts, ExpertsConfig
-from dear.roles.rolemap import HeadRole, RoleMap
+from dear.roles.headrole import HeadRole
+from dear.roles.rolemap import RoleMap
 from dear.training.adapt import answers
 from dear.training.config import TrainConfig
 from dear.training.images import ImageSource
@@ -201,7 +202,7 @@ def test_states_that_do_not_fit_in_memory_are_not_kept_there(model: Dear, tmp_pa
     assert isinstance(ImageSource(model.backbone, tmp_path, 0).training(examples, experts, train), KeptViews)
     for (reads, labels), (pixels, same) in zip(kept.epoch(1), fresh.epoch(1), strict=True):
         assert labels.tolist() == same.tolist()
-        torch.testing.assert_close(reads.keys, experts.trunk(pixels).keys, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(reads.keys, experts.reads(pixels).keys, rtol=1e-5, atol=1e-5)
 
 
 def test_cls_behind_the_last_layer_is_taken_from_states_before_another(

@@ -15,8 +15,9 @@ from dear.methods.roles import roles_of
 from dear.predictor import Predictor
 from dear.roles.analyse import encode_phrases
 from dear.roles.contributions import HeadReader
+from dear.roles.headrole import ROLES
 from dear.roles.pictures import PictureList
-from dear.roles.rolemap import ROLES, Head, RoleMap
+from dear.roles.rolemap import Head, RoleMap
 from dear.roles.show import ROLE_MARKS, ROLE_NAMES, color_strength, role_summary
 from dear.serve.model_thread import OnModel
 

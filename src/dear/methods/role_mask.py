@@ -6,7 +6,8 @@ O are the original tokens (CLS and patches), A the attribute tokens, which stand
 import torch
 from torch import Tensor
 
-from dear.roles.rolemap import CORE_ATTRIBUTE, MIXED, HeadRole, RoleMap
+from dear.roles.headrole import CORE_ATTRIBUTE, MIXED, HeadRole
+from dear.roles.rolemap import RoleMap
 
 
 def head_mask(head: HeadRole, token_of: list[str], isolation: str, routing: str) -> tuple[Tensor, Tensor]:

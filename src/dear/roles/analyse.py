@@ -21,10 +21,11 @@ from dear.reading import damaged
 from dear.roles.concepts import Concepts
 from dear.roles.contributions import HeadReader
 from dear.roles.entropy import CORE_5, entropy_thresholds, judge_heads
+from dear.roles.headrole import Phrase
 from dear.roles.pictures import PictureList
 from dear.roles.readings import BATCH, Readings, head_readings
 from dear.roles.report import Thumbnails
-from dear.roles.rolemap import Head, Phrase, RoleMap
+from dear.roles.rolemap import Head, RoleMap
 from dear.roles.textspan import HeadMoments, textspan
 from dear.tensors import read_tensors, save_tensors
 from dear.version import __version__

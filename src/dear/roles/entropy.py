@@ -14,16 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dear.errors import DearError
-from dear.roles.rolemap import (
-    CORE_ATTRIBUTE,
-    GENERALIZATION,
-    MIXED,
-    OTHER_SPECIALIZED,
-    Head,
-    HeadRole,
-    Phrase,
-    RoleMap,
-)
+from dear.roles.headrole import CORE_ATTRIBUTE, GENERALIZATION, MIXED, OTHER_SPECIALIZED, HeadRole, Phrase
+from dear.roles.rolemap import Head, RoleMap
 
 # The paper names only its five; 3 and 7 are our reading: the core concepts with most heads in its Table 2,
 # and the five with the two that most of its other specialised heads have.

@@ -9,9 +9,10 @@ from dear.backbone import Backbone
 from dear.cluster import Cluster
 from dear.errors import DearError
 from dear.roles.entropy import CORE_5, concept_entropy, entropy_thresholds, quantile_roles
+from dear.roles.headrole import CORE_ATTRIBUTE, GENERALIZATION, MIXED, OTHER_SPECIALIZED, HeadRole
 from dear.roles.measure import RESAMPLES, Measured, dominant, lifts, measure, sureness
 from dear.roles.probes import Probe
-from dear.roles.rolemap import CORE_ATTRIBUTE, GENERALIZATION, MIXED, OTHER_SPECIALIZED, Head, HeadRole, RoleMap
+from dear.roles.rolemap import Head, RoleMap
 from dear.version import __version__
 
 SURE = 0.7

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from dear.drawing import save_figure
-from dear.roles.rolemap import ROLES, HeadRole, RoleMap
+from dear.roles.headrole import ROLES, HeadRole
+from dear.roles.rolemap import RoleMap
 from dear.roles.show import ROLE_MARKS, ROLE_NAMES, color_strength, concept_colors, role_summary
 
 _INK = "#23262b"

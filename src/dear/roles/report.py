@@ -10,7 +10,8 @@ from typing import Any
 from PIL import Image
 
 from dear.files import write_text
-from dear.roles.rolemap import ROLES, Head, RoleMap
+from dear.roles.headrole import ROLES
+from dear.roles.rolemap import Head, RoleMap
 from dear.roles.show import ROLE_MARKS, ROLE_NAMES, color_strength, concept_colors, role_summary
 
 Thumbnails = tuple[Sequence[Image.Image], Sequence[Image.Image]]  # images that activate a head most, and least

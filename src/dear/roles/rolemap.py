@@ -5,7 +5,7 @@ Nothing heavy is imported here, so that reading a role map is quick everywhere.
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, TypedDict
@@ -15,45 +15,22 @@ from msgspec import Meta
 from dear.errors import DearError
 from dear.files import read_json, write_json
 from dear.reading import Finite, check_shape, damaged
-
-CORE_ATTRIBUTE = "core_attribute"
-OTHER_SPECIALIZED = "other_specialized"
-GENERALIZATION = "generalization"
-MIXED = "mixed"
-ROLES = (CORE_ATTRIBUTE, OTHER_SPECIALIZED, GENERALIZATION, MIXED)
+from dear.roles.headrole import (
+    CORE_ATTRIBUTE,
+    GENERALIZATION,
+    MIXED,
+    OTHER_SPECIALIZED,
+    ROLES,
+    HeadFile,
+    HeadRole,
+    listed,
+)
 
 Head = tuple[int, int]  # (layer, head)
 _PRECISION = 5e-3  # by how much a weight of CLIP may differ and be the same one, stored with fewer digits
 _MOST = 1000  # layers, and heads a layer: more than any backbone has, and few enough to list
 _ADVICE = "make it again with `dear roles`"
 _PRESETS = Path(__file__).parent / "assets"
-
-
-@dataclass(frozen=True)
-class Phrase:
-    """A phrase that describes a head, the share of the head's variance it explains, and its concept."""
-
-    text: str
-    variance: float
-    concept: str
-
-
-@dataclass(frozen=True)
-class HeadRole:
-    """What one head does, and why we think so (a role taken from a paper comes without the why).
-
-    `concept` is the dominant one; `distribution` is P_h(k) over the map's concepts: by phrases the share of phrases, by
-    pictures the lifts scaled to sum to 1. By pictures only: `shares`, how much of the head's variance goes with each
-    concept, and `sure`, in what share of resamples the dominant concept stayed the same.
-    """
-
-    role: str
-    concept: str | None = None
-    entropy: float | None = None
-    distribution: tuple[float, ...] | None = None
-    phrases: tuple[Phrase, ...] = ()
-    shares: tuple[float, ...] | None = None
-    sure: float | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +79,7 @@ class RoleMap:
         if not layers or layers != tuple(range(first_layer, layers[-1] + 1)):
             raise DearError(
                 f"The role map has no roles for layer {first_layer} and all those behind it, only for layers "
-                f"{_listed(self.layers)}; adapt from one of these, or analyse more layers."
+                f"{listed(self.layers)}; adapt from one of these, or analyse more layers."
             )
         return replace(self, layers=layers, roles={at: r for at, r in self.roles.items() if at[0] in layers})
 
@@ -183,17 +160,17 @@ class RoleMap:
         demand(len(set(self.concepts)) == len(self.concepts), "a concept is listed twice")
         demand(bool(self.core) and len(set(self.core)) == len(self.core), "the core needs concepts, each once")
         foreign = [concept for concept in self.core if concept not in self.concepts]
-        demand(not foreign, f"core concept {_listed(foreign)} is not among its concepts")
+        demand(not foreign, f"core concept {listed(foreign)} is not among its concepts")
         missing = [at for at in self._positions() if at not in self.roles]
-        demand(not missing, f"no role for (layer, head) {_listed(missing)}")
+        demand(not missing, f"no role for (layer, head) {listed(missing)}")
         extra = sorted(set(self.roles) - set(self._positions()))
         demand(
             not extra,
-            f"(layer, head) {_listed(extra)} is outside of its {self.heads} heads a layer and layers",
+            f"(layer, head) {listed(extra)} is outside of its {self.heads} heads a layer and layers",
         )
         for at, head in self.roles.items():
             who = f"head {at}"
-            demand(head.role in ROLES, f"{who} has the unknown role {head.role!r}; known: {_listed(ROLES)}")
+            demand(head.role in ROLES, f"{who} has the unknown role {head.role!r}; known: {listed(ROLES)}")
             named = [head.concept, *(phrase.concept for phrase in head.phrases)]
             for concept in named:
                 known = concept is None or concept in self.concepts
@@ -216,17 +193,7 @@ class RoleMap:
         """Plain values; what is not known of a head is left out."""
         roles: dict[str, dict[str, Any]] = {str(layer): {} for layer in self.layers}
         for (layer, number), head in zip(self._positions(), self._ordered(), strict=True):
-            entry: dict[str, Any] = {"role": head.role, "concept": head.concept}
-            if head.entropy is not None:
-                entry["entropy"] = head.entropy
-            if head.sure is not None:
-                entry["sure"] = head.sure
-            for name, row in (("distribution", head.distribution), ("shares", head.shares)):
-                if row is not None:
-                    entry[name] = dict(zip(self.concepts, row, strict=True))
-            if head.phrases:
-                entry["phrases"] = [asdict(phrase) for phrase in head.phrases]
-            roles[str(layer)][str(number)] = entry
+            roles[str(layer)][str(number)] = head.to_json(self.concepts)
         return {
             "backbone": dict(self.backbone),
             "origin": dict(self.origin),
@@ -243,7 +210,7 @@ class RoleMap:
         with damaged("The role map", _ADVICE):
             concepts = value["concepts"]
             roles = {
-                (int(layer), int(number)): _head_from_json(entry, concepts)
+                (int(layer), int(number)): HeadRole.from_json(entry, concepts)
                 for layer, row in value["roles"].items()
                 for number, entry in row.items()
             }
@@ -265,7 +232,7 @@ class RoleMap:
     def preset(cls, name: str) -> "RoleMap":
         """A map that comes with the package: `paper` is Table 2 of the paper, for OpenAI's ViT-B/16."""
         if name not in (known := _preset_names()):
-            raise DearError(f"There is no role map named {name}; known: {_listed(known)}.")
+            raise DearError(f"There is no role map named {name}; known: {listed(known)}.")
         return cls.load(_PRESETS / f"rolemap_{name}.json")
 
     def other_presets(self) -> list[str]:
@@ -282,32 +249,13 @@ def _preset_names() -> list[str]:
     return sorted(path.stem.removeprefix("rolemap_") for path in _PRESETS.glob("rolemap_*.json"))
 
 
-class _PhraseFile(TypedDict):
-    text: str
-    variance: Finite
-    concept: str
-
-
-class _RoleFile(TypedDict):
-    role: str
-
-
-class _HeadFile(_RoleFile, total=False):
-    concept: str | None
-    entropy: Finite | None
-    distribution: dict[str, Finite] | None
-    shares: dict[str, Finite] | None
-    sure: Finite | None
-    phrases: list[_PhraseFile]
-
-
 class _Needed(TypedDict):
     backbone: dict[str, str | None]
     layers: Annotated[list[int], Meta(max_length=_MOST)]
     heads: Annotated[int, Meta(le=_MOST)]
     concepts: list[str]
     core: list[str]
-    roles: dict[str, dict[str, _HeadFile]]
+    roles: dict[str, dict[str, HeadFile]]
 
 
 class _ProbeFile(TypedDict):
@@ -327,31 +275,3 @@ class _Origin(TypedDict, total=False):
 
 class _MapFile(_Needed, total=False):
     origin: _Origin
-
-
-def _head_from_json(entry: Mapping[str, Any], concepts: Sequence[str]) -> HeadRole:
-    def row(name: str) -> tuple[float, ...] | None:
-        if (values := entry.get(name)) is None:
-            return None
-        if foreign := [concept for concept in values if concept not in concepts]:
-            raise DearError(f"Not a valid role map: the concept {_listed(foreign)} is not among its concepts.")
-        return tuple(float(values.get(concept, 0)) for concept in concepts)
-
-    def number(name: str) -> float | None:
-        return None if entry.get(name) is None else float(entry[name])
-
-    return HeadRole(
-        role=entry["role"],
-        concept=entry.get("concept"),
-        entropy=number("entropy"),
-        distribution=row("distribution"),
-        phrases=tuple(Phrase(p["text"], float(p["variance"]), p["concept"]) for p in entry.get("phrases", ())),
-        shares=row("shares"),
-        sure=number("sure"),
-    )
-
-
-def _listed(values: Sequence[object]) -> str:
-    """The first few, so that a sentence stays one."""
-    shown = ", ".join(str(value) for value in values[:5])
-    return f"{shown} and {len(values) - 5} more" if len(values) > 5 else shown

@@ -5,15 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dear.errors import DearError
-from dear.roles.rolemap import (
-    CORE_ATTRIBUTE,
-    GENERALIZATION,
-    MIXED,
-    OTHER_SPECIALIZED,
-    ROLES,
-    HeadRole,
-    RoleMap,
-)
+from dear.roles.headrole import CORE_ATTRIBUTE, GENERALIZATION, MIXED, OTHER_SPECIALIZED, ROLES, HeadRole
+from dear.roles.rolemap import RoleMap
 from dear.tables import Table
 
 ROLE_NAMES = {
