@@ -227,7 +227,7 @@ class KeptViews:
     ) -> None:
         self.examples, self.store, self.batches, self.held = examples, store, batches, held
         self.fixed, self.views, self.clean_view = fixed, views, clean_view
-        for view in range(fixed):
+        for view in range(fixed if views else 0):
             store.prepare_together(examples, view, f"view {view + 1} of {fixed}")
         if clean_view:
             store.prepare_together(examples, None, "clean view")
