@@ -1,8 +1,9 @@
-"""A training step of expert tokens against one of DeAR, both on kept states, in one run, as a ratio.
+"""A training step of expert tokens, and of DeAR with all heads isolated, against one of DeAR, in one run, as ratios.
 
     python benchmarks/experts.py [--classes 37] [--steps 3]
 
-Shapes of ViT-B/16 with random weights, batch 16, fp32, the 28 heads that the paper's table gives to attributes.
+Shapes of ViT-B/16 with random weights, batch 16, fp32, the 28 heads that the paper's table gives to attributes. Kept
+for DeAR are the states before layer 9, for the other two what they read.
 """
 
 import argparse
@@ -48,10 +49,15 @@ def main() -> None:
     with torch.no_grad():
         kept = TrunkStates(states, tower.read_cls(tower.enter(states, 9)))
     encoding = time.perf_counter() - began
-    dear, experts = Dear(backbone, DearConfig(roles="paper")), Experts(backbone, ExpertsConfig(roles="paper"))
-    for method in (dear, experts):
+    methods = {
+        "dear": Dear(backbone, DearConfig(roles="paper")),
+        "dear, all heads isolated": Dear(backbone, DearConfig(roles="paper", role_strategy="all_generalization")),
+        "experts": Experts(backbone, ExpertsConfig(roles="paper")),
+    }
+    runs = {}
+    for name, method in methods.items():
         method.set_classes([f"kind {i}" for i in range(args.classes)], "a photo of a {}.")
-    runs = {"dear": step(dear, kept, labels), "experts": step(experts, experts.trunk(kept), labels)}
+        runs[name] = step(method, kept if method.constant is None else method.reads(kept), labels)
     best = dict(zip(runs, interleaved(args.steps, *runs.values()), strict=True))
     table = Table(["training step on kept states", "s", "dear / this", "of encoding the batch"])
     for name, seconds in best.items():

@@ -45,7 +45,7 @@ def published_features(dear: Dear, pixels: Tensor) -> Tensor:
             raw = dear.tokens.expand(len(x), -1, -1)
             tokens = raw if number == dear.first_layer else config.beta * raw + (1 - config.beta) * x[:, originals:]
             x = torch.cat([x[:, :originals], tokens], 1)
-            of_original, of_added = dear.mask(number)
+            of_original, of_added = dear.masks[number]
             of_original, of_added = of_original.expand(-1, -1, originals, -1), of_added.expand(-1, -1, len(raw[0]), -1)
             rows = torch.cat([of_original, of_added], 2)
             mask = torch.zeros(rows.shape).masked_fill(~rows, -torch.inf).expand(len(x), -1, -1, -1).flatten(0, 1)

@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from dear.backbone import LearnedTokens, load_backbone
 from dear.backbone.attention import QueryGroup, attend, attention_weights, finish_block, merge_heads
+from dear.backbone.masks import Masks
 from dear.errors import DearError
 
 NAMES = [
@@ -276,7 +277,10 @@ def test_image_tokens_equal_the_plain_way(tiny, life: str, read_tokens: bool) ->
     masks = (allowed[:originals][None, None], allowed[originals:][None, None])
     forbidden = torch.zeros(allowed.shape, dtype=torch.float64).masked_fill(~allowed, -torch.inf)
     cls, added = tower.read_with_tokens(
-        tower.enter(start, first), LearnedTokens(raw, beta), lambda _: masks, read_tokens
+        tower.enter(start, first),
+        LearnedTokens(raw, beta),
+        Masks(dict.fromkeys(range(first, 5), masks), tower.heads, originals),
+        read_tokens,
     )
     x, carried = start, raw[first].expand(3, -1, -1)
     for layer in range(first, 5):

@@ -110,8 +110,67 @@ def test_with_every_head_isolated_the_class_feature_is_frozen_clips(tiny, isolat
     torch.testing.assert_close(features[:, 0], dear.frozen_image(dear.trunk(pixels)), rtol=0, atol=1e-12)
     clip = dear.backbone.model.encode_image(pixels, normalize=True)
     torch.testing.assert_close(features[:, 0], clip, rtol=0, atol=1e-12)
+    assert torch.equal(features[:, 0], torch.nn.functional.normalize(dear.backbone.image.encode(pixels), dim=-1))
     varies = (features[0, 1:] - features[1, 1:]).abs().max()
     assert varies < 1e-12 if isolation == "two_way" else varies > 1e-3  # do attribute features depend on the image?
+
+
+ISOLATED = [HeadRole("generalization"), HeadRole("other_specialized", "animal")]
+
+
+@pytest.mark.parametrize("per", [1, 2])
+@pytest.mark.parametrize("beta", [0.0, 0.9, 1.0])
+@pytest.mark.parametrize("routing", ["open", "strict"])
+@pytest.mark.parametrize("isolation", ["one_way", "two_way"])
+def test_with_every_head_isolated_the_kept_form_equals_the_full_and_the_naive_one(
+    tiny, isolation, routing, beta, per
+) -> None:
+    settings = {"isolation": isolation, "routing": routing, "beta": beta, "tokens_per_attribute": per}
+    dear = make(tiny, roles=role_map(roles=ISOLATED), **settings)
+    pixels, labels = torch.randn(4, 3, 32, 32, dtype=torch.float64), torch.tensor([0, 1, 2, 3])
+    kept, full = dear.trunk(pixels), dear.enter(pixels)
+    assert (kept.layer, full.layer) == (5, 3)
+    torch.testing.assert_close(dear.image_features(kept), dear.image_features(full), rtol=0, atol=1e-10)
+    naive_loss, _ = naive.loss(dear.backbone.model, dear.backbone.text.tokenizer, pixels, labels, PROMPTS, dear)
+    losses = [dear.loss(kept, labels).total, dear.loss(full, labels).total, naive_loss]
+    gradients = [torch.autograd.grad(loss, list(dear.parameters())) for loss in losses]
+    for other in (1, 2):
+        torch.testing.assert_close(losses[0], losses[other], rtol=0, atol=1e-10)
+        for name, got, expected in zip(dict(dear.named_parameters()), gradients[0], gradients[other], strict=True):
+            assert expected.abs().max() > 0, f"{name} gets no gradient: the comparison would say nothing"
+            assert (got - expected).norm() / expected.norm() < 1e-10, f"the gradient of {name} differs"
+
+
+def test_with_every_head_isolated_only_tokens_go_through_the_layers(tiny, monkeypatch) -> None:
+    import dear.backbone.image as module
+
+    dear, asked, plain = make(tiny, roles=role_map(roles=ISOLATED)), [], module.attend
+    monkeypatch.setattr(module, "attend", lambda q, *rest: asked.append(q.shape[2]) or plain(q, *rest))
+    entry = dear.trunk(torch.randn(2, 3, 32, 32, dtype=torch.float64))
+    assert not any(tensor.requires_grad for tensor in entry[1:])
+    asked.clear()
+    dear.loss(entry, torch.tensor([0, 1]))
+    assert asked == [3, 3]
+
+
+@pytest.mark.parametrize("role", [HeadRole("mixed"), HeadRole("core_attribute", "color")], ids=lambda role: role.role)
+def test_a_single_head_that_sees_a_token_is_enough_for_the_full_form(tiny, role) -> None:
+    dear = make(tiny, roles=role_map(roles=[*[HeadRole("generalization")] * 7, role]))
+    pixels = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    assert dear.constant is None
+    assert dear.trunk(pixels).layer == 3
+    features = dear.image_features(dear.trunk(pixels))
+    assert (features[:, 0] - dear.frozen_image(dear.trunk(pixels))).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("routing", ["open", "strict"])
+def test_attention_maps_of_the_kept_form_are_those_of_the_full_one(tiny, monkeypatch, routing) -> None:
+    dear = make(tiny, roles=role_map(roles=ISOLATED), routing=routing)
+    pixels = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    kept = dear.attention_maps(pixels)
+    monkeypatch.setattr(Dear, "constant", None)
+    for name, expected in dear.attention_maps(pixels).items():
+        torch.testing.assert_close(kept[name], expected, rtol=0, atol=1e-7)
 
 
 def test_isolation_is_exact_at_the_first_layer_only(tiny) -> None:

@@ -42,6 +42,8 @@ SETTINGS = {
     "average_peak": 1.0,
 }  # fmt: skip
 
+ISOLATED = {"role_strategy": "all_generalization", "fixed_views": 2}
+
 
 class Cut(Exception):
     pass
@@ -77,6 +79,7 @@ def together(cases: Cases) -> None:
     """What each of the two processes does."""
     found = {name: cases.train(name, name) for name in TRAINED}
     found["fixed"] = cases.train("coop", "fixed", fixed_views=2)
+    found["isolated"] = cases.train("dear", "isolated", **ISOLATED)
     found["scaled"] = scaled(cases)
     found["computed again"] = computed_again(cases)
     cut(cases)
@@ -153,6 +156,10 @@ def test_two_processes_train_what_one_does(name: str, found, one: Cases) -> None
 
 def test_two_processes_keep_the_same_views(found, one: Cases) -> None:
     same(one.train("coop", "fixed", fixed_views=2), found["fixed"])
+
+
+def test_two_processes_hold_what_is_constant(found, one: Cases) -> None:
+    same(one.train("dear", "isolated", **ISOLATED), found["isolated"])
 
 
 def test_scaled_gradients_and_layers_that_are_computed_again_change_nothing(found, one: Cases) -> None:

@@ -16,7 +16,7 @@ from dear.methods.dear import Dear, DearConfig
 from dear.methods.experts import Experts, ExpertsConfig
 from dear.roles.headrole import HeadRole
 from dear.roles.rolemap import RoleMap
-from dear.training.adapt import answers
+from dear.training.adapt import adapt, answers
 from dear.training.config import TrainConfig
 from dear.training.images import ImageSource
 from dear.training.states import KeptViews, StateStore
@@ -203,6 +203,41 @@ def test_states_that_do_not_fit_in_memory_are_not_kept_there(model: Dear, tmp_pa
     for (reads, labels), (pixels, same) in zip(kept.epoch(1), fresh.epoch(1), strict=True):
         assert labels.tolist() == same.tolist()
         torch.testing.assert_close(reads.keys, experts.reads(pixels).keys, rtol=1e-5, atol=1e-5)
+
+
+SHOWN = {
+    "clean view": {"views": 0, "clean_view": True},
+    "fresh views": {},
+    "fixed views": {"fixed_views": 2},
+    "fixed views that do not fit": {"fixed_views": 2},
+}
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+def test_training_with_every_head_isolated_is_that_of_the_full_form(
+    model: Dear, shown: str, tmp_path: Path, monkeypatch
+) -> None:
+    """What is constant is held, or made of a batch without a graph, or not known to be constant."""
+    data = resolve_dataset("world:colors").few_shot(2, 1)
+    train = TrainConfig(**SHOWN[shown], batch=8, epochs=2, lr=0.01, workers=0)
+    roles = RoleMap.from_json(model.facts()["roles"]).all_generalization()
+    roles.save(tmp_path / "roles.json")
+    config = DearConfig(first_layer=3, roles=str(tmp_path / "roles.json"), beta=0.5)
+    # The full form takes CLS from the views' states, which are kept in fp16.
+    monkeypatch.setattr(torch.Tensor, "half", lambda self: self)
+    if "not fit" in shown:
+        monkeypatch.setattr("dear.training.states._HELD", 1000)
+
+    def trained(name: str) -> dict[str, torch.Tensor]:
+        source = ImageSource(model.backbone, tmp_path / "states", 0)
+        found = adapt(Dear, config, data, train, source, tmp_path / name)
+        found.set_classes(data.classes, data.template)
+        return {**found.state_dict(), **answers(found, data.test[::40], source, "test")}
+
+    kept = trained("kept")
+    monkeypatch.setattr(Dear, "constant", None)
+    for name, expected in trained("full").items():
+        torch.testing.assert_close(kept[name], expected, rtol=1e-6, atol=1e-6, msg=lambda said, n=name: f"{n}: {said}")
 
 
 def test_cls_behind_the_last_layer_is_taken_from_states_before_another(

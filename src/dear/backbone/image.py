@@ -1,6 +1,6 @@
 """The image tower: CLS and patches, with learned tokens appended behind them from some layer on."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,12 +14,9 @@ from dear.backbone.attention import (
     project_keys_values,
     project_queries,
 )
+from dear.backbone.masks import Masks
 from dear.backbone.tokens import LearnedTokens
 from dear.ranks import whole
-
-LayerMask = Callable[[int], tuple[Tensor | None, Tensor | None]]
-"""Layer (from 1) -> masks of original and of learned queries, broadcast to [1, heads, queries, keys], as
-`scaled_dot_product_attention` takes them (boolean, True: may see; or additive); None: sees all."""
 
 Observer = Callable[["Entry", "Entry | None"], None]
 """Told, at each layer, the entry of the original tokens, and of the learned ones if they ask."""
@@ -34,7 +31,8 @@ class Entry(NamedTuple):
     """A layer's input and its queries, keys and values, [batch, heads, tokens, head_dim], before its attention.
 
     At the first adapted layer they are constant: the frozen and the adapted branch share them, and no gradient
-    is computed through them. Behind the last layer there is only `frozen_cls`.
+    is computed through them. Behind the last layer there is only `frozen_cls`; where learned tokens read in what is
+    constant, also the keys and values of `Reads`.
     """
 
     layer: int
@@ -61,6 +59,17 @@ class TrunkStates(NamedTuple):
         return TrunkStates(*(tensor.to(device, non_blocking=non_blocking) for tensor in self))
 
 
+class Reads(NamedTuple):
+    """All that is read of images where learned tokens are not seen by original ones: constant, from end to end."""
+
+    frozen_cls: Tensor  # CLS behind the untouched tower, [batch, width]
+    keys: Tensor  # of the heads in `Masks.read_in`, one after the other, [batch, heads, 1 + patches, head_dim]
+    values: Tensor
+
+    def to(self, *args: Any, **options: Any) -> "Reads":
+        return Reads(*(tensor.to(*args, **options) for tensor in self))
+
+
 class ImageTower:
     """OpenCLIP's VisionTransformer as a list of blocks. Layers are counted from 1."""
 
@@ -72,6 +81,7 @@ class ImageTower:
         self.width: int = self.blocks[0].attn.embed_dim
         self.head_dim = self.width // self.heads
         self.grid: tuple[int, int] = visual.grid_size
+        self.originals = 1 + self.grid[0] * self.grid[1]  # CLS and patches
         self.image_size: tuple[int, int] = visual.image_size
 
     def embed(self, pixels: Tensor) -> Tensor:
@@ -99,10 +109,34 @@ class ImageTower:
             return Entry(layer, x[:, :1], project_queries(attn, normed[:, :1]), *project_keys_values(attn, normed))
         return Entry(layer, x, project_queries(attn, normed), *project_keys_values(attn, normed))
 
-    def behind(self, cls: Tensor) -> "Entry":
-        """The place behind the last layer, for what reads nothing but the CLS state [batch, width] made there."""
+    def behind(self, cls: Tensor, *kept: Tensor) -> "Entry":
+        """The place behind the last layer, for what reads nothing but the CLS state [batch, width] made there, and the
+        `kept` keys and values of `Reads`."""
         none = cls.new_empty(0)
-        return Entry(self.layers + 1, cls[:, None], none, none, none, cls)
+        keys, values = kept or (none, none)
+        return Entry(self.layers + 1, cls[:, None], none, keys, values, cls)
+
+    @torch.no_grad()
+    def reads(self, entry: "Entry", masks: Masks) -> Reads:
+        """The rest of the tower, untouched, and what learned tokens may read in it."""
+        assert masks.read_in is not None
+        heads, keys, values = dict(masks.read_in), [], []
+
+        def keep(entry: "Entry", _: "Entry | None") -> None:
+            chosen = list(heads[entry.layer])
+            keys.append(entry.k[:, chosen])
+            values.append(entry.v[:, chosen])
+
+        cls = self.read_cls(entry, keep)
+        return Reads(cls if entry.frozen_cls is None else entry.frozen_cls, torch.cat(keys, 1), torch.cat(values, 1))
+
+    def kept_of(self, entry: "Entry", masks: Masks) -> Iterator[tuple[int, tuple[int, ...], Tensor, Tensor]]:
+        """Of the entry behind `Reads`: each layer, the heads that are read in, their keys and their values."""
+        assert masks.read_in is not None
+        counts = [len(heads) for _, heads in masks.read_in]
+        parts = zip(masks.read_in, entry.k.split(counts, 1), entry.v.split(counts, 1), strict=True)
+        for (layer, heads), keys, values in parts:
+            yield layer, heads, keys, values
 
     def read_cls(self, entry: "Entry", observe: Observer | None = None) -> Tensor:
         """The rest of the tower, untouched: CLS state [batch, width]. The last layer computes no other query."""
@@ -125,7 +159,7 @@ class ImageTower:
         self,
         entry: "Entry",
         tokens: LearnedTokens,
-        masks: LayerMask | None = None,
+        masks: Masks | None = None,
         read_tokens: bool = True,
         observe: Observer | None = None,
     ) -> tuple[Tensor, Tensor | None]:
@@ -133,8 +167,11 @@ class ImageTower:
 
         Returns the CLS state [batch, width] and the states of the tokens [batch, tokens, width], or None without
         `read_tokens`. The last layer computes only these queries. Where nothing that a layer makes of the tokens is
-        used (they are replaced at the next one, or not read), it takes them as keys and values only.
+        used (they are replaced at the next one, or not read), it takes them as keys and values only. From the entry
+        behind `Reads` only the learned tokens go through the layers.
         """
+        if masks is not None and entry.layer > self.layers:
+            return self.read_cls(entry), whole(self._among_kept(entry, tokens, masks, observe)) if read_tokens else None
         batch, added = entry.x.shape[0], None  # `len` would fix the batch in an exported graph
         while True:
             layer, last = entry.layer, entry.layer == self.layers
@@ -146,7 +183,7 @@ class ImageTower:
                 observe(entry, Entry(layer, *(t.expand(batch, *t.shape[1:]) for t in own[1:5])) if ask else None)
             k, v = (_behind(one, other) for one, other in ((entry.k, own.k), (entry.v, own.v)))
             asking = entry.x.shape[1]
-            of_original, of_added = (None, None) if masks is None else masks(layer)
+            of_original, of_added = (None, None) if masks is None else masks[layer]
             if of_original is not None and of_original.shape[-2] > asking:  # CLS, which comes first, asks alone
                 of_original = of_original[..., :asking, :]
             groups, q, x = [QueryGroup(asking, of_original)], entry.q, entry.x
@@ -160,6 +197,32 @@ class ImageTower:
             if not ask:
                 added = given  # only says that they have entered: the next layer replaces them
             entry = self.enter(x[:, :asking], layer + 1, only_cls=layer + 1 == self.layers)
+
+    def _among_kept(self, entry: "Entry", tokens: LearnedTokens, masks: Masks, observe: Observer | None) -> Tensor:
+        """Learned tokens behind the last layer, [batch, tokens, width], which have read in kept keys and values."""
+        batch, added = entry.x.shape[0], None
+        for layer, heads, *kept in self.kept_of(entry, masks):
+            added = given = tokens.into(layer, added)
+            if layer < self.layers and tokens.replaced_at(layer + 1):
+                continue  # nobody sees them here
+            own = self.enter(given if given.dim() == 3 else given[None], layer)
+            own = Entry(layer, *(t.expand(batch, *t.shape[1:]) for t in own[1:5]))
+            k, v = (self._in_all_heads(part.to(own.k.dtype), heads) for part in kept)
+            if observe is not None:
+                observe(entry._replace(layer=layer, k=k, v=v), own)
+            group = QueryGroup(len(tokens), masks[layer][1])
+            out = attend(own.q, _behind(k, own.k), _behind(v, own.v), [group])
+            added = finish_block(self.blocks[layer - 1], own.x, merge_heads(out))
+        assert added is not None
+        return added
+
+    def _in_all_heads(self, kept: Tensor, heads: Sequence[int]) -> Tensor:
+        """Keys or values of some heads, [batch, some, tokens, head_dim], and zeros in others, where nobody looks."""
+        if len(heads) == self.heads:
+            return kept
+        found = kept.new_zeros(kept.shape[0], self.heads, *kept.shape[2:])
+        found[:, list(heads)] = kept
+        return found
 
     def project(self, cls: Tensor) -> Tensor:
         """Eq. 10: CLS state [batch, width] -> class feature [batch, dim], not normalised."""

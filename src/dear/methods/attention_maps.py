@@ -1,6 +1,6 @@
 """Where components look: attention over the patches, for pictures of why."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dear.backbone.attention import attention_weights
 from dear.backbone.image import Entry
+from dear.backbone.masks import Masks
 
 if TYPE_CHECKING:
     from dear.methods.base import Method
@@ -39,7 +40,7 @@ def cls_attention(method: "Method", pixels: Tensor) -> Tensor:
             found.append(attention_weights(original.q[:, :, :1], original.k, None)[:, :, 0, 1:].mean(1))
 
     entry = method.trunk(pixels)
-    if entry.layer > tower.layers:  # nothing learned is in the tower
+    if entry.layer > tower.layers:  # nothing learned reaches CLS
         entry = tower.enter(tower.embed(pixels), 1)
         tower.read_cls(entry, observe)
     else:
@@ -54,12 +55,12 @@ def token_attention(
     pixels: Tensor,
     heads: "Mapping[str, Sequence[Head]]",
     token_of: Sequence[str],
-    mask: Callable[[int], Tensor | None],
+    masks: Masks,
 ) -> dict[str, Tensor]:
     """Attention of each component's learned tokens over the patches, [batch, rows, columns], summing to at most one.
 
-    Averaged over the component's `heads`; `token_of` names the component of each token, `mask` gives what tokens may
-    see in a layer. Attention to `registers` is left out: it is the same for every token and says nothing about a place.
+    Averaged over the component's `heads`; `token_of` names the component of each token. Attention to `registers` is
+    left out: it is the same for every token and says nothing about a place.
     """
     tower = method.backbone.image
     rows, columns = tower.grid
@@ -68,7 +69,7 @@ def token_attention(
     def observe(original: Entry, learned: Entry | None) -> None:
         if learned is None:
             return
-        weights = attention_weights(learned.q, torch.cat([original.k, learned.k], 2), mask(learned.layer))
+        weights = attention_weights(learned.q, torch.cat([original.k, learned.k], 2), masks[learned.layer][1])
         for name, chosen in heads.items():
             own = [i for i, of in enumerate(token_of) if of == name]
             for layer, head in chosen:
@@ -76,9 +77,6 @@ def token_attention(
                     seen = weights[:, head, own, 1 : 1 + rows * columns].mean(1)
                     sums[name] += seen.unflatten(-1, (rows, columns)) / len(chosen)
 
-    entry = method.trunk(pixels)
-    method.image_features(entry, observe)
-    if len(entry.x[0]) > 1:  # with one adapted layer only CLS is there
-        kept = ~registers(entry.x).unflatten(1, (rows, columns))
-        sums = {name: values * kept for name, values in sums.items()}
-    return sums
+    method.image_features(method.trunk(pixels), observe)
+    kept = ~registers(method.states(pixels)).unflatten(1, (rows, columns))
+    return {name: values * kept for name, values in sums.items()}

@@ -2,7 +2,7 @@
 
 1. Where do learned parts enter?       `first_layer`, and what `text_features` and `image_features` hand to the engine
 2. How do learned tokens live on?      the `LearnedTokens` they hand over
-3. Who may see them?                   the masks they hand over
+3. Who may see them?                   `masks`, which they hand over
 4. What is read out?                   `image_features`: one feature for each of `components`; `text_features`
 5. How do read-outs become logits?     `logits`, `fusion_weights`
 6. What is the loss, and the recipe?   `loss`, `recipe`
@@ -11,7 +11,7 @@ The answers of `Method` itself are those of frozen CLIP: nothing enters, the cla
 CLIP's. A method overrides what it does otherwise.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dear.backbone import Backbone
-from dear.backbone.image import Entry, Observer, TrunkStates
+from dear.backbone.image import Entry, Observer, Reads, TrunkStates
+from dear.backbone.masks import Masks, ReadIn
 from dear.backbone.text import Prompts
 from dear.config import Config
 from dear.data.prompts import fill
@@ -91,6 +92,9 @@ class Method(nn.Module):
 
     components: tuple[str, ...] = (CLS,)
     roles: RoleMap | None = None
+    masks: Masks | None = None
+    """Who may see learned tokens of the image tower; None: all. Where no original token does, all that is read of an
+    image is constant: `trunk` is the whole tower then, and what it makes is held in memory."""
     texts: Texts
 
     def __init__(self, backbone: Backbone, config: Config, facts: Mapping[str, Any] | None = None) -> None:
@@ -117,10 +121,10 @@ class Method(nn.Module):
         return self.backbone.image.layers + 1
 
     @property
-    def constant(self) -> Hashable | None:
-        """Names what `trunk` makes of an image, where that is worth being held in memory instead of made at every step:
-        methods with equal names make equal things. None: it is not held."""
-        return None
+    def constant(self) -> ReadIn | None:
+        """Names what `reads` makes of an image, to be held in memory instead of made at every step: methods with equal
+        names make equal things. None: learned tokens are seen, or there are none."""
+        return None if self.masks is None else self.masks.read_in
 
     @property
     def first_text_layer(self) -> int:
@@ -184,8 +188,21 @@ class Method(nn.Module):
     # --- image -------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def trunk(self, images: Images) -> Entry:
+    def trunk(self, images: Images | Reads) -> Entry:
         """The part of the image tower that nothing learned can reach, without a graph."""
+        if isinstance(images, Reads):
+            return self.backbone.image.behind(*images)
+        return self.enter(images) if self.constant is None else self.backbone.image.behind(*self.reads(images))
+
+    @torch.no_grad()
+    def reads(self, images: Images) -> Reads:
+        """All that is read of images, where that is `constant`."""
+        assert self.masks is not None
+        return self.backbone.image.reads(self.enter(images), self.masks)
+
+    @torch.no_grad()
+    def enter(self, images: Images) -> Entry:
+        """Where learned parts enter: layer `first_layer`, or behind the tower."""
         tower, first = self.backbone.image, self.first_layer
         if first <= tower.layers:
             entry = tower.enter(self.states(images), first, only_cls=first == tower.layers)

@@ -74,7 +74,7 @@ class ClipLora(Method):
         texts = texts or self.texts
         return F.normalize(self._text.project(self._text.read_eot(texts.states, texts.prompts, 1)), dim=-1)
 
-    def trunk(self, images: Images) -> Entry:
+    def enter(self, images: Images) -> Entry:
         return self.open_trunk(images)
 
     def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:

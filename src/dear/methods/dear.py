@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from dear.backbone import Backbone, LearnedTokens
 from dear.backbone.image import Entry, Observer
+from dear.backbone.masks import Masks
 from dear.config import setting
 from dear.methods.attention_maps import token_attention
 from dear.methods.attributes import AttributeMethod, AttributeSettings
@@ -48,30 +49,27 @@ class Dear(AttributeMethod):
     Settings = DearConfig
     recipe: ClassVar[Mapping[str, Any]] = {}  # the defaults of training are the paper's
     config: DearConfig
+    masks: Masks
 
     def __init__(self, backbone: Backbone, config: DearConfig, facts: Mapping[str, Any] | None = None) -> None:
         super().__init__(backbone, config, facts)
         image, device = backbone.image, self.tokens.device
-        originals = 1 + image.grid[0] * image.grid[1]
-        self._masks: dict[int, tuple[Tensor, Tensor]] = {}
-        for layer in range(self.first_layer, image.layers + 1):
-            masks = role_masks(self.roles, layer, self.token_of, originals, config.isolation, config.routing)
-            self._masks[layer] = (masks[0].to(device), masks[1].to(device))
+        found: dict[int, tuple[Tensor, Tensor]] = {}
+        for layer in range(self.first_layer, image.layers + 1):  # Eq. 7
+            masks = role_masks(self.roles, layer, self.token_of, image.originals, config.isolation, config.routing)
+            found[layer] = (masks[0].to(device), masks[1].to(device))
+        self.masks = Masks(found, image.heads, image.originals)
 
     def start_projection(self, of_clip: Tensor) -> Tensor:
         if self.config.projection_start == "copy":
             return of_clip.clone()
         return torch.randn_like(of_clip) * len(of_clip) ** -0.5
 
-    def mask(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Eq. 7: masks of original and of attribute queries, [1, heads, 1 or tokens, keys], True: may see."""
-        return self._masks[layer]
-
     def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
         """f_cls and each f_a (Eq. 10, 11), normalised, [batch, components, dim]."""
         tower = self.backbone.image
         tokens = LearnedTokens.in_all(self.tokens, range(self.first_layer, tower.layers + 1), self.config.beta)
-        cls, added = tower.read_with_tokens(entry, tokens, self.mask, observe=observe)
+        cls, added = tower.read_with_tokens(entry, tokens, self.masks, observe=observe)
         of_class = F.normalize(tower.project(cls), dim=-1)
         return torch.cat([of_class[:, None], self.read_out(tower.visual.ln_post(added))], dim=1)
 
@@ -93,4 +91,4 @@ class Dear(AttributeMethod):
     def attention_maps(self, pixels: Tensor) -> dict[str, Tensor]:
         """Of each attribute's tokens in its own heads; of those of an attribute without any, in all heads."""
         experts = {name: self.roles.experts(name) or list(self.roles.roles) for name in self.attributes}
-        return token_attention(self, pixels, experts, self.token_of, lambda layer: self.mask(layer)[1])
+        return token_attention(self, pixels, experts, self.token_of, self.masks)

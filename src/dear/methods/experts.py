@@ -7,9 +7,9 @@ at the mean CLS state and are carried on; and a feature is what a token makes of
 mean one.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,13 +18,15 @@ from torch.nn import functional as F
 from dear.backbone import Backbone
 from dear.backbone.attention import attention_weights, finish_block, merge_heads, project_queries
 from dear.backbone.image import Entry, Observer
+from dear.backbone.masks import Masks
 from dear.config import setting
 from dear.errors import DearError
 from dear.methods.attention_maps import registers
 from dear.methods.attributes import AttributeMethod, AttributeSettings
-from dear.methods.base import Images, Loss, Shown
+from dear.methods.base import Loss, Shown
 from dear.ranks import whole
-from dear.roles.rolemap import CORE_ATTRIBUTE, Head
+from dear.roles.headrole import CORE_ATTRIBUTE
+from dear.roles.rolemap import Head
 
 REST = "rest"
 
@@ -40,25 +42,6 @@ class ExpertsConfig(AttributeSettings):
     rest: bool = setting(True, "one more token, which reads in all heads that have no core attribute", expert=True)
 
 
-class Reads(NamedTuple):
-    """All that is read of images, and constant."""
-
-    frozen_cls: Tensor  # CLS behind the untouched tower, [batch, width]
-    keys: Tensor  # of the heads that any token reads in, by layer and number, [batch, heads, 1 + patches, head_dim]
-    values: Tensor
-
-    def to(self, *args: Any, **options: Any) -> "Reads":
-        return Reads(*(tensor.to(*args, **options) for tensor in self))
-
-
-class Readers(NamedTuple):
-    """Who reads in a layer: the heads, the tokens that ask in each of them, and where these heads are in `Reads`."""
-
-    heads: list[int]
-    tokens: list[list[int]]  # [heads, tokens of an attribute]
-    among: slice
-
-
 AskedAt = Callable[[int, Tensor, Tensor], None]
 """Told layer, queries [batch, heads, tokens of an attribute, head_dim] and keys of the heads that are read in."""
 
@@ -67,25 +50,25 @@ class Experts(AttributeMethod):
     Settings = ExpertsConfig
     recipe: ClassVar[Mapping[str, Any]] = {"views": 0, "clean_view": True}
     config: ExpertsConfig
+    masks: Masks
     head_means: Tensor
 
     def __init__(self, backbone: Backbone, config: ExpertsConfig, facts: Mapping[str, Any] | None = None) -> None:
         super().__init__(backbone, config, facts)
-        tower, experts = backbone.image, 0
-        self._readers: dict[int, Readers] = {}
+        tower, keys = backbone.image, backbone.image.originals + len(self.token_of)
+        original = torch.arange(keys) < tower.originals
+        found: dict[int, tuple[Tensor, Tensor]] = {}
+        self._asking: dict[int, list[list[int]]] = {}  # layer -> of each head that is read in, by number: its tokens
         for layer in range(self.first_layer, tower.layers + 1):
             readers = {h: name for name in self.attributes for at, h in self.heads_of(name) if at == layer}
-            heads = sorted(readers)
-            tokens = [[i for i, name in enumerate(self.token_of) if name == readers[h]] for h in heads]
-            self._readers[layer] = Readers(heads, tokens, slice(experts, experts + len(heads)))
-            experts += len(heads)
-        means = self.tokens.new_zeros(len(self._readers), tower.heads, tower.head_dim)
+            tokens = {h: [i for i, of in enumerate(self.token_of) if of == readers[h]] for h in sorted(readers)}
+            seen = torch.zeros(1, tower.heads, len(self.token_of), keys, dtype=torch.bool)
+            for head, asking in tokens.items():
+                seen[0, head, asking] = original
+            found[layer], self._asking[layer] = (original[None], seen), list(tokens.values())
+        self.masks = Masks(found, tower.heads, tower.originals)
+        means = self.tokens.new_zeros(len(found), tower.heads, tower.head_dim)
         self.register_buffer("head_means", means)  # outputs at CLS, the mean over the training images
-
-    @property
-    def constant(self) -> Hashable:
-        """Whatever the heads are called: all that counts is which of them are read in."""
-        return tuple((layer, *readers.heads) for layer, readers in self._readers.items())
 
     def pick_attributes(self) -> tuple[str, ...]:
         """Those that have a head to read in: others would know nothing of the image."""
@@ -114,7 +97,7 @@ class Experts(AttributeMethod):
             means[entry.layer - self.first_layer] += at_cls[:, :, 0].sum(0)
 
         for images, _ in shown.train():
-            entry = super().trunk(images)
+            entry = self.enter(images)
             start += entry.x[:, 0].sum(0)
             tower.read_cls(entry, add)
             count += len(entry.x)
@@ -123,45 +106,27 @@ class Experts(AttributeMethod):
 
     # --- image -------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
-    def trunk(self, images: "Images | Reads") -> Reads:  # type: ignore[override]
-        """The whole of the image tower: nothing learned reaches it. What is behind it already stays as it is."""
-        if isinstance(images, Reads):
-            return images
-        entry = super().trunk(images)
-        keys, values = [], []
-
-        def keep(entry: Entry, _: Entry | None) -> None:
-            heads = self._readers[entry.layer].heads
-            keys.append(entry.k[:, heads])
-            values.append(entry.v[:, heads])
-
-        cls = self.backbone.image.read_cls(entry, keep)
-        return Reads(cls if entry.frozen_cls is None else entry.frozen_cls, torch.cat(keys, 1), torch.cat(values, 1))
-
-    def image_features(self, entry: Reads, observe: Observer | None = None) -> Tensor:  # type: ignore[override]
+    def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
         """The frozen class feature and each f_a, normalised, [batch, components, dim]."""
         return torch.cat([self.frozen_image(entry)[:, None], self.read_out(whole(self._said(entry)))], dim=1)
 
-    def frozen_image(self, entry: Reads) -> Tensor:  # type: ignore[override]
-        return F.normalize(self.backbone.image.project(whole(entry.frozen_cls)), dim=-1)
-
-    def _said(self, reads: Reads, asked: AskedAt | None = None) -> Tensor:
+    def _said(self, entry: Entry, asked: AskedAt | None = None) -> Tensor:
         """Tokens behind layers J..L and the final LayerNorm, less those of the mean image, [batch, tokens, width].
 
         The mean image, in which every head puts out its mean, goes along as one more of the batch.
         """
         tower = self.backbone.image
-        x = self.tokens.expand(reads.keys.shape[0] + 1, -1, -1)
-        for layer, (heads, tokens, among) in self._readers.items():
+        x = self.tokens.expand(entry.x.shape[0] + 1, -1, -1)
+        for layer, heads, keys, values in tower.kept_of(entry, self.masks):
             block: Any = tower.blocks[layer - 1]
             means = self.head_means[layer - self.first_layer].to(x.dtype)
             out = means[None, :, None].expand(x.shape[0], -1, x.shape[1], -1)
             if heads:
-                where = torch.tensor(heads, device=x.device)[:, None], torch.tensor(tokens, device=x.device)
+                which, asking = (torch.tensor(numbers, device=x.device) for numbers in (heads, self._asking[layer]))
+                where = which[:, None], asking
                 # Heads and tokens first: [own heads, tokens of an attribute, batch, head_dim].
                 q = project_queries(block.attn, block.ln_1(x[:-1])).permute(1, 2, 0, 3)[where].permute(2, 0, 1, 3)
-                k, v = reads.keys[:, among].to(q.dtype), reads.values[:, among].to(q.dtype)
+                k, v = keys.to(q.dtype), values.to(q.dtype)
                 if asked is not None:
                     asked(layer, q, k)
                 read = F.scaled_dot_product_attention(q, k, v).permute(1, 2, 0, 3)
@@ -173,7 +138,7 @@ class Experts(AttributeMethod):
 
     # --- loss and pictures -------------------------------------------------------------------------------
 
-    def loss(self, entry: Reads, labels: Tensor) -> Loss:  # type: ignore[override]
+    def loss(self, entry: Entry, labels: Tensor) -> Loss:
         """As DeAR's, but the class feature can't move, and the attributes' projection is held back."""
         text = self.text_features()
         logits = self.logits(self.image_features(entry), text)
@@ -193,10 +158,10 @@ class Experts(AttributeMethod):
 
         def look(layer: int, q: Tensor, k: Tensor) -> None:
             seen = attention_weights(q, k, None)[..., 1:].mean(2)  # [batch, heads, patches]
-            for i, (first, *_) in enumerate(self._readers[layer].tokens):
+            for i, (first, *_) in enumerate(self._asking[layer]):
                 name = self.token_of[first]
                 sums[name] += seen[:, i] / len(self.heads_of(name))
 
         self._said(self.trunk(pixels), look)
-        kept = ~registers(super().trunk(pixels).x)
+        kept = ~registers(self.states(pixels))
         return {name: (values * kept).unflatten(1, (rows, columns)) for name, values in sums.items()}

@@ -81,7 +81,7 @@ class SkipT(Method):
         eot = self._text.read_eot(texts.states, texts.prompts, self.first_text_layer)
         return F.normalize(self._text.project(eot), dim=-1)
 
-    def trunk(self, images: Images) -> Entry:
+    def enter(self, images: Images) -> Entry:
         return self.open_trunk(images)
 
     def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from dear.backbone import Backbone, LearnedTokens
 from dear.backbone.image import Entry, Observer, rows
+from dear.backbone.masks import Masks
 from dear.config import Config, setting
 from dear.files import read_json
 from dear.methods.base import Loss, Method, Shown, Texts
@@ -65,10 +66,11 @@ class Tac(Method):
         self.into_text = nn.Linear(backbone.dim, text.width).to(like)
         self.into_image = nn.Linear(backbone.dim, image.width).to(like)
         self.register_buffer("centres", like.new_zeros(CENTRES, backbone.dim))
-        originals = 1 + image.grid[0] * image.grid[1]
+        originals = image.originals
         seen = torch.ones(originals, originals + CENTRES + count, dtype=torch.bool, device=like.device)
         seen[1:, originals : originals + CENTRES] = False
-        self._mask = (seen[None, None], None)
+        layers = range(1, image.layers + 1)
+        self.masks = Masks(dict.fromkeys(layers, (seen[None, None], None)), image.heads, originals)
 
     def look(self, shown: Shown) -> None:
         self._embeddings = self._described(shown.classes)
@@ -98,7 +100,7 @@ class Tac(Method):
         tower, task = self.backbone.image, self.into_image(self.centres)
         raw = {layer: torch.cat([task, own]) for layer, own in enumerate(self.image_tokens, 1)}
         raw[1] = tower.visual.ln_pre(raw[1])
-        cls, _ = tower.read_with_tokens(entry, LearnedTokens(raw), lambda _: self._mask, False, observe)
+        cls, _ = tower.read_with_tokens(entry, LearnedTokens(raw), self.masks, False, observe)
         feature = F.dropout(tower.project(cls), self.config.dropout, self.training)
         return F.normalize(feature, dim=-1)[:, None]
 

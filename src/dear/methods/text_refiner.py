@@ -62,9 +62,9 @@ class TextRefiner(CoOp):
         return self.backbone.image.layers + (not self.training)
 
     @torch.no_grad()
-    def trunk(self, images: Images) -> Entry:
+    def enter(self, images: Images) -> Entry:
         if not self.training:
-            return super().trunk(images)
+            return super().enter(images)
         return self.backbone.image.enter(self.states(images), self.first_layer)
 
     def text_features(self, texts: Texts | None = None) -> Tensor:

@@ -35,7 +35,7 @@ class ImageSource:
         if self.states is None or model.constant is None:
             return self.images(examples, model.first_layer, title)
         store = StateStore(self.states, self.backbone, model.first_layer, self.workers)
-        return store.batches(examples, title, held=self._held.reader(store, model.trunk, model.constant))
+        return store.batches(examples, title, held=self._held.reader(store, model.reads, model.constant))
 
     def images(
         self, examples: Sequence[Example], first_layer: int, title: str, batch: int = 64
@@ -63,7 +63,7 @@ class ImageSource:
             return TrainingData(
                 examples, self.backbone, batches, self.workers, train.crop, train.views, train.clean_view
             )
-        held = None if model.constant is None else self._held.reader(store, model.trunk, model.constant)
+        held = None if model.constant is None else self._held.reader(store, model.reads, model.constant)
         return KeptViews(examples, store, batches, train.fixed_views, train.views, train.clean_view, held)
 
     def _reduced(self, picture: Picture) -> Picture:

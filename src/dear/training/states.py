@@ -19,7 +19,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from dear import ranks
 from dear.backbone import Backbone
-from dear.backbone.image import TrunkStates
+from dear.backbone.image import Reads, TrunkStates
 from dear.data.augment import Batches, training_view
 from dear.data.dataset import Example, ImageFile, Picture
 from dear.data.loading import from_workers
@@ -167,21 +167,21 @@ class StateStore:
 
 
 class Held:
-    """What a trunk that nothing learned reaches makes of kept states: in memory, as far as it fits."""
+    """What learned tokens read, where that is constant, made of kept states: in memory, as far as it fits."""
 
     def __init__(self) -> None:
         self._name: Hashable = None
-        self._made: dict[tuple[Picture, int | None], Any] = {}
+        self._made: dict[tuple[Picture, int | None], Reads] = {}
         self._bytes = 0
 
-    def reader(self, store: StateStore, trunk: Callable[[TrunkStates], Any], name: Hashable) -> "HeldReader":
-        """`name` is equal where what `trunk` makes is; of two names only the later is held."""
+    def reader(self, store: StateStore, reads: Callable[[TrunkStates], Reads], name: Hashable) -> "HeldReader":
+        """`name` is equal where what `reads` makes is; of two names only the later is held."""
         if (name, store.crop) != self._name:
             self._name, self._bytes = (name, store.crop), 0
             self._made.clear()
-        return HeldReader(self, store, trunk)
+        return HeldReader(self, store, reads)
 
-    def find(self, picture: Picture, view: int | None, make: Callable[[], Any]) -> Any:
+    def find(self, picture: Picture, view: int | None, make: Callable[[], Reads]) -> Reads:
         if (picture, view) in self._made:
             return self._made[picture, view]
         made = make()
@@ -195,18 +195,18 @@ class Held:
 
 @dataclass(frozen=True)
 class HeldReader:
-    """In the place of a `StateStore`: what `trunk` makes of the states, instead of these."""
+    """In the place of a `StateStore`: what `reads` makes of the states, instead of these."""
 
     held: Held
     store: StateStore
-    trunk: Callable[[TrunkStates], Any]
+    reads: Callable[[TrunkStates], Reads]
 
-    def read(self, examples: Sequence[Example], view: int | None = None) -> Any:
+    def read(self, examples: Sequence[Example], view: int | None = None) -> Reads:
         return _joined([self.held.find(e.picture, view, partial(self._make, e, view)) for e in examples])
 
-    def _make(self, example: Example, view: int | None) -> Any:
+    def _make(self, example: Example, view: int | None) -> Reads:
         """Of one image alone, so that it does not depend in its last bits on when it was first asked for."""
-        return self.trunk(self.store.read([example], view).to(self.store.backbone.device))
+        return self.reads(self.store.read([example], view).to(self.store.backbone.device))
 
 
 class KeptViews:
