@@ -29,6 +29,13 @@ settings.load_profile("dear")
 # Tests of a database or a server leave threads behind, and a process with threads cannot be forked safely.
 loading.WORKERS = 0
 
+LONGEST = ("test_real_weights.py", "test_cells.py", "test_images.py", "test_ranks.py", "test_runs.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take longest come first, so that no process begins with one when the other is done with all."""
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
 
 def tiny_backbone(
     layers: int = 4, text_layers: int = 4, quick_gelu: bool = False, seed: int = 0, **vision: Any
