@@ -44,7 +44,8 @@ def commands(photos: Path, model_folder: Path, role_file: Path, monkeypatch) -> 
     small += ["--workers", "0", "--device", "cpu"]
 
     def train(out: Path, again: bool) -> list[str]:
-        return ["train", *small, "--data", str(photos), "--out", str(out), *(["--resume"] if again else [])]
+        more = ["--method", "dear", *(["--resume"] if again else [])]
+        return ["train", *small, "--data", str(photos), "--out", str(out), *more]
 
     def bench(out: Path, again: bool) -> list[str]:
         methods = ["--methods", "zero-shot", "dear", "--seeds", "1"]

@@ -56,7 +56,8 @@ def run(model_folder, roles, tmp_path_factory) -> Path:
         arguments = [
             "train", "--model", f"local-dir:{model_folder}", "--roles", str(top / "roles.json"), "--data",
             "world:colors", "--shots", "2", "--epochs", "2", "--batch", "8", "--first-layer", "2", "--lr", "0.01",
-            "--classes", classes, "--workers", "0", "--device", "cpu", "--out", str(top / "runs" / name),
+            "--classes", classes, "--workers", "0", "--device", "cpu", "--out", str(top / "runs" / name), "--method",
+            "dear",
         ]  # fmt: skip
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(

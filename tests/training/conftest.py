@@ -13,7 +13,7 @@ def train_arguments(model_folder, role_file):
         return [
             "train", "--model", f"local-dir:{model_folder}", "--roles", str(role_file), "--data", "world:colors",
             "--shots", "2", "--epochs", "3", "--batch", "8", "--first-layer", "2", "--lr", "0.01",
-            "--workers", "0", "--device", "cpu", "--out", str(out), *more,
+            "--method", "dear", "--workers", "0", "--device", "cpu", "--out", str(out), *more,
         ]  # fmt: skip
 
     return arguments

@@ -19,7 +19,7 @@ def run(tmp_path_factory, model_folder, role_file):
     out = tmp_path_factory.mktemp("runs") / "run"
     arguments = ["train", "--model", f"local-dir:{model_folder}", "--roles", str(role_file), "--data", "world:colors",
                  "--shots", "2", "--epochs", "2", "--first-layer", "2", "--workers", "0", "--device", "cpu",
-                 "--out", str(out)]  # fmt: skip
+                 "--method", "dear", "--out", str(out)]  # fmt: skip
     assert main(arguments) == 0
     return out
 

@@ -41,7 +41,7 @@ def arguments(photos, model_folder, role_file):
     def given(out: Path, *more: str) -> list[str]:
         return ["train", "--model", f"local-dir:{model_folder}", "--roles", str(role_file), "--data", str(photos),
                 "--shots", "2", "--epochs", "2", "--first-layer", "2", "--workers", "0", "--device", "cpu",
-                "--out", str(out), *more]  # fmt: skip
+                "--method", "dear", "--out", str(out), *more]  # fmt: skip
 
     return given
 
