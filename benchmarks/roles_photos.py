@@ -1,6 +1,6 @@
 """Is the measured role map of OpenAI's ViT-B/16 true on photos, and is the paper's? (docs/roles.md)
 
-    DEAR_SHARED=shared python benchmarks/roles_photos.py --model local-dir:vit-b-16 [--write MAP] [--limit 400]
+    DEAR_SHARED=shared python benchmarks/roles_photos.py --model local-dir:vit-b-16 [--write MAP] [--write-drawn MAP]
 
 Makes the map from training images of DTD (texture), Caltech101 (object), scenes (location) and silhouettes (shape),
 then searches images that were not used for it by the heads of that map, and by those of the paper's table. The photos
@@ -18,7 +18,7 @@ from dear.backbone import load_backbone
 from dear.data.resolve import resolve_dataset
 from dear.roles.check import check_by_search
 from dear.roles.experts import roles_by_pictures
-from dear.roles.probes import Probe, labelled_probe
+from dear.roles.probes import ATTRIBUTES, WORLD_PICTURES, Probe, drawn_probe, labelled_probe
 from dear.roles.rolemap import RoleMap
 from dear.roles.show import overlap, role_summary
 
@@ -53,10 +53,15 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="OpenAI's ViT-B/16, as local-dir:FOLDER")
     parser.add_argument("--limit", type=int, default=400, help="images of each pack (400)")
     parser.add_argument("--write", type=Path, metavar="MAP")
+    parser.add_argument("--write-drawn", type=Path, metavar="MAP", help="also the map from drawn pictures alone")
     args = parser.parse_args()
     backbone = load_backbone(args.model)
+    embedding = backbone.image.visual.class_embedding
+    if args.write_drawn:
+        drawn = drawn_probe(ATTRIBUTES, WORLD_PICTURES, max(backbone.image.image_size))
+        as_preset(roles_by_pictures(backbone, [drawn]), embedding).save(args.write_drawn)
     measured = roles_by_pictures(backbone, probes(args.limit, held_out=False))
-    measured = as_preset(measured, backbone.image.visual.class_embedding)
+    measured = as_preset(measured, embedding)
     if args.write:
         measured.save(args.write)
     held_out, paper = probes(args.limit, held_out=True), RoleMap.preset("paper")

@@ -16,7 +16,7 @@ PROTOCOLS = {
     "cross-dataset": "train on one dataset, test on others with other classes",
     "domain": "train on one dataset, test on others that show the same classes in another way",
 }
-_USUAL = ["zero-shot", "linear-probe", "tip-adapter", "dear"]
+_USUAL = ["zero-shot", "linear-probe", "tip-adapter", "dear", "experts"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
