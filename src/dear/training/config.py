@@ -11,7 +11,7 @@ from dear.data.resolve import HELP
 class RunConfig(Config):
     """What is trained on what."""
 
-    method: str = setting("experts", "how: see `dear methods`; dear is the paper's own")
+    method: str = setting("dear", "how: see `dear methods`")
     model: str = setting(
         "dear-mini", "OpenCLIP name, transformers:FOLDER_OR_NAME, hf-hub:NAME, local-dir:FOLDER, or dear-mini"
     )
