@@ -11,6 +11,7 @@ import argparse
 import os
 import re
 import socket
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ from dear.errors import DearError, said_plainly
 LOCAL = "local"
 _RETRIES = 3  # of work whose worker died
 _AHEAD = 2  # results that may wait for their turn, for each chunk that is being worked on
+_ARRIVED = 1.0  # seconds; Ray 2.60 aborts the program if a task is cancelled on its way to a worker
 _REACHED = 10.0  # seconds; Ray itself would try for minutes
 _ADDRESS = re.compile(rf"auto|{LOCAL}|(?:ray://)?(?P<host>[^/:\s]+):(?P<port>\d{{1,5}})")
 
@@ -79,6 +81,7 @@ class Cluster:
 
     def finished(self, work: Callable[[Item, str], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
         """Items and their `work(item, device)`, as they get finished, on as many threads each as it has CPUs."""
+        stays = _ray().is_initialized()
         with self._joined() as ray:
             share, device, _ = self._share(ray)
             task = ray.remote(**share, max_retries=_RETRIES)(_do)
@@ -88,8 +91,10 @@ class Cluster:
                     (done, *_), _ = ray.wait(list(running))
                     yield running.pop(done), _got(ray, done)
             finally:
-                for left in running:
-                    ray.cancel(left, force=True)
+                if running and stays:  # otherwise all of it ends with the connection
+                    time.sleep(_ARRIVED)
+                    for left in reversed(running):
+                        ray.cancel(left, force=True)
 
     @contextmanager
     def workers(self, make: Callable[[str], Callable[[Any], Any]], chunks: int) -> Iterator[Stream]:
