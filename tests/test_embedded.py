@@ -37,11 +37,11 @@ def test_its_card_names_these_very_weights(mini: Backbone) -> None:
 
 
 def test_attributes_rest_on_heads_of_their_own(mini: Backbone) -> None:
-    """Without its own heads an attribute is lost, without those of the others it is not. Object has other ways, too."""
+    """Without its own heads an attribute is lost, without those of the others it is not."""
     effects = {e.concept: e.drop for e in causal_check(mini, RoleMap.preset(MINI), pictures=160, draws=2).effects}
-    for attribute in set(VALUES) - {"object"}:
+    for attribute in VALUES:
         others = max(effects[other][attribute] for other in VALUES if other != attribute)
-        assert effects[attribute][attribute] > 10 + others
+        assert effects[attribute][attribute] > 5 + others
 
 
 @pytest.fixture(scope="module")
@@ -60,5 +60,4 @@ def test_it_knows_every_attribute_of_combinations_it_never_saw(mini: Backbone, h
     features, traits = held_out
     text = F.normalize(mini.text.encode(world_task(TASK_OF[attribute]).prompts), dim=-1)
     truth = torch.tensor([VALUES[attribute].index(getattr(t, attribute)) for t in traits])
-    # The aim is 85 for each. Texture reached 76 in the time there was (the card says so): it must not get worse.
-    assert accuracy(features @ text.T, truth) > (68 if attribute == "texture" else 85)
+    assert accuracy(features @ text.T, truth) > 85
