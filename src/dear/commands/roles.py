@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 _WORLD = "world"
 _WORLD_PICTURES = 2000
-_MAP_HELP = "role map file, or the name of a map that comes with dear (openai-vit-b-16, dear-mini, paper)"
+_MAP_HELP = (
+    "role map file, or the name of one in the package (openai-vit-b-16, openai-vit-b-16-drawn, dear-mini, paper)"
+)
 _BY_PHRASES = ("images", "phrases", "sbert", "over_core")
 
 

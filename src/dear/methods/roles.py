@@ -24,7 +24,9 @@ class RoleSettings(Config):
     """Roles of heads."""
 
     roles: str = setting(
-        "auto", "role map: a file of `dear roles`, or openai-vit-b-16, dear-mini, paper; auto: the one that fits"
+        "auto",
+        "role map: a file of `dear roles`, or openai-vit-b-16, openai-vit-b-16-drawn, dear-mini, paper; auto: the one "
+        "that fits",
     )
     role_strategy: str = setting(
         "as_found",
