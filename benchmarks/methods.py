@@ -5,7 +5,8 @@
 Shapes of ViT-B/16 with random weights, each method's own batch, fp32. "Published style" is what the CoOp lineage does:
 OpenCLIP's own blocks on full sequences and all 77 text places of every class at each step; a frozen tower, where a
 method needs one, runs again. With many classes that does not fit most machines, so no more than `--part` classes are
-run in that style, and the rest of its text, of which every class costs the same, is added by proportion.
+run in that style, and the rest of its text, of which every class costs the same, is added by proportion. Frozen text,
+which no step computes, is made of one template (PromptSRC has sixty: many minutes of one core at 1000 classes).
 """
 
 import argparse
@@ -21,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dear.backbone import load_backbone
+from dear.methods import promptsrc as its_templates
 from dear.methods.base import Method
 from dear.methods.registry import find_method, recipe_of
 from dear.tables import Table
@@ -158,6 +160,7 @@ class Case:
 
     def __init__(self, name: str, classes: int) -> None:
         torch.manual_seed(0)
+        its_templates.SIXTY = ("a photo of a {}.",)
         kind, recipe = find_method(name), recipe_of(name)
         self.method = kind(load_backbone("ViT-B-16-quickgelu", random_weights=True), kind.Settings.pick(recipe))
         self.names = [f"{WORDS[i % 8]} {i}" for i in range(classes)]
