@@ -18,6 +18,7 @@ from PIL import Image
 
 from dear.data.dataset import Dataset
 from dear.data.world.captions import ALONE, caption, name_alone, random_caption
+from dear.data.world.render import render
 from dear.data.world.tasks import TASKS, TEST, TRAIN, VAL, world_task
 from dear.data.world.vocabulary import ATTRIBUTES, STYLES, VALUES, WHERE, Scene, Traits, is_held_out
 from dear.errors import DearError
@@ -32,7 +33,7 @@ def pixels(scene: Scene) -> np.ndarray:
 
 
 def digest(scene: Scene) -> str:
-    return hashlib.sha256(scene.open().tobytes()).hexdigest()
+    return hashlib.sha256(render(scene).tobytes()).hexdigest()  # drawn anew: `open` keeps what it has drawn
 
 
 # --- pictures ------------------------------------------------------------------------------------------------
@@ -213,3 +214,12 @@ def test_unknown_tasks_and_styles_are_refused_with_what_there_is() -> None:
         world_task("fruits")
     with pytest.raises(DearError, match=f"no style 'oil': choose from {', '.join(STYLES)}"):
         world_task("colors", "oil")
+
+
+def test_a_picture_is_drawn_once_and_each_caller_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(Traits("red", "star", "dotted", "cat", "beach"), seed=987654321)
+    first = scene.open()
+    monkeypatch.setattr("dear.data.world.render.render", lambda scene: pytest.fail("drawn again"))
+    expected = first.tobytes()
+    first.paste((0, 0, 0), (0, 0, 64, 64))
+    assert scene.open().tobytes() == expected

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,21 @@ def _bench(states: Path | None = None) -> Workbench:
 def _measured(result: dict) -> list[dict]:
     """What must be the same every time; times and memory are not."""
     return [result["cell"], result["evaluations"], result["fusion"], result["components"]]
+
+
+def test_long_recipes_are_cut_on_attribute_world_alone():
+    def passes(dataset: str, **given: Any) -> dict[str, Any]:
+        cells = plan("base-to-novel", [dataset], ["coop", "clip-lora", "maple", "dear"], [1], given)
+        return {cell.method: (cell.settings["epochs"], cell.settings["images_seen"]) for cell in cells}
+
+    assert passes("world:signs") == {
+        "coop": (10, None), "clip-lora": (10, None), "maple": (5, None), "dear": (10, None)
+    }  # fmt: skip
+    assert passes("photos") == {
+        "coop": (200, None), "clip-lora": (10, 256_000), "maple": (5, None), "dear": (10, None)
+    }  # fmt: skip
+    assert {at for at, _ in passes("world:signs", epochs=30).values()} == {30}
+    assert {seen for _, seen in passes("world:signs", images_seen=400).values()} == {400}
 
 
 def test_a_cell_is_a_pure_function(small, tmp_path: Path) -> None:

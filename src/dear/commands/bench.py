@@ -110,7 +110,7 @@ def run_grid(cells: "Sequence[Cell]", args: argparse.Namespace, given: dict[str,
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.evaluation.bench import plan
+    from dear.evaluation.bench import MOST_PASSES, plan, shortened
     from dear.report.tables import main_tables
 
     methods = chosen_methods(args.methods)
@@ -127,6 +127,11 @@ def run(args: argparse.Namespace) -> None:
         args.split,
         args.published_constants,
     )
+    if any(shortened(cell.method, cell.protocol, cell.dataset, given, cell.shots) for cell in cells):
+        print(
+            f"Attribute World is for trying out: no method takes more than {MOST_PASSES} passes over it here. "
+            "For more: --epochs N or --images-seen N; for a method's own recipe: dear train --method NAME."
+        )
     results = run_grid(cells, args, given)
     for title, table in main_tables(results).items():
         print(f"\n{title}")

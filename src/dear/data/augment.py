@@ -71,7 +71,7 @@ class _Views(TorchDataset):
         epoch, index = key
         picture = self.examples[index].picture.open()
         with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
-            torch.manual_seed(hash((self.seed, epoch, index)))
+            torch.default_generator.manual_seed(hash((self.seed, epoch, index)))  # alone: torch's own asks all devices
             made = [self.view(picture) for _ in range(self.views)]
         if self.clean is not None:
             made.append(self.clean(picture))

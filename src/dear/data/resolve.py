@@ -33,10 +33,14 @@ def resolve_dataset(
     return dataset if names is None else dataset.with_class_names(names)
 
 
+def is_world(name: str) -> bool:
+    """Whether this names a task of Attribute World."""
+    return name.partition(":")[0] == "world"
+
+
 def _find(name: str, root: str | None) -> Dataset:
-    kind, _, rest = name.partition(":")
-    if kind == "world":
-        return world_task(*rest.split(":", 1))
+    if is_world(name):
+        return world_task(*name.partition(":")[2].split(":", 1))
     known = find_known(name)
     # With a root, a known name means that dataset even where a folder here has its name: its template differs.
     if Path(name).exists() and not (known and root):

@@ -8,6 +8,7 @@ from typing import Any
 
 from dear.cluster import Cluster
 from dear.data import loading
+from dear.data.resolve import is_world
 from dear.errors import DearError
 from dear.evaluation.cells import PROTOCOLS, Cell, run_cell
 from dear.evaluation.workbench import Workbench, shared_workbench
@@ -20,6 +21,7 @@ from dear.results import CELLS, read_result, result_files
 from dear.training.config import RunConfig, TrainConfig
 
 FEW_SHOTS = (1, 2, 4, 8, 16)
+MOST_PASSES = 10  # over Attribute World, which is for trying out: as many as DeAR's recipe has
 WORK = "work"
 
 # What a cell says itself, or what changes how fast and where it runs but not what comes out.
@@ -41,6 +43,15 @@ def cell_settings(
     if METHODS[method].trained:
         found |= TrainConfig.pick(settings).to_json()
     return {name: value for name, value in found.items() if name not in _NOT_SETTINGS}
+
+
+def shortened(method: str, protocol: str, dataset: str, given: Mapping[str, Any], shots: int) -> dict[str, Any]:
+    """What a recipe is cut to on Attribute World, so that all methods can be tried in minutes; nothing elsewhere."""
+    if not is_world(dataset) or given.keys() & {"epochs", "images_seen"} or not METHODS[method].trained:
+        return {}
+    recipe = recipe_of(method, protocol, shots)
+    longer = "images_seen" in recipe or TrainConfig.pick(recipe).epochs > MOST_PASSES
+    return {"epochs": MOST_PASSES} if longer else {}
 
 
 def plan(
@@ -71,7 +82,8 @@ def plan(
     shots = shots or (FEW_SHOTS if protocol == "few-shot" else (TrainConfig.pick(given).shots,))
 
     def settings(method: str, dataset: str, count: int) -> dict[str, Any]:
-        return cell_settings(method, protocol, given, count, dataset if published_constants else None)
+        asked = {**shortened(method, protocol, dataset, given, count), **given}
+        return cell_settings(method, protocol, asked, count, dataset if published_constants else None)
 
     return [
         Cell(protocol, dataset, method, seed, count, settings(method, dataset, count), tuple(targets), split)

@@ -1,6 +1,7 @@
 """The words of Attribute World: every picture is one value of each of five attributes."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from PIL import Image
@@ -75,9 +76,14 @@ class Scene:
 
     def open(self) -> Image.Image:
         """The picture, RGB, size x size."""
-        from dear.data.world.render import render
+        return _rendered(self).copy()
 
-        return render(self)
+
+@lru_cache(1024)  # epochs ask for the same few hundred again and again, and drawing is a third of a step
+def _rendered(scene: Scene) -> Image.Image:
+    from dear.data.world.render import render
+
+    return render(scene)
 
 
 def is_held_out(traits: Traits) -> bool:
