@@ -69,25 +69,35 @@ METHODS = {
     ),
     "vpt-shallow": Listed("deep_prompts:VptShallow", "image tokens at the first layer", "Jia et al., ECCV 2022"),
     "vpt-deep": Listed("deep_prompts:VptDeep", "image tokens, fresh ones in every layer", "Jia et al., ECCV 2022"),
-    "ivlp": Listed("deep_prompts:DeepPrompts", "tokens in the first layers of both towers", "CVPR 2023"),
-    "maple": Listed("maple:Maple", "the same, image tokens a linear function of text tokens", "CVPR 2023"),
-    "maple-atprompt": Listed("maple_atprompt:MapleATPrompt", "MaPLe behind words for attributes", "ICCV 2025"),
-    "promptsrc": Listed("promptsrc:PromptSrc", "ivlp held to frozen CLIP, averaged over epochs", "ICCV 2023"),
-    "provp": Listed("provp:ProVp", "image tokens mixed between layers, and a contrast", "IJCV 2024"),
-    "mmrl": Listed("mmrl:Mmrl", "tokens from a shared space in both towers, from layer 6 on", "CVPR 2025"),
-    "mmrlpp": Listed("mmrlpp:MmrlPlus", "mmrl with shared low-rank projections, mixed tokens", "IJCV 2026"),
-    "tac": Listed("tac:Tac", "ivlp in all layers beside tokens of the task", "CVPR 2025"),
-    "skipt": Listed("skipt:SkipT", "fine-tunes the upper half of both towers", "CVPR 2025"),
-    "clip-lora": Listed("clip_lora:ClipLora", "low-rank terms in all attention projections", "CVPR Workshops 2024"),
+    "ivlp": Listed(
+        "deep_prompts:DeepPrompts", "tokens in the first layers of both towers", "Khattak et al., CVPR 2023"
+    ),
+    "maple": Listed(
+        "maple:Maple", "the same, image tokens a linear function of text tokens", "Khattak et al., CVPR 2023"
+    ),
+    "maple-atprompt": Listed(
+        "maple_atprompt:MapleATPrompt", "MaPLe behind words for attributes", "Li et al., ICCV 2025"
+    ),
+    "promptsrc": Listed(
+        "promptsrc:PromptSrc", "ivlp held to frozen CLIP, averaged over epochs", "Khattak et al., ICCV 2023"
+    ),
+    "provp": Listed("provp:ProVp", "image tokens mixed between layers, and a contrast", "Xu et al., IJCV 2024"),
+    "mmrl": Listed("mmrl:Mmrl", "tokens from a shared space in both towers, from layer 6 on", "Guo and Gu, CVPR 2025"),
+    "mmrlpp": Listed("mmrlpp:MmrlPlus", "mmrl with shared low-rank projections, mixed tokens", "Guo and Gu, IJCV 2026"),
+    "tac": Listed("tac:Tac", "ivlp in all layers beside tokens of the task", "Hao et al., CVPR 2025"),
+    "skipt": Listed("skipt:SkipT", "fine-tunes the upper half of both towers", "Wu et al., CVPR 2025"),
+    "clip-lora": Listed(
+        "clip_lora:ClipLora", "low-rank terms in all attention projections", "Zanella and Ben Ayed, CVPRW 2024"
+    ),
     "experts": Listed(
         "experts:Experts",
-        "attribute tokens that read in the heads of their attribute only; CLIP stays as it is",
+        "attribute tokens that read in the heads of their attribute only",
         "this project",
         ours=True,
     ),
     "dear": Listed(
         "dear:Dear",
-        "attribute tokens that heads see by their roles, in both towers from layer 9 on",
+        "attribute tokens that heads see by their roles, from layer 9 on",
         "CVPR 2026",
         ours=True,
     ),
