@@ -195,6 +195,23 @@ def test_latex_and_figures_are_whole(report: Path) -> None:
             assert min(image.size) > 200
 
 
+def test_a_method_far_below_the_others_is_named_not_drawn() -> None:
+    from dear.report.figures import pictures
+
+    scores = {"zero-shot": 70, "coop": 72, "prograd": 30}
+    both = [
+        result("base-to-novel", dataset, method, 1, {"base": score + 5, "novel": score})
+        for dataset in ("DTD", "EuroSAT")
+        for method, score in scores.items()
+        if (dataset, method) != ("EuroSAT", "coop")
+    ]
+    figure = pictures(to_cells(("x", value) for value in both))[0].figure
+    drawn = {axis.get_title(): axis.get_legend_handles_labels()[1] for axis in figure.axes}
+    assert drawn == {"DTD": ["zero-shot", "coop"], "EuroSAT": ["zero-shot"]}  # and no "average" of DTD alone
+    assert "far below, with HM: prograd 32.3" in figure.axes[0].get_xlabel()
+    assert "coop" not in figure.axes[0].get_xlabel()
+
+
 class Page(HTMLParser):
     """What a page refers to, its bold cells, and whether its tags are balanced."""
 

@@ -21,6 +21,7 @@ _OWN = ("#d1495b", "#7a1f33")
 _OTHERS = ("#4c566a", "#2e86ab", "#e09f3e", "#4f9d69", "#8f6bb3", "#16919b", "#8c5a3c", "#6f9a1f", "#b8972f")
 _MARKERS = "osD^vPX*ph"
 _LEAST = 1.0  # percentage points to either side, so that noise is not blown up
+_FAR = 25.0  # points of HM below the best, where base against novel only names a method, or the others were one blot
 _MOST_PANELS = 8  # beyond, base against novel shows the average alone
 
 
@@ -93,6 +94,8 @@ def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
     if len(axes) == 1:
         figure.set_figwidth(figure.get_figwidth() + 1 + each)
         columns = 1
+    else:
+        figure.set_figheight(figure.get_figheight() + 0.21 * -(-len(entries) // columns))
     place = "outside right center" if len(axes) == 1 else "outside upper center"
     style: dict[str, Any] = {"loc": place, "ncols": columns, "frameon": False, "fontsize": 10, "labelcolor": _INK}
     figure.legend(list(entries.values()), list(entries), **style)
@@ -104,7 +107,7 @@ def _by_dataset(found: Sequence[Series]) -> Iterator[tuple[str, list[tuple[str, 
     for dataset in datasets:
         yield dataset, [(s.label, s) for s in found if s.dataset == dataset]
     shared = complete_datasets(found)
-    if len(datasets) > 1 and shared:
+    if len(shared) > 1:
         names = list(dict.fromkeys(s.label for s in found))
         averaged = [[s for s in found if s.label == name and s.dataset in shared] for name in names]
         title = AVERAGE if len(shared) == len(datasets) else f"{AVERAGE} of {len(shared)} datasets"
@@ -149,9 +152,11 @@ def _base_novel(cells: list[Cell]) -> Figure:
         parts = parts[-1:]
     figure, axes = _panels(len(parts), height=3.6)
     for axis, (title, rows) in zip(axes, parts, strict=True):
+        means = {label: hm.mean for label, of in rows if (hm := _stat(of, HM))}
+        far = [label for label, mean in means.items() if mean < max(means.values()) - _FAR]
         for label, of in rows:
             base, novel = _stat(of, "base"), _stat(of, "novel")
-            if base and novel:
+            if base and novel and label not in far:
                 axis.errorbar(
                     novel.mean, base.mean, xerr=novel.std, yerr=base.std, color=colors[label], marker=markers[label],
                     markersize=9 if is_ours(label) else 7, linestyle="none", elinewidth=1, label=label, zorder=3,
@@ -160,7 +165,8 @@ def _base_novel(cells: list[Cell]) -> Figure:
         _equal_hm(axis)
         axis.grid(visible=False)
         axis.set_title(title, fontsize=11, color=_INK, fontweight="bold" if title.startswith(AVERAGE) else "normal")
-        axis.set_xlabel("novel classes (%)", fontsize=9, color=_SOFT)
+        below = "\nfar below, with HM: " + ", ".join(f"{label} {means[label]:.1f}" for label in far) if far else ""
+        axis.set_xlabel(f"novel classes (%){below}", fontsize=9, color=_SOFT)
         axis.set_ylabel("base classes (%)", fontsize=9, color=_SOFT)
     _legend(figure, axes)
     return figure
