@@ -12,7 +12,7 @@ from dear.backbone import Backbone
 from dear.backbone.image import Entry, Observer
 from dear.config import Config, setting
 from dear.methods.base import Method
-from dear.methods.context import COOP_RECIPE
+from dear.methods.context import COOP_RECIPE, EPOCHS_BY_SHOTS
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class ClipAdapter(Method):
 
     Settings = ClipAdapterConfig
     recipe: ClassVar[Mapping[str, Any]] = {**COOP_RECIPE, "epochs": 200}
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = EPOCHS_BY_SHOTS
     config: ClipAdapterConfig
 
     def __init__(self, backbone: Backbone, config: ClipAdapterConfig, facts: Mapping[str, Any] | None = None) -> None:

@@ -50,7 +50,8 @@ class ClipLora(Method):
     """Differs from the official code: the template is the dataset's own (there "a photo of a {}." for all); in the text
     tower, what all prompts share is computed once, so that in training its dropout is shared by the classes.
 
-    The published recipe is 500 steps of 32 images for each shot; here it is a number of images seen, of 16 shots.
+    The published recipe is 500 steps of 32 images for each shot; here it is a number of images seen, of 16 shots unless
+    the few-shot protocol says fewer.
     """
 
     Settings = LoraConfig
@@ -58,6 +59,9 @@ class ClipLora(Method):
         "optimizer": "adamw", "lr": 2e-4, "weight_decay": 1e-2, "batch": 32, "images_seen": 500 * 16 * 32,
         "schedule": "step", "final_lr": 1e-6, "warmup_epochs": 0, "crop": 0.08,
     }  # fmt: skip
+    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        f"few-shot {shots}": {"images_seen": 500 * shots * 32} for shots in (1, 2, 4, 8)
+    }
     first_layer = 1
     first_text_layer = 1
     config: LoraConfig

@@ -16,6 +16,11 @@ from dear.methods.deep_prompts import DASSL, random_tokens
 COOP_RECIPE: Mapping[str, Any] = MappingProxyType({**DASSL, "lr": 0.002, "batch": 32})
 """What CoOp and the methods built on its code train with."""
 
+EPOCHS_BY_SHOTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {f"few-shot {shots}": {"epochs": epochs} for shots, epochs in ((1, 50), (2, 100), (4, 100), (8, 200), (16, 200))}
+)
+"""How long they do so where all classes are learned from few shots."""
+
 PLACEHOLDER = "X"  # one token in CLIP's vocabulary
 
 

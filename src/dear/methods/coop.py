@@ -8,7 +8,7 @@ from torch import nn
 
 from dear.backbone import Backbone
 from dear.config import Config, setting
-from dear.methods.context import COOP_RECIPE, WordContext, random_words
+from dear.methods.context import COOP_RECIPE, EPOCHS_BY_SHOTS, WordContext, random_words
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,7 @@ class CoOp(WordContext):
     recipe: ClassVar[Mapping[str, Any]] = {**COOP_RECIPE, "epochs": 200}
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "few-shot": {"context_words": ""},
-        "few-shot 1": {"epochs": 50},
-        "few-shot 2": {"epochs": 100},
-        "few-shot 4": {"epochs": 100},
+        **EPOCHS_BY_SHOTS,
         "cross-dataset": {"epochs": 50},
         "domain": {"epochs": 50},
     }

@@ -12,7 +12,7 @@ from dear.backbone import Backbone
 from dear.backbone.image import Entry
 from dear.config import Config, setting
 from dear.methods.base import Loss, Shown
-from dear.methods.context import COOP_RECIPE, WordContext, random_words
+from dear.methods.context import COOP_RECIPE, EPOCHS_BY_SHOTS, WordContext, random_words
 from dear.ranks import add_up
 
 
@@ -39,9 +39,7 @@ class ProGrad(WordContext):
     Settings = ProGradConfig
     recipe: ClassVar[Mapping[str, Any]] = {**COOP_RECIPE, "epochs": 100}
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "few-shot 1": {"epochs": 50},
-        "few-shot 8": {"epochs": 200},
-        "few-shot 16": {"epochs": 200},
+        **EPOCHS_BY_SHOTS,
         "cross-dataset": {"epochs": 50},
         "domain": {"epochs": 50},
     }

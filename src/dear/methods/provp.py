@@ -37,7 +37,10 @@ class ProVp(Method):
     Settings = ProVpConfig
     recipe: ClassVar[Mapping[str, Any]] = {**DASSL, "lr": 0.1, "epochs": 100, "batch": 32, "weight_decay": 1e-3}
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "few-shot": {"image_tokens": 50, "epochs": 200, "weight_decay": 5e-4}
+        "few-shot": {"image_tokens": 50, "epochs": 200, "weight_decay": 5e-4},
+        "few-shot 1": {"epochs": 50, "weight_decay": 1e-3},
+        "few-shot 2": {"epochs": 100},
+        "few-shot 4": {"epochs": 100},
     }
     first_layer = 1
     config: ProVpConfig

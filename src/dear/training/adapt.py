@@ -12,7 +12,7 @@ from dear.config import Config
 from dear.data.dataset import Dataset, Example
 from dear.errors import DearError
 from dear.methods.base import Method, Teacher
-from dear.methods.registry import find_method, recipe_of
+from dear.methods.registry import find_method, recipe_of, with_given
 from dear.metrics import accuracy
 from dear.runtime import seed_everything
 from dear.tensors import require_finite
@@ -78,7 +78,8 @@ def teach(
     Returns these images, labelled with the row of their answer: nothing sees what they show.
     """
     kind = find_method(asked.method)
-    settings = {**train.to_json(), **recipe_of(asked.method), **asked.recipe, "epochs": train.epochs}
+    recipe = with_given({**recipe_of(asked.method), **asked.recipe}, {"epochs": train.epochs})
+    settings = {**train.to_json(), **recipe}
     if asked.backbone:
         backbone = load_backbone(asked.backbone, asked.pretrained, device=source.backbone.device)
         source = ImageSource(backbone, source.states, source.workers)

@@ -9,11 +9,15 @@ from dear.training.config import TrainConfig
 
 
 def epoch_weights(config: TrainConfig, epochs: int) -> list[float]:
-    """How much the weights at the end of each epoch count, summing to one."""
+    """How much the weights at the end of each epoch count, summing to one.
+
+    A bell is placed among `config.epochs`; where another number of them is trained, it keeps its place in the run.
+    """
     if config.average == "uniform":
         return [1 / epochs] * epochs
-    width = 2 * config.average_width**2
-    distances = [(epoch - config.average_peak) ** 2 / width for epoch in range(1, epochs + 1)]
+    share = epochs / config.epochs if config.epochs else 1.0
+    peak, width = share * config.average_peak, 2 * (share * config.average_width) ** 2
+    distances = [(epoch - peak) ** 2 / width for epoch in range(1, epochs + 1)]
     bell = [math.exp(min(distances) - d) for d in distances]  # scaled, so that a narrow one does not vanish
     return [share / math.fsum(bell) for share in bell]
 

@@ -62,7 +62,7 @@ class TrainConfig(Config):
         choices=("none", "uniform", "gaussian"),
         expert=True,
     )
-    average_peak: float = setting(15.0, "epoch that counts most", low=0.0, expert=True)
+    average_peak: float = setting(15.0, "of --epochs, the one that counts most", low=0.0, expert=True)
     average_width: float = setting(1.0, "standard deviation of that bell, in epochs", low=0.01, expert=True)
     crop: float = setting(0.5, "smallest share of a picture that a random crop keeps", low=0.01, high=1.0, expert=True)
     views: int = setting(1, "random views of each image in a batch; 0: only --clean-view", low=0, high=100, expert=True)
