@@ -239,6 +239,26 @@ def test_constants_of_a_dataset_are_used_only_when_asked_for() -> None:
     assert recipe_of("prograd", "few-shot", 16, "DTD")["projection"] == 0.8
 
 
+def test_fewer_shots_are_trained_as_long_as_published() -> None:
+    epochs = {
+        name: [recipe_of(name, "few-shot", shots)["epochs"] for shots in (1, 2, 4, 8, 16)]
+        for name in ("coop", "prograd", "clip-adapter", "provp")
+    }
+    assert all(found == [50, 100, 100, 200, 200] for found in epochs.values()), epochs
+    assert recipe_of("prograd", "base-to-novel", 16)["epochs"] == 100
+    assert [recipe_of("provp", "few-shot", shots)["weight_decay"] for shots in (1, 2)] == [1e-3, 5e-4]
+    for shots in (1, 4, 16):
+        assert recipe_of("clip-lora", "few-shot", shots)["images_seen"] == 500 * shots * 32
+
+
+def test_constants_of_imagenet_are_others_for_transfer() -> None:
+    for name, reg, transferred in (("mmrl", 0.5, 0.2), ("mmrlpp", 0.2, 0.1)):
+        own, few, cross = (recipe_of(name, kind, 16, "ImageNet") for kind in ("base-to-novel", "few-shot", "domain"))
+        assert (own["lambda_reg"], own["epochs"], own["batch"], own["lr"]) == (reg, 5, 32, 1e-3)
+        assert (few["lambda_reg"], few["epochs"], few["lr"]) == (reg, 5, 1e-3)
+        assert (cross["lambda_reg"], cross["epochs"], cross["warmup_epochs"]) == (transferred, 1, 0)
+
+
 def test_a_number_of_epochs_wins_over_a_recipe_in_images() -> None:
     recipe = recipe_of("clip-lora")
     assert registry.with_given(recipe, {})["images_seen"] == 500 * 16 * 32

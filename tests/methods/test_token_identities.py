@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 sys.path.append(str(Path(__file__).parent))
-from token_cases import OWN, TEMPLATE, batch, make
+from token_cases import GIVEN, OWN, TEMPLATE, batch, make
 
 # What is learned on a backbone of these widths (image, text, joint) and depth 12, by the published tables.
 COUNTS = {
@@ -121,6 +121,76 @@ def test_a_student_that_is_its_teacher_has_no_promptsrc_penalty(tiny, monkeypatc
     parts = method.loss(entry, labels).parts
     for name in ("text", "image", "answers"):
         assert parts[name].abs() < 1e-12, name
+
+
+def test_promptsrc_held_to_nothing_is_ivlp(tiny) -> None:
+    held = make(tiny, "promptsrc", lambda_text=0.0, lambda_image=0.0, lambda_logits=0.0)
+    free, (pixels, labels) = make(tiny, "ivlp"), batch()
+    assert held.loss(held.trunk(pixels), labels).total == free.loss(free.trunk(pixels), labels).total
+
+
+def test_couplings_of_deeper_layers_start_alike_and_tokens_get_gradients_of_both_towers(tiny) -> None:
+    first, *deeper = make(tiny, "maple", spread=0.0).couplings
+    assert all(torch.equal(deeper[0].weight, other.weight) for other in deeper[1:])
+    assert not torch.equal(first.weight, deeper[0].weight)
+    method, (pixels, labels) = make(tiny, "maple"), batch()
+    entry = method.trunk(pixels)
+
+    def gradient(image: bool, text: bool) -> Tensor:
+        of_image, of_text = method.image_features(entry), method.text_features()
+        logits = method.logits(of_image if image else of_image.detach(), of_text if text else of_text.detach())
+        return torch.autograd.grad(F.cross_entropy(logits, labels), method.text_tokens)[0]
+
+    both, of_image, of_text = gradient(True, True), gradient(True, False), gradient(False, True)
+    assert min(of_image.abs().amax((1, 2)).min(), of_text.abs().amax((1, 2)).min()) > 0
+    torch.testing.assert_close(both, of_image + of_text)
+
+
+def test_provp_is_vpt_where_nothing_or_all_is_carried_on(tiny) -> None:
+    (pixels, labels), deep, shallow = batch(), make(tiny, "vpt-deep"), make(tiny, "vpt-shallow")
+    fresh, carried = (make(tiny, "provp", image_tokens=8, beta=beta) for beta in (1.0, 0.0))
+    norm = deep.backbone.image.visual.ln_pre  # VPT's first tokens go through it, ProVP's enter behind it
+    with torch.no_grad():
+        for own, vpt in ((fresh, deep), (carried, shallow)):
+            own.image_tokens[: len(vpt.image_tokens)] = vpt.image_tokens
+            own.image_tokens[0] = norm(vpt.image_tokens[0])
+            torch.testing.assert_close(features(own, pixels), features(vpt, pixels), atol=1e-12, rtol=0)
+    carried.loss(carried.trunk(pixels), labels).total.backward()
+    assert carried.image_tokens.grad[0].abs().max() > 0 == carried.image_tokens.grad[1:].abs().max()
+
+
+def test_only_answers_of_tokens_need_their_projection(tiny) -> None:
+    method, (pixels, labels) = make(tiny, "mmrl", space=16, alpha=1.0), batch()
+    entry = method.trunk(pixels)
+    method.loss(entry, labels).total.backward()
+    assert method.projection.grad.abs().max() == 0 < method.space.grad.abs().max()
+    before = method.image_features(entry)
+    with torch.no_grad():
+        method.projection += 1
+    after = method.image_features(entry)
+    assert torch.equal(after[:, 0], before[:, 0])
+    assert not torch.equal(after[:, 1], before[:, 1])
+
+
+def test_low_rank_parts_of_mmrlpp_start_with_a_gradient_on_one_side(tiny) -> None:
+    method, (pixels, labels) = make(tiny, "mmrlpp", spread=0.0, space=16), batch()
+    method.loss(method.trunk(pixels), labels).total.backward()
+    for part in (method, method.of_image, method.of_text):
+        assert part.down.grad.abs().max() == 0 < part.up.grad.abs().max()
+
+
+def test_low_rank_terms_can_be_merged_into_the_weights(tiny) -> None:
+    method, (pixels, _) = make(tiny, "clip-lora"), batch()
+    image, text = features(method, pixels), method.text_features()
+    model = method.backbone.model
+    with torch.no_grad():
+        for terms, tower in ((method.image_terms, model.visual), (method.text_terms, model)):
+            for layer, block in enumerate(tower.transformer.resblocks):
+                merged = [up @ down / 2**0.5 for up, down in zip(terms.up[layer], terms.down[layer], strict=True)]
+                block.attn.in_proj_weight += torch.cat(merged)
+        torch.testing.assert_close(model.encode_image(pixels, normalize=True), image, atol=1e-12, rtol=0)
+        tokens = method.backbone.text.tokenizer(list(GIVEN))
+        torch.testing.assert_close(model.encode_text(tokens, normalize=True), text, atol=1e-12, rtol=0)
 
 
 def test_provp_contrast_of_one_image_is_nothing(tiny) -> None:

@@ -134,8 +134,8 @@ def recipe_of(
 
 
 def with_given(recipe: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was asked for wins over a recipe. A number of epochs also wins over a recipe's number of images, and moves the
-    bell of an average over epochs, so that it keeps its place in the run."""
+    """What was asked for wins over a recipe. A number of epochs also wins over a recipe's number of images, and moves
+    the bell of an average over epochs, so that it keeps its place in the run."""
     kept = {name: value for name, value in recipe.items() if name != "images_seen" or "epochs" not in given}
     if given.get("epochs"):
         bell = {"average_peak", "average_width"} & recipe.keys()
