@@ -98,7 +98,7 @@ METHODS = {
     "dear": Listed(
         "dear:Dear",
         "attribute tokens that heads see by their roles, from layer 9 on",
-        "CVPR 2026",
+        "Ma et al., CVPR 2026",
         ours=True,
     ),
 }
