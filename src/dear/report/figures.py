@@ -1,5 +1,6 @@
 """The figures of a report: few-shot curves, base against novel, fusion weights, ablations."""
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -21,8 +22,9 @@ _OWN = ("#d1495b", "#7a1f33")
 _OTHERS = ("#4c566a", "#2e86ab", "#e09f3e", "#4f9d69", "#8f6bb3", "#16919b", "#8c5a3c", "#6f9a1f", "#b8972f")
 _MARKERS = "osD^vPX*ph"
 _LEAST = 1.0  # percentage points to either side, so that noise is not blown up
-_FAR = 25.0  # points of HM below the best, where base against novel only names a method, or the others were one blot
+_FAR = 15.0  # points of HM below the best, where base against novel only names a method, or the others were one blot
 _MOST_PANELS = 8  # beyond, base against novel shows the average alone
+_LINE_LENGTH = 48  # of text below a panel
 
 
 @dataclass
@@ -165,8 +167,9 @@ def _base_novel(cells: list[Cell]) -> Figure:
         _equal_hm(axis)
         axis.grid(visible=False)
         axis.set_title(title, fontsize=11, color=_INK, fontweight="bold" if title.startswith(AVERAGE) else "normal")
-        below = "\nfar below, with HM: " + ", ".join(f"{label} {means[label]:.1f}" for label in far) if far else ""
-        axis.set_xlabel(f"novel classes (%){below}", fontsize=9, color=_SOFT)
+        below = "far below, with HM: " + ", ".join(f"{label}\N{NO-BREAK SPACE}{means[label]:.1f}" for label in far)
+        lines = ["novel classes (%)", *(textwrap.wrap(below, _LINE_LENGTH, break_on_hyphens=False) if far else ())]
+        axis.set_xlabel("\n".join(lines), fontsize=9, color=_SOFT)
         axis.set_ylabel("base classes (%)", fontsize=9, color=_SOFT)
     _legend(figure, axes)
     return figure
