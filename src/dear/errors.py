@@ -42,3 +42,7 @@ def said_plainly() -> Iterator[None]:
         if not re.search("out of memory|can't allocate memory|not enough memory", str(error)):
             raise
         raise DearError("There is not enough memory: use a smaller batch or a smaller model.") from error
+
+
+class TextTooLongError(DearError):
+    """A text has more tokens than a backbone reads."""

@@ -15,7 +15,7 @@ from dear.errors import DearError
 from dear.methods.base import Method
 from dear.methods.linear_probe import logistic
 from dear.methods.registry import METHODS, find_method
-from dear.methods.zero_shot import ENSEMBLE
+from dear.methods.zero_shot import ENSEMBLE, ensemble
 from dear.training.adapt import adapt, answers
 from dear.training.config import TrainConfig
 from dear.training.images import ImageSource
@@ -66,6 +66,16 @@ def test_an_ensemble_averages_normalised_prompts(bench: Bench) -> None:
                 )[0]
     found = bench.fit("zero-shot-ensemble", data)
     torch.testing.assert_close(found.text_features(), F.normalize(sums, dim=-1), rtol=1e-4, atol=1e-5)
+
+
+def test_templates_that_a_backbone_cannot_read_are_left_out_of_an_ensemble(bench: Bench) -> None:
+    method, names = bench.fit("zero-shot", bench.data), bench.data.classes
+    long = "a photo of a {}" + " and more" * 80
+    expected = ensemble(method, names, ENSEMBLE)
+    assert torch.equal(ensemble(method, names, (long, *ENSEMBLE)), expected)
+    assert torch.equal(ensemble(method, names, (*ENSEMBLE, long)), expected)
+    with pytest.raises(DearError, match="longer than the 77 tokens"):
+        ensemble(method, names, (long, long))
 
 
 def test_logistic_regression_ends_in_its_minimum() -> None:

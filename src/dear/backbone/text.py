@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from dear import ranks
 from dear.backbone.attention import finish_block, merge_heads, project_keys_values, project_queries
 from dear.backbone.tokens import LearnedTokens
-from dear.errors import DearError
+from dear.errors import DearError, TextTooLongError
 
 _MANY = 2000  # packed tokens, of about 400 classes: what their layers keep for gradients is over a gigabyte
 
@@ -128,7 +128,7 @@ class TextTower:
         for i in (eot == self.context - 1).nonzero().flatten().tolist():
             # The tokenizer truncates without a word: with one place more, EOT moves if something was cut.
             if int(self._find_eot(self.tokenizer([texts[i]], self.context + 1))) >= self.context:
-                raise DearError(
+                raise TextTooLongError(
                     f"The text {texts[i]!r} is longer than the {self.context} tokens this backbone reads: shorten it."
                 )
         device = self.module.positional_embedding.device

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dear.data.prompts import fill
+from dear.errors import TextTooLongError
 from dear.methods.base import Method, Texts
 
 ENSEMBLE = (
@@ -38,9 +39,15 @@ def ensemble(method: Method, names: Sequence[str], templates: Sequence[str], nor
     """Frozen text features averaged over templates, normalised, [names, dim].
 
     `normalised`: each template's feature before they are averaged, as CLIP does; else only their mean, as PromptSRC.
+    A small backbone may read fewer tokens than CLIP: templates that are too long for it are left out, if not all are.
     """
-    text = method.backbone.text
-    found = [text.encode([fill(template, name) for name in names]) for template in templates]
+    text, found = method.backbone.text, []
+    for template in templates:
+        try:
+            found.append(text.encode([fill(template, name) for name in names]))
+        except TextTooLongError:
+            if not found and template == templates[-1]:
+                raise
     if normalised:
         found = [F.normalize(features, dim=-1) for features in found]
     return F.normalize(torch.stack(found).mean(0), dim=-1)
