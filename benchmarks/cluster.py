@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 import ray
 import torch
 
-from dear.backbone import MINI, load_backbone
-from dear.cluster import Cluster
+from dear.clip import MINI, load_backbone
+from dear.core.progress import Progress
+from dear.core.table import Table
 from dear.gallery import Gallery, HeadEncoder
-from dear.progress import Progress
-from dear.roles.experts import roles_by_pictures
-from dear.roles.pictures import world_pictures
-from dear.roles.probes import drawn_probe
-from dear.tables import Table
+from dear.heads.picture_list import world_pictures
+from dear.heads.probes import drawn_probe
+from dear.heads.rules import roles_by_pictures
+from dear.parallel.cluster import Cluster
 
 ATTRIBUTES = ("color", "shape", "texture", "object", "location")
 

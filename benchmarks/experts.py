@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 import torch
 
-from dear.backbone import load_backbone
-from dear.backbone.image import TrunkStates
-from dear.methods.attributes import AttributeMethod
+from dear.clip import load_backbone
+from dear.clip.image import CachedStates
+from dear.core.table import Table
 from dear.methods.dear import Dear, DearConfig
 from dear.methods.experts import Experts, ExpertsConfig
-from dear.tables import Table
+from dear.methods.shared.attributes import AttributeMethod
 from training import interleaved  # beside this file
 
 BATCH, CLASSES = 16, 37
@@ -47,7 +47,7 @@ def main() -> None:
     began = time.perf_counter()
     states = tower.trunk(pixels, 8)
     with torch.no_grad():
-        kept = TrunkStates(states, tower.read_cls(tower.enter(states, 9)))
+        kept = CachedStates(states, tower.read_cls(tower.enter(states, 9)))
     encoding = time.perf_counter() - began
     methods = {
         "dear": Dear(backbone, DearConfig(roles="paper")),

@@ -25,15 +25,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 import dear
-from dear.adapter import save_adapter
-from dear.backbone import MINI, load_backbone
-from dear.backbone.image import last_third
+from dear.clip import MINI, load_backbone
+from dear.clip.image import last_third
+from dear.core.table import Table
 from dear.data.dataset import ImageFile
 from dear.data.folder import image_files
 from dear.data.world.tasks import TASKS, world_task
 from dear.gallery import AdapterEncoder, Gallery, HeadEncoder, parse_by
 from dear.gallery.columns import as_vectors, schema
-from dear.tables import Table
+from dear.model.adapter import save_adapter
 
 COMPONENTS, DIM, QUERIES, CHUNK = ("cls", "color", "shape", "texture", "object", "location"), 512, 50, 5000
 SEARCHES = {by: parse_by(by, COMPONENTS) for by in ("color", "color=0.7,shape=0.3", ",".join(COMPONENTS))}

@@ -11,11 +11,11 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from dear.backbone import MINI
+from dear.clip import MINI
+from dear.core.table import Table
 from dear.data.world.vocabulary import ATTRIBUTES
 from dear.gallery import AdapterEncoder, Gallery, HeadEncoder
 from dear.gallery.quality import attribute_precision
-from dear.tables import Table
 
 TASKS = ("colors", "shapes", "textures", "objects", "places")
 

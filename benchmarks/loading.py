@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from dear.backbone import load_backbone
+from dear.clip import load_backbone
+from dear.core.table import Table
 from dear.data.augment import Batches, TrainingData
 from dear.data.check import why_unreadable
 from dear.data.dataset import Example, ImageFile
 from dear.data.loading import evaluation_batches
 from dear.data.quick import FileReader
-from dear.tables import Table
 
 DEMANDS = (250, 1000, 4000)
 

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.backbone import load_backbone
+from dear.clip import load_backbone
+from dear.core.table import Table
 from dear.methods import promptsrc as its_templates
 from dear.methods.base import Method
 from dear.methods.registry import find_method, recipe_of
-from dear.tables import Table
 from dear.training.config import TrainConfig
 from training import interleaved
 

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageCms
 
-from dear.files import write_json
+from dear.core.files import write_json
+from dear.core.table import Table
 from dear.gallery import Gallery, Hit
 from dear.gallery.codes import unit
 from dear.gallery.quality import nearest_others, nearest_rows
 from dear.gallery.sheet import attribute_sheet
-from dear.tables import Table
 
 NEAREST, SHOWN = 10, 5
 _COLOR = "a*b* distance"

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from PIL import Image
 
-from dear.backbone import load_backbone
-from dear.roles.analyse import _HeadStatistics, analyse
-from dear.roles.contributions import HeadReader
-from dear.roles.phrases import WORLD, load_phrases
-from dear.roles.pictures import PictureList
+from dear.clip import load_backbone
+from dear.heads.by_phrases import _HeadStatistics, analyse
+from dear.heads.contributions import HeadReader
+from dear.heads.phrases import WORLD, load_phrases
+from dear.heads.picture_list import PictureList
 
 SIZES = (2_000, 20_000)
 

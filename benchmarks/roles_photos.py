@@ -14,13 +14,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from dear.backbone import load_backbone
+from dear.clip import load_backbone
 from dear.data.resolve import resolve_dataset
-from dear.roles.check import check_by_search
-from dear.roles.experts import roles_by_pictures
-from dear.roles.probes import ATTRIBUTES, WORLD_PICTURES, Probe, drawn_probe, labelled_probe
-from dear.roles.rolemap import RoleMap
-from dear.roles.show import overlap, role_summary
+from dear.heads.check_search import check_by_search
+from dear.heads.map_table import overlap, role_summary
+from dear.heads.probes import ATTRIBUTES, WORLD_PICTURES, Probe, drawn_probe, labelled_probe
+from dear.heads.role_map import RoleMap
+from dear.heads.rules import roles_by_pictures
 
 PACKS = {"shape": "shapes", "texture": "dtd", "object": "caltech-101", "location": "scenes"}
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "roles"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "heads"))
 from test_textspan import published_textspan  # the naive form lives with the tests, and only there
 
-from dear.roles.textspan import HeadMoments, textspan
+from dear.heads.textspan import MomentsByHead, textspan
 
 IMAGES, DIM, RANK, PHRASES, PICKS, BATCH = 5000, 512, 64, 3500, 20, 250
 
@@ -48,7 +48,7 @@ def main() -> None:
         published_s.append(time.perf_counter() - start)
 
         start = time.perf_counter()
-        moments = HeadMoments([12], 1, DIM)
+        moments = MomentsByHead([12], 1, DIM)
         for batch in data.split(BATCH):
             moments.update(batch[:, None, None])
         accumulate_s.append(time.perf_counter() - start)

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.backbone import Backbone, load_backbone
+from dear.clip import Backbone, load_backbone
+from dear.core.table import Table
 from dear.methods.dear import Dear, DearConfig
-from dear.tables import Table
 
 BATCH = 16
 

@@ -1,4 +1,4 @@
-"""Finds the concepts of the shipped phrases and freezes them into src/dear/roles/assets/concepts.*.
+"""Finds the concepts of the shipped phrases and freezes them into src/dear/heads/assets/concepts.*.
 
     python scripts/make_concepts.py
 
@@ -9,8 +9,8 @@ import json
 from collections import Counter
 from dataclasses import replace
 
-from dear.roles.clustering import find_concepts
-from dear.roles.phrases import ASSETS, WORLD, labelled_phrases
+from dear.heads.clustering import find_concepts
+from dear.heads.phrases import ASSETS, WORLD, labelled_phrases
 
 
 def main() -> None:

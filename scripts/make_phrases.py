@@ -1,4 +1,4 @@
-"""Writes the two shipped phrase lists, src/dear/roles/assets/{phrases,world_phrases}.tsv. No randomness.
+"""Writes the two shipped phrase lists, src/dear/heads/assets/{phrases,world_phrases}.tsv. No randomness.
 
 LISTS below: [concept], then groups: a line of templates, separated by |, over indented words, separated by
 commas. In a template {x} is the word and {a} the word with its article. Every word is used before any word is
@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from dear.core.files import write_text
 from dear.data.world.captions import ALONE, name_alone
 from dear.data.world.vocabulary import VALUES
-from dear.files import write_text
-from dear.roles.phrases import SHIPPED, WORLD
+from dear.heads.phrases import SHIPPED, WORLD
 
 PER_CONCEPT = 300
 Group = tuple[list[str], list[str]]  # templates, words

@@ -40,11 +40,11 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
-from dear.backbone.image import ImageTower
+from dear.clip.image import ImageTower
 from dear.data.world.captions import ALONE, caption, name_alone, random_caption
 from dear.data.world.render import render
 from dear.data.world.vocabulary import ATTRIBUTES, VALUES, WHERE, Scene, Traits, is_held_out
-from dear.roles.contributions import run_layer_heads
+from dear.heads.contributions import run_layer_heads
 
 SEED = 2026
 CONTEXT = 20

@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, settings
 from open_clip.model import CLIP
 from safetensors.torch import save_file
 
-from dear.backbone import Backbone, load_backbone, wrap
+from dear.clip import Backbone, load_backbone, wrap
 from dear.data import loading
-from dear.roles.entropy import CORE_5
-from dear.roles.headrole import HeadRole
-from dear.roles.rolemap import RoleMap
+from dear.heads.entropy import CORE_5
+from dear.heads.head_role import HeadRole
+from dear.heads.role_map import RoleMap
 
 # The same examples everywhere, and no verdict that depends on how busy the machine is.
 settings.register_profile("dear", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -29,7 +29,7 @@ settings.load_profile("dear")
 # Tests of a database or a server leave threads behind, and a process with threads cannot be forked safely.
 loading.WORKERS = 0
 
-LONGEST = ("test_real_weights.py", "test_cells.py", "test_images.py", "test_ranks.py", "test_runs.py")
+LONGEST = ("test_real_weights.py", "test_cells.py", "test_images.py", "test_processes.py", "test_runs.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from dear.errors import DearError
+from dear.core.errors import DearError
 
 ODD = [
     None,

@@ -6,7 +6,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from dear.answer import Answer, Vote
+from dear.model.answer import Answer, Vote
 
 CLASSES = ("red", "green", "blue")
 

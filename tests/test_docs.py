@@ -52,7 +52,7 @@ def test_the_method_of_the_tutorial_trains_and_answers(tmp_path, model_folder, m
     module = types.ModuleType("dear.methods.blend")
     monkeypatch.setitem(sys.modules, "dear.methods.blend", module)
     exec(compile(code, "blend.py", "exec"), module.__dict__)
-    monkeypatch.setitem(registry.METHODS, "blend", eval(line, {"Listed": registry.Listed}))
+    monkeypatch.setitem(registry.METHODS, "blend", eval(line, {"MethodInfo": registry.MethodInfo}))
     asked = ["train", "--method", "blend", "--model", f"local-dir:{model_folder}", "--data", "world:places"]
     small = ["--shots", "1", "--epochs", "1", "--share", "0.3", "--fixed-views", "1", "--workers", "0"]
     assert main([*asked, *small, "--out", str(tmp_path / "run")]) == 0

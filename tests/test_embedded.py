@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.backbone import MINI, Backbone, load_backbone
-from dear.backbone.load import MINI_FOLDER
+from dear.clip import MINI, Backbone, load_backbone
+from dear.clip.load import MINI_FOLDER
+from dear.core.metrics import accuracy
 from dear.data.loading import evaluation_batches
 from dear.data.world.tasks import world_task
 from dear.data.world.vocabulary import VALUES
-from dear.metrics import accuracy
-from dear.roles.causal import causal_check
-from dear.roles.rolemap import RoleMap
+from dear.heads.check_causal import causal_check
+from dear.heads.role_map import RoleMap
 
 TASK_OF = {"color": "colors", "shape": "shapes", "texture": "textures", "object": "objects", "location": "places"}
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from dear.backbone import Backbone, load_backbone
+from dear.clip import Backbone, load_backbone
+from dear.core.metrics import accuracy
 from dear.data.resolve import resolve_dataset
+from dear.heads.role_map import RoleMap
 from dear.methods.dear import Dear, DearConfig
-from dear.methods.roles import find_roles
-from dear.metrics import accuracy
-from dear.roles.rolemap import RoleMap
+from dear.methods.shared.role_settings import find_roles
 
 
 @pytest.fixture(scope="module")

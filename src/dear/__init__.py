@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dear.errors import DearError, said_plainly
-from dear.version import __version__
+from dear.core.errors import DearError, os_errors_as_dear_errors
+from dear.core.version import __version__
 
 if TYPE_CHECKING:
-    from dear.predictor import Predictor
+    from dear.model.predictor import Predictor
 
 __all__ = ["DearError", "__version__", "create", "load"]
 
@@ -27,13 +27,13 @@ def load(
     `classes` gives it novel classes. `model` and `pretrained` say where its backbone is here, if it is not where the
     adapter found it; another backbone is refused.
     """
-    from dear.adapter import load_adapter
-    from dear.backbone import load_backbone
-    from dear.hub import PREFIX, fetch
-    from dear.predictor import Predictor
-    from dear.runtime import pick_device
+    from dear.clip import load_backbone
+    from dear.core.runtime import pick_device
+    from dear.model.adapter import load_adapter
+    from dear.model.hub import PREFIX, fetch
+    from dear.model.predictor import Predictor
 
-    with said_plainly():
+    with os_errors_as_dear_errors():
         where = pick_device(device)
         backbone = load_backbone(model, pretrained, device=where) if model else None
         if str(folder).startswith(PREFIX):
@@ -52,16 +52,16 @@ def create(
     **settings: Any,
 ) -> "Predictor":
     """An untrained model at its start, with the method's own settings, such as roles="paper"."""
-    from dear.adapter import Adapter
-    from dear.backbone import load_backbone
+    from dear.clip import load_backbone
+    from dear.core.runtime import pick_device
     from dear.data.prompts import check_class_names, check_template
     from dear.methods.registry import find_method
-    from dear.predictor import Predictor
-    from dear.runtime import pick_device
+    from dear.model.adapter import Adapter
+    from dear.model.predictor import Predictor
 
     names, kind = check_class_names(classes), find_method(method)
     check_template(template)
-    with said_plainly():
+    with os_errors_as_dear_errors():
         adapted = kind(load_backbone(model, pretrained, device=pick_device(device)), kind.Settings(**settings))
     adapted.set_classes(names, template)
     return Predictor(Adapter(adapted.eval().requires_grad_(False), names, template))

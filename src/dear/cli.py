@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-from dear.errors import DearError, said_plainly, shortened
-from dear.version import __version__
+from dear.core.errors import DearError, os_errors_as_dear_errors, shortened
+from dear.core.version import __version__
 
 GROUPS = {
     "look around": {
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with suppress(AttributeError):  # a name that the terminal has no letters for is shown as \u1f98a
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        with said_plainly(), _one_voice():
+        with os_errors_as_dear_errors(), _silence_other_ranks():
             try:
                 if not all(word.strip() for word in argv):  # an unset variable of a script, most likely
                     raise DearError("An argument is empty: write what it should be, or leave it out.")
@@ -109,15 +109,15 @@ def _run(argv: Sequence[str]) -> None:
     args = _parser(argv).parse_args(argv)
     if args.command != "train" and _by_torchrun():
         raise DearError(f"Only `dear train` is shared by processes: start `dear {args.command}` without torchrun.")
-    from dear.tables import showing  # `--help` needs none of it
+    from dear.core.table import showing  # `--help` needs none of it
 
     with showing(getattr(args, "json_tables", False)) as args.show:
         args.run(args)
 
 
 @contextmanager
-def _one_voice() -> Iterator[None]:
-    """Of the processes that torchrun starts, the first speaks for all, unless `dear.ranks` gives another the word."""
+def _silence_other_ranks() -> Iterator[None]:
+    """Only rank 0 prints, unless `dear.parallel.processes` lets another rank report a failure."""
     if not _by_torchrun() or os.environ["RANK"] == "0":
         yield
         return

@@ -11,12 +11,12 @@ import pytest
 from PIL import Image
 
 from dear.cli import main
+from dear.core.errors import DearError
 from dear.data import check
 from dear.data.check import check_before_training, describe, problems, why_unreadable
 from dear.data.dataset import Dataset, ImageFile
 from dear.data.resolve import resolve_dataset
 from dear.data.world.tasks import world_task
-from dear.errors import DearError
 
 
 def picture(path: Path, seed: int) -> Path:
@@ -211,7 +211,7 @@ def test_train_says_it_before_it_starts(photos: Path, tmp_path: Path, capsys, mo
     def stop(*_, **__):
         raise DearError("here the backbone would be loaded.")
 
-    monkeypatch.setattr("dear.training.run.load_backbone", stop)
+    monkeypatch.setattr("dear.model.train.load_backbone", stop)
     names = tmp_path / "names.json"
     names.write_text(json.dumps({"cat": "house cat"}))
     shutil.copy(photos / "train" / "cat" / "1.png", photos / "test" / "cat" / "renamed.png")

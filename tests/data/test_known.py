@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from dear.cli import main
+from dear.core.errors import DearError
 from dear.data.dataset import Dataset
 from dear.data.known import KNOWN, find_known
 from dear.data.resolve import resolve_dataset
-from dear.errors import DearError
 
 V2 = "imagenetv2-matched-frequency-format-val"
 NAMES = [known.name for known in KNOWN]

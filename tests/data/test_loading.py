@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 from torchvision.transforms.functional import to_tensor
 
+from dear.core.errors import DearError
 from dear.data import loading
 from dear.data.dataset import Example, ImageFile
 from dear.data.loading import evaluation_batches
-from dear.errors import DearError
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from dear.core.errors import DearError
 from dear.data.dataset import ImageFile
 from dear.data.opening import FORMATS, MAX_PROPORTION, as_rgb, open_bytes, open_picture, why_unreadable
-from dear.errors import DearError
 
 Image.init()
 KINDS = sorted(set(FORMATS) & set(Image.SAVE))

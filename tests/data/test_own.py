@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from dear.core.errors import DearError
 from dear.data.dataset import Dataset
 from dear.data.folder import clean_names
 from dear.data.resolve import resolve_dataset
-from dear.errors import DearError
 
 
 def picture(path: Path, shade: int = 0) -> Path:

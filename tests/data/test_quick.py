@@ -89,7 +89,7 @@ def test_a_reduced_jpeg_is_upright_and_looks_the_same(tiny, tmp_path: Path) -> N
 
 
 def test_damage_is_found_however_small_it_is_decoded(tmp_path: Path) -> None:
-    from dear.errors import DearError
+    from dear.core.errors import DearError
 
     photo(900, 600).save(tmp_path / "a.jpg")
     whole = (tmp_path / "a.jpg").read_bytes()

@@ -7,13 +7,13 @@ import torch
 from PIL import Image
 
 import dear
-from dear.adapter import save_adapter
-from dear.backbone import load_backbone
+from dear.clip import load_backbone
 from dear.data.world.tasks import world_task
 from dear.gallery import AdapterEncoder
+from dear.heads.head_role import HeadRole
+from dear.heads.role_map import RoleMap
 from dear.methods.dear import Dear, DearConfig
-from dear.roles.headrole import HeadRole
-from dear.roles.rolemap import RoleMap
+from dear.model.adapter import save_adapter
 
 pytest.importorskip("lancedb")
 

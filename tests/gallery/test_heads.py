@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from dear.backbone import load_backbone
 from dear.cli import main
-from dear.errors import DearError
-from dear.files import read_json, write_json
+from dear.clip import load_backbone
+from dear.core.errors import DearError
+from dear.core.files import read_json, write_json
 from dear.gallery import Gallery, HeadEncoder
-from dear.roles.contributions import decompose
-from dear.roles.rolemap import RoleMap
+from dear.heads.contributions import decompose
+from dear.heads.role_map import RoleMap
 
 
 @pytest.fixture(scope="module")

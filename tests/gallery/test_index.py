@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from dear.errors import DearError
+from dear.core.errors import DearError
+from dear.core.lock import only_writer
 from dear.gallery import Gallery
 from dear.gallery.columns import as_matrix, vector_column
-from dear.lock import only_writer
 
 KILLED = """
 import os, signal, sys
@@ -162,7 +162,7 @@ WRITERS = """
 import os, signal, sys, threading, time
 from pathlib import Path
 import lancedb, numpy as np, pyarrow as pa
-from dear.gallery.about import About
+from dear.gallery.about import GalleryInfo
 from dear.gallery.columns import as_vectors, schema
 from dear.gallery.store import Gallery
 
@@ -170,7 +170,7 @@ def write(folder, delay):
     folder.mkdir()
     done = os.open(f"{folder}.done", os.O_WRONLY | os.O_CREAT)
     source = {"kind": "adapter", "folder": "none", "sha256": ""}
-    gallery = Gallery(folder, About(source, ("cls", "color"), (), 16), None)
+    gallery = Gallery(folder, GalleryInfo(source, ("cls", "color"), (), 16), None)
     for number in range(40):
         if number == 5:
             threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
@@ -210,7 +210,7 @@ def test_killed_in_the_middle_of_a_write(tmp_path) -> None:
 def test_one_writer_at_a_time(gallery, encoder, photos) -> None:
     with only_writer(gallery.folder), pytest.raises(DearError, match="Somebody else is writing"):
         gallery.add(encoder, [photos])
-    holds = "import sys; from pathlib import Path; from dear.lock import only_writer\n"
+    holds = "import sys; from pathlib import Path; from dear.core.lock import only_writer\n"
     holds += "with only_writer(Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", holds, str(gallery.folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from dear.cli import main
-from dear.errors import DearError
+from dear.core.errors import DearError
 from dear.gallery import Gallery
 from dear.gallery.place import place
 

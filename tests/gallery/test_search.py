@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dear
-from dear.errors import DearError
+from dear.core.errors import DearError
 from dear.gallery import Gallery, parse_by
 from dear.gallery.codes import Codes, Snapshot
 from dear.gallery.columns import as_matrix, as_vectors, schema, vector_column

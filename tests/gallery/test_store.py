@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dear.errors import DearError
-from dear.files import read_json, write_json
+from dear.core.errors import DearError
+from dear.core.files import read_json, write_json
 from dear.gallery import AdapterEncoder, Gallery
 from dear.gallery.quality import attribute_precision
 

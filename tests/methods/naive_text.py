@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.backbone import Backbone
+from dear.clip import Backbone
 from dear.methods.base import Method
 from dear.methods.registry import find_method
 

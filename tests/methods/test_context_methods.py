@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dear.bench.grid import plan
 from dear.cli import main
 from dear.data.known import KNOWN
-from dear.evaluation.bench import plan
 from dear.methods import registry
 from dear.methods.base import Method
 from dear.methods.prograd import without_conflict
@@ -187,14 +187,14 @@ def test_prograd_steps_along_the_projected_gradient(tiny) -> None:
 def test_prograd_starts_as_zeros_and_the_words_of_the_template(tiny) -> None:
     method = make(tiny, "prograd", spread=0.0, context_tokens=6)
 
-    class Shown:
+    class LabelledImages:
         template = TEMPLATE
 
-    method.look(Shown())
+    method.look(LabelledImages())
     words = method.backbone.text.words("a picture of a")
     assert torch.equal(method.context, torch.cat([torch.zeros(2, 32, dtype=torch.float64), words]))
     short = make(tiny, "prograd", spread=0.0, context_tokens=3)
-    short.look(Shown())
+    short.look(LabelledImages())
     assert torch.equal(short.context, words[1:])
 
 
@@ -292,7 +292,7 @@ def test_train_and_bench_use_them_when_asked(asked: bool, monkeypatch, tmp_path:
         trained.append(settings)
         return {"all": 0.0}
 
-    monkeypatch.setattr("dear.training.run.train_run", train_run)
+    monkeypatch.setattr("dear.model.train.train_run", train_run)
     flags = ["--published-constants"] * asked
     assert main(["train", "--method", "atprompt", "--data", "dtd", "--out", str(tmp_path), *flags]) == 0
     cells = plan("base-to-novel", ["DTD", "world:signs"], ["atprompt"], [1], {}, published_constants=asked)

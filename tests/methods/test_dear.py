@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from dear.backbone.image import last_third
-from dear.errors import DearError
+from dear.clip.image import last_third
+from dear.core.errors import DearError
+from dear.heads.head_role import HeadRole
+from dear.heads.role_map import RoleMap
 from dear.methods.dear import Dear, DearConfig
-from dear.methods.role_mask import head_mask, role_masks
-from dear.roles.headrole import HeadRole
-from dear.roles.rolemap import RoleMap
+from dear.methods.shared.role_mask import head_mask, role_masks
 
 sys.path.append(str(Path(__file__).parents[1]))
 import naive
@@ -142,7 +142,7 @@ def test_with_every_head_isolated_the_kept_form_equals_the_full_and_the_naive_on
 
 
 def test_with_every_head_isolated_only_tokens_go_through_the_layers(tiny, monkeypatch) -> None:
-    import dear.backbone.image as module
+    import dear.clip.image as module
 
     dear, asked, plain = make(tiny, roles=role_map(roles=ISOLATED)), [], module.attend
     monkeypatch.setattr(module, "attend", lambda q, *rest: asked.append(q.shape[2]) or plain(q, *rest))

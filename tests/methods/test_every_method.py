@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from dear.adapter import load_adapter, save_adapter
-from dear.backbone import Backbone, load_backbone
+from dear.clip import Backbone, load_backbone
 from dear.data.dataset import Dataset
 from dear.data.resolve import resolve_dataset
 from dear.methods.base import Method
 from dear.methods.registry import METHODS, find_method, recipe_of
-from dear.predictor import Predictor
+from dear.model.adapter import load_adapter, save_adapter
+from dear.model.predictor import Predictor
 from dear.training import loop
 from dear.training.adapt import adapt, answers
 from dear.training.config import TrainConfig, learning_rate

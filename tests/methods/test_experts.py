@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from dear.errors import DearError
+from dear.core.errors import DearError
+from dear.heads.head_role import HeadRole
+from dear.heads.role_map import RoleMap
 from dear.methods.experts import Experts, ExpertsConfig
-from dear.roles.headrole import HeadRole
-from dear.roles.rolemap import RoleMap
 
 sys.path.append(str(Path(__file__).parents[1]))
 import naive
@@ -30,7 +30,7 @@ def role_map(first: int = 3, roles=ROLES) -> RoleMap:
     return RoleMap({}, tuple(range(first, 5)), 4, (*CORE, "animal"), CORE, chosen)
 
 
-class Shown:
+class LabelledImages:
     """Training images in two batches of different size."""
 
     classes = tuple(PROMPTS)
@@ -49,7 +49,7 @@ def make(tiny, dtype=torch.float64, roles=None, moved: bool = True, **settings) 
     config = ExpertsConfig(**{"first_layer": 3, "token_std": 0.5, **settings})
     torch.manual_seed(5)
     experts = Experts(backbone, config, {"roles": (roles or role_map(config.first_layer)).to_json()})
-    experts.look(Shown(images(5, dtype, seed=1)))
+    experts.look(LabelledImages(images(5, dtype, seed=1)))
     with torch.no_grad():  # away from the start, where gradients could vanish
         if moved:
             experts.projection += 0.05 * torch.randn_like(experts.projection)

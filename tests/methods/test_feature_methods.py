@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.errors import DearError
+from dear.core.errors import DearError
 from dear.methods.base import Method
 
 sys.path.append(str(Path(__file__).parent))
@@ -19,7 +19,7 @@ from naive_text import LABELS, NAMES, TEMPLATE, make, pixels, slow_logits, slow_
 SLOTS = [1, 2, 3, 4]
 
 
-class Shown:
+class LabelledImages:
     classes, template = NAMES, TEMPLATE
 
     def __init__(self, images: Tensor) -> None:
@@ -102,7 +102,7 @@ def test_equals_the_naive_form(tiny, name, dtype, loss_tolerance, grad_tolerance
     method = make(tiny, name, dtype)
     images = pixels(dtype)
     if name == "tip-adapter-f":
-        method.look(Shown(images.flip(3)))
+        method.look(LabelledImages(images.flip(3)))
     slow, logits = TWINS[name](method, images)
     expected = torch.autograd.grad(slow, list(method.parameters()))
     fast = method.loss(method.trunk(images), LABELS)
@@ -132,7 +132,7 @@ def test_an_adapter_of_ratio_zero_is_zero_shot_and_the_length_of_a_feature_does_
 
 def test_keys_start_as_the_cache_and_weigh_nothing_without_alpha(tiny) -> None:
     learned, plain = make(tiny, "tip-adapter-f", alpha=2.0, beta=3.0), make(tiny, "tip-adapter")
-    shown, entry = Shown(pixels().flip(3)), learned.trunk(pixels())
+    shown, entry = LabelledImages(pixels().flip(3)), learned.trunk(pixels())
     for method in (learned, plain):
         method.look(shown)
     plain.strength = plain.strength.new_tensor([2.0, 3.0])
@@ -149,7 +149,7 @@ def test_keys_start_as_the_cache_and_weigh_nothing_without_alpha(tiny) -> None:
 def test_the_pair_is_chosen_after_training_on_validation_images(tiny) -> None:
     method = make(tiny, "tip-adapter-f", largest_alpha=10.0)
 
-    class Validated(Shown):
+    class Validated(LabelledImages):
         def val(self) -> Iterator[tuple[Tensor, Tensor]]:
             yield self.images, LABELS  # each image finds its own key: the more the cache counts, the better
 
@@ -246,7 +246,7 @@ def test_parameters_are_as_many_as_published(tiny) -> None:
     for name, count in counts(32, 24).items():
         assert make(tiny, name).learned() == count, name
     cache = make(tiny, "tip-adapter-f")
-    cache.look(Shown(pixels()))
+    cache.look(LabelledImages(pixels()))
     assert cache.learned() == len(LABELS) * 24
 
 

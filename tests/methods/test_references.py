@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from dear.backbone import Backbone
+from dear.clip import Backbone
+from dear.core.errors import DearError
 from dear.data.dataset import Dataset
 from dear.data.resolve import resolve_dataset
-from dear.errors import DearError
 from dear.methods.base import Method
 from dear.methods.linear_probe import logistic
 from dear.methods.registry import METHODS, find_method

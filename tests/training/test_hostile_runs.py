@@ -12,14 +12,14 @@ from PIL import Image
 from torch import nn
 
 import dear
-from dear.adapter import CONFIG, WEIGHTS, _config_hash, load_adapter, save_adapter
-from dear.backbone import load_backbone
 from dear.cli import main
-from dear.errors import DearError
-from dear.files import read_json, write_json
-from dear.lock import only_writer
-from dear.predictor import Predictor
-from dear.tensors import read_tensors, save_tensors
+from dear.clip import load_backbone
+from dear.core.errors import DearError
+from dear.core.files import read_json, write_json
+from dear.core.lock import only_writer
+from dear.core.tensors import read_tensors, save_tensors
+from dear.model.adapter import CONFIG, WEIGHTS, _config_hash, load_adapter, save_adapter
+from dear.model.predictor import Predictor
 from dear.training.checkpoint import load_checkpoint, save_checkpoint
 from dear.training.history import METRICS, read_history
 from dear.training.loop import CHECKPOINT

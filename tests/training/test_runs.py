@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 import dear
 from dear.cli import main
-from dear.errors import DearError
+from dear.core.errors import DearError
 from dear.training.config import TrainConfig, learning_rate
 from dying import dies_at_a_step
 

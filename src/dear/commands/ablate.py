@@ -23,13 +23,13 @@ def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.backbone import load_backbone
+    from dear.bench.ablations import ablation_cells, ablations, choose
+    from dear.bench.grid import plan
+    from dear.bench.tables import ablation_tables
+    from dear.clip import load_backbone
     from dear.commands.bench import given_settings, run_grid
     from dear.commands.train import chosen_method
-    from dear.evaluation.ablations import ablation_cells, ablations, choose
-    from dear.evaluation.bench import plan
-    from dear.methods.roles import RoleSettings, find_roles
-    from dear.report.tables import ablation_tables
+    from dear.methods.shared.role_settings import RoleSettings, find_roles
     from dear.training.config import RunConfig
 
     method = chosen_method(args, USUAL)

@@ -11,7 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     def page(service):
-        from dear.app.page import Page
+        from dear.server.page.views import Page
 
         return Page(args.run_folder, service).routes
 

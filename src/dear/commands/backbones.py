@@ -4,7 +4,7 @@ import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.tables import add_json_argument
+    from dear.core.table import add_json_argument
 
     parser.add_argument("--all", action="store_true", help="also list what is not supported, and why")
     add_json_argument(parser)
@@ -13,9 +13,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     import open_clip
 
-    from dear.backbone.load import MINI
-    from dear.backbone.support import why_unsupported
-    from dear.tables import Table
+    from dear.clip.load import MINI
+    from dear.clip.support import why_unsupported
+    from dear.core.table import Table
 
     print(f"embedded: {MINI} (a small CLIP of Attribute World, 9 layers x 8 heads, 64 px; no download)")
     print(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dear.commands.train import add_constants_argument
 
 if TYPE_CHECKING:
-    from dear.evaluation.cells import Cell
+    from dear.bench.cell import Cell
 
 PROTOCOLS = {
     "base-to-novel": "train on the first half of the classes, test both halves",
@@ -52,9 +52,9 @@ def chosen_methods(names: Sequence[str]) -> list[str]:
 
 def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
     """What bench and ablate share."""
-    from dear.cluster import add_ray_arguments
-    from dear.config import number
-    from dear.tables import add_json_argument
+    from dear.core.config import number
+    from dear.core.table import add_json_argument
+    from dear.parallel.cluster import add_ray_arguments
 
     parser.add_argument("--datasets", nargs="+", default=["world:signs"], metavar="DATA", help="as --data elsewhere")
     parser.add_argument(
@@ -80,7 +80,7 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_method_settings(parser: argparse.ArgumentParser, methods: Sequence[str]) -> None:
     """A flag counts for every method that has it; what is not given is each method's own recipe."""
-    from dear.config import add_arguments as add
+    from dear.core.config import add_arguments as add
 
     add(parser, *_kinds(methods))
 
@@ -93,15 +93,15 @@ def _kinds(methods: Sequence[str]) -> list[Any]:
 
 
 def given_settings(args: argparse.Namespace, methods: Sequence[str]) -> dict[str, Any]:
-    from dear.config import given_arguments
+    from dear.core.config import given_arguments
 
     return given_arguments(args, *_kinds(methods))
 
 
 def run_grid(cells: "Sequence[Cell]", args: argparse.Namespace, given: dict[str, Any]) -> list[dict[str, Any]]:
-    from dear.cluster import given_cluster
-    from dear.evaluation.bench import run_cells
-    from dear.evaluation.workbench import Workbench
+    from dear.bench.grid import run_cells
+    from dear.bench.workbench import Workbench
+    from dear.parallel.cluster import given_cluster
     from dear.training.config import TrainConfig
 
     train = TrainConfig.pick(given)
@@ -110,8 +110,8 @@ def run_grid(cells: "Sequence[Cell]", args: argparse.Namespace, given: dict[str,
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.evaluation.bench import MOST_PASSES, plan, shortened
-    from dear.report.tables import main_tables
+    from dear.bench.grid import MOST_PASSES, plan, shortened
+    from dear.bench.tables import main_tables
 
     methods = chosen_methods(args.methods)
     given = given_settings(args, methods)

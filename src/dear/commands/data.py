@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dear.data.known import Known
+    from dear.data.known import KnownDataset
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.config import number
+    from dear.core.config import number
+    from dear.core.table import add_json_argument
     from dear.data.resolve import HELP
-    from dear.tables import add_json_argument
 
     actions = parser.add_subparsers(metavar="list | check", required=True)
     root = "folder that holds the known datasets, as CoOp lays them out"
@@ -41,9 +41,9 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _list(args: argparse.Namespace) -> None:
+    from dear.core.errors import DearError
+    from dear.core.table import Table
     from dear.data.known import COOP, KNOWN
-    from dear.errors import DearError
-    from dear.tables import Table
 
     if args.root is not None and not args.root.is_dir():
         raise DearError(f"There is no folder {args.root}: --root must be the folder that holds the datasets.")
@@ -60,7 +60,7 @@ def _list(args: argparse.Namespace) -> None:
         print("To see which of them you have: dear data list --root DIR")
 
 
-def _found(known: "Known", root: Path | None) -> str | None:
+def _found(known: "KnownDataset", root: Path | None) -> str | None:
     if root is None:
         return None
     if not (root / known.folder).is_dir():
@@ -73,11 +73,11 @@ def _found(known: "Known", root: Path | None) -> str | None:
 
 
 def _check(args: argparse.Namespace) -> None:
+    from dear.core.errors import DearError
+    from dear.core.table import Table
     from dear.data.check import describe, problems
     from dear.data.known import find_known
     from dear.data.resolve import resolve_dataset
-    from dear.errors import DearError
-    from dear.tables import Table
 
     dataset = resolve_dataset(args.data, root=args.root)
     known = find_known(args.data) if args.root else None  # as it was resolved

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dear.data.dataset import Dataset, Example
-    from dear.predictor import Predictor
+    from dear.model.predictor import Predictor
 
 _DATA = "world:signs:night"  # a style that dear-mini never saw, so that adaptation has something to do
 _SEARCHED = ("colors", "shapes", "textures", "objects", "places")  # tasks in whose pictures every attribute varies
@@ -14,7 +14,7 @@ _FOUND = 6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.tables import add_json_argument
+    from dear.core.table import add_json_argument
 
     add_json_argument(parser)
     parser.add_argument("--out", type=Path, default=Path("dear-demo"), help="folder of results (default: dear-demo)")
@@ -23,20 +23,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Zero-shot, adaptation on half of the classes, both on the other half too, one answer explained, one search."""
     import dear
-    from dear.backbone import load_backbone
+    from dear.bench.zero_shot import zero_shot
+    from dear.clip import load_backbone
+    from dear.core.errors import DearError
+    from dear.core.files import atomic_path
+    from dear.core.table import Table
     from dear.data.resolve import resolve_dataset
     from dear.data.world.sheet import contact_sheet
-    from dear.errors import DearError
-    from dear.evaluation.zero_shot import zero_shot
-    from dear.explain import explain
-    from dear.files import atomic_path
+    from dear.heads.map_table import role_summary
+    from dear.heads.role_map import RoleMap
     from dear.methods.experts import ExpertsConfig
     from dear.methods.registry import recipe_of
-    from dear.roles.rolemap import RoleMap
-    from dear.roles.show import role_summary
-    from dear.tables import Table
+    from dear.model.explain import explain
+    from dear.model.train import train_run
     from dear.training.config import RunConfig, TrainConfig
-    from dear.training.run import train_run
 
     if args.out.exists():
         raise DearError(f"{args.out} is already there: choose another --out, or remove it.")
@@ -91,8 +91,8 @@ def typical(model: "Predictor", data: "Dataset") -> "Example":
 
 def search_sheet(out: Path) -> None:
     """One picture, and those most like it in each attribute, by what the heads of frozen dear-mini write."""
+    from dear.core.files import atomic_path
     from dear.data.world.tasks import world_task
-    from dear.files import atomic_path
     from dear.gallery.encoders import HeadEncoder
     from dear.gallery.memory import MemoryGallery
     from dear.gallery.sheet import attribute_sheet

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.errors import DearError
+    from dear.core.errors import DearError
 
     checks: list[tuple[str, Callable[[], str]]] = [
         ("versions", _versions), ("device", _device), ("extras", _extras), ("embedded model", _embedded),
@@ -43,7 +43,7 @@ def _versions() -> str:
     import platform
     from importlib.metadata import version
 
-    from dear.version import __version__
+    from dear.core.version import __version__
 
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "open_clip_torch", "safetensors", "pillow"))
     return f"dear {__version__}, Python {platform.python_version()}, {packages}"
@@ -74,12 +74,12 @@ def _embedded() -> str:
     import torch
     from torch.nn import functional as F
 
-    from dear.backbone import MINI, load_backbone
-    from dear.backbone.load import MINI_FOLDER
+    from dear.clip import MINI, load_backbone
+    from dear.clip.load import MINI_FOLDER
+    from dear.core.errors import DearError
+    from dear.core.files import read_text
+    from dear.core.metrics import accuracy
     from dear.data.world.tasks import world_task
-    from dear.errors import DearError
-    from dear.files import read_text
-    from dear.metrics import accuracy
 
     mini, task = load_backbone(MINI), world_task("colors")
     if re.findall(r"^weights: ([0-9a-f]{64})$", read_text(MINI_FOLDER / "README.md"), re.M) != [mini.identity.weights]:
@@ -105,8 +105,8 @@ def _place(folder: Path) -> str:
     import os
     import shutil
 
-    from dear.errors import DearError
-    from dear.files import write_text
+    from dear.core.errors import DearError
+    from dear.core.files import write_text
 
     probe = folder / f".dear-doctor-{os.getpid()}"
     try:
@@ -121,15 +121,15 @@ def _place(folder: Path) -> str:
 
 
 def _folder(folder: Path) -> str:
-    from dear.adapter import CONFIG
-    from dear.errors import DearError, said_plainly
-    from dear.results import CELLS
+    from dear.bench.result_file import CELLS
+    from dear.core.errors import DearError, os_errors_as_dear_errors
+    from dear.model.adapter import CONFIG
     from dear.training.loop import CHECKPOINT
 
     kinds = {
         CONFIG: _adapted, CHECKPOINT: _unfinished, "gallery.json": _gallery, CELLS: _results, "model.json": _exported
     }  # fmt: skip
-    with said_plainly():
+    with os_errors_as_dear_errors():
         if not folder.is_dir():
             raise DearError(f"There is no folder {folder}.")
         found = [check(folder) for name, check in kinds.items() if (folder / name).exists()]
@@ -139,14 +139,14 @@ def _folder(folder: Path) -> str:
 
 
 def _adapted(folder: Path) -> str:
-    from dear.adapter import read_config
+    from dear.model.adapter import read_config
 
     config = read_config(folder)
     return f"an adapter ({config['method']}, {len(config['classes'])} classes), as it was written"
 
 
 def _unfinished(folder: Path) -> str:
-    from dear.tensors import read_tensors, require_finite
+    from dear.core.tensors import read_tensors, require_finite
     from dear.training.history import METRICS, read_history
     from dear.training.loop import CHECKPOINT
 
@@ -165,8 +165,8 @@ def _gallery(folder: Path) -> str:
 
 
 def _results(folder: Path) -> str:
-    from dear.errors import DearError
-    from dear.results import result_files
+    from dear.bench.result_file import result_files
+    from dear.core.errors import DearError
 
     files = result_files(folder)
     damaged = list(_damaged(files))
@@ -176,8 +176,8 @@ def _results(folder: Path) -> str:
 
 
 def _damaged(files: list[Path]) -> Iterator[str]:
-    from dear.errors import DearError
-    from dear.results import read_result
+    from dear.bench.result_file import read_result
+    from dear.core.errors import DearError
 
     for file in files:
         try:
@@ -189,10 +189,10 @@ def _damaged(files: list[Path]) -> Iterator[str]:
 def _exported(folder: Path) -> str:
     from typing import Any
 
-    from dear.errors import DearError
-    from dear.export.graph import MODEL, open_session
-    from dear.files import read_json
-    from dear.reading import check_shape, damaged
+    from dear.core.errors import DearError
+    from dear.core.files import read_json
+    from dear.core.schema import check_shape, damaged
+    from dear.model.export.graph import MODEL, open_session
 
     about = read_json(folder / "model.json")
     check_shape(about, dict[str, Any], str(folder / "model.json"), "export it again")

@@ -15,8 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from dear import load
     from dear.commands.predict import read_classes
-    from dear.drawing import check_suffix
-    from dear.explain import explain
+    from dear.core.figure import check_suffix
+    from dear.model.explain import explain
 
     check_suffix(args.out)
     model = load(args.run_folder, classes=read_classes(args.classes), device=args.device)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.config import number
-    from dear.tables import add_json_argument
+    from dear.core.config import number
+    from dear.core.table import add_json_argument
 
     add_json_argument(parser)
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder made by `dear train`")
@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.export import export_run
-    from dear.tables import Table
+    from dear.core.table import Table
+    from dear.model.export.export import export_run
 
     exported = export_run(args.run_folder, args.onnx, args.int8, args.check)
     pictures, difference = exported.pictures, exported.difference

@@ -5,7 +5,7 @@ import sys
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.cluster import add_ray_arguments
+    from dear.parallel.cluster import add_ray_arguments
 
     parser.add_argument(
         "given",
@@ -39,11 +39,11 @@ def add_exact_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.cluster import given_cluster
-    from dear.errors import DearError
+    from dear.core.errors import DearError
     from dear.gallery import AdapterEncoder, Encoder, Gallery, HeadEncoder
     from dear.gallery.about import ABOUT
     from dear.gallery.place import place
+    from dear.parallel.cluster import given_cluster
 
     cluster = given_cluster(args, args.device)
     images = args.given if args.model else args.given[1:]

@@ -4,14 +4,14 @@ import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.tables import add_json_argument
+    from dear.core.table import add_json_argument
 
     add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> None:
+    from dear.core.table import Table
     from dear.methods.registry import METHODS
-    from dear.tables import Table
 
     table = Table(["method", "what it does", "published", "trained"])
     for name, listed in METHODS.items():

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dear.answer import Answer
-    from dear.errors import DearError
+    from dear.core.errors import DearError
+    from dear.model.answer import Answer
 
 _BATCH = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.cluster import add_ray_arguments
     from dear.commands.index import add_exact_argument
-    from dear.config import number
+    from dear.core.config import number
+    from dear.parallel.cluster import add_ray_arguments
 
     parser.add_argument("run_folder", metavar="RUN", help="folder made by `dear train`")
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files, folders, or quoted globs")
@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     import csv
 
+    from dear.core.errors import DearError
     from dear.data.folder import find_images
-    from dear.errors import DearError
 
     files = find_images(args.images)
     out = sys.stdout
@@ -70,8 +70,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def read_classes(file: Path | None) -> list[str] | None:
-    from dear.errors import DearError
-    from dear.files import read_text
+    from dear.core.errors import DearError
+    from dear.core.files import read_text
 
     if file is None:
         return None
@@ -83,8 +83,8 @@ def read_classes(file: Path | None) -> list[str] | None:
 
 def _answers(args: argparse.Namespace, files: list[Path]) -> "Iterator[tuple[Path, Answer | DearError]]":
     """Streams: a batch is decoded, answered and forgotten. An unreadable image comes with its error."""
-    from dear.cluster import given_cluster
-    from dear.progress import Progress
+    from dear.core.progress import Progress
+    from dear.parallel.cluster import given_cluster
 
     cluster, classes = given_cluster(args, args.device), read_classes(args.classes)
     parts = [files[start : start + _BATCH] for start in range(0, len(files), _BATCH)]

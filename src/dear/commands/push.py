@@ -11,7 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.hub import push
+    from dear.model.hub import push
 
     address, files = push(args.run_folder, args.name, args.private)
     print(f"pushed {', '.join(files)}")

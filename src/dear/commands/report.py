@@ -7,7 +7,7 @@ _MOST_MISSING = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.tables import add_json_argument
+    from dear.core.table import add_json_argument
 
     add_json_argument(parser)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="what `dear bench` or `dear ablate` wrote")
@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.report.page import write_report
+    from dear.bench.page import write_report
 
     out = args.out or args.folders[0] / "report"
     chapters = write_report(args.folders, out)

@@ -4,11 +4,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dear.errors import DearError
+from dear.core.errors import DearError
 
 if TYPE_CHECKING:
-    from dear.roles.pictures import PictureList
-    from dear.roles.rolemap import RoleMap
+    from dear.heads.picture_list import PictureList
+    from dear.heads.role_map import RoleMap
 
 _WORLD = "world"
 _WORLD_PICTURES = 2000
@@ -19,10 +19,10 @@ _BY_PHRASES = ("images", "phrases", "sbert", "over_core")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.cluster import add_ray_arguments
     from dear.commands.zero_shot import add_backbone_arguments
-    from dear.config import number
-    from dear.tables import add_json_argument
+    from dear.core.config import number
+    from dear.core.table import add_json_argument
+    from dear.parallel.cluster import add_ray_arguments
 
     add_backbone_arguments(parser)
     parser.add_argument(
@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_probe_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.config import number
+    from dear.core.config import number
 
     parser.add_argument(
         "--probe", action="append", default=[], metavar="ATTR=DATA",
@@ -106,7 +106,7 @@ def add_probe_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.drawing import check_suffix
+    from dear.core.figure import check_suffix
 
     check_suffix(args.plot)
     args.action(args)
@@ -126,11 +126,11 @@ def _analyse(args: argparse.Namespace) -> None:
 
 
 def _by_pictures(args: argparse.Namespace) -> None:
-    from dear.backbone import load_backbone
-    from dear.cluster import given_cluster
-    from dear.roles.experts import roles_by_pictures
-    from dear.roles.probes import find_probes
-    from dear.runtime import pick_device
+    from dear.clip import load_backbone
+    from dear.core.runtime import pick_device
+    from dear.heads.probes import find_probes
+    from dear.heads.rules import roles_by_pictures
+    from dear.parallel.cluster import given_cluster
 
     cluster = given_cluster(args, args.device)
     backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
@@ -140,18 +140,18 @@ def _by_pictures(args: argparse.Namespace) -> None:
     )
     _write(role_map, args)
     if args.report is not None:
-        from dear.roles.report import write_report
+        from dear.heads.page import write_report
 
         write_report(role_map, args.report)
         print(f"wrote {args.report}")
 
 
 def _by_phrases(args: argparse.Namespace) -> None:
-    from dear.backbone import MINI, load_backbone
-    from dear.cluster import given_cluster
-    from dear.roles.analyse import analyse, thumbnails
-    from dear.roles.phrases import WORLD, load_phrases
-    from dear.runtime import pick_device
+    from dear.clip import MINI, load_backbone
+    from dear.core.runtime import pick_device
+    from dear.heads.by_phrases import analyse, thumbnails
+    from dear.heads.phrases import WORLD, load_phrases
+    from dear.parallel.cluster import given_cluster
 
     is_mini, cluster = args.model == MINI, given_cluster(args, args.device)
     pictures = _pictures(args.images or (_WORLD if is_mini else None), args.limit)
@@ -165,7 +165,7 @@ def _by_phrases(args: argparse.Namespace) -> None:
     )  # fmt: skip
     _write(analysis.role_map, args)
     if args.report is not None:
-        from dear.roles.report import write_report
+        from dear.heads.page import write_report
 
         write_report(analysis.role_map, args.report, thumbnails(analysis, pictures))
         print(f"wrote {args.report}")
@@ -173,7 +173,7 @@ def _by_phrases(args: argparse.Namespace) -> None:
 
 
 def _core(count: int) -> tuple[str, ...]:
-    from dear.roles.entropy import CORE_3, CORE_5, CORE_7
+    from dear.heads.entropy import CORE_3, CORE_5, CORE_7
 
     return {3: CORE_3, 5: CORE_5, 7: CORE_7}[count]
 
@@ -186,7 +186,7 @@ def _write(role_map: "RoleMap", args: argparse.Namespace) -> None:
 
 
 def _pictures(images: str | None, limit: int | None) -> "PictureList":
-    from dear.roles.pictures import folder_pictures, world_pictures
+    from dear.heads.picture_list import folder_pictures, world_pictures
 
     if images is None:
         raise DearError(f"Heads are judged by images: give a folder with --images, or --images {_WORLD}.")
@@ -198,14 +198,14 @@ def _show(args: argparse.Namespace) -> None:
     _print(args, role_map)
     _draw(role_map, args.plot)
     if args.html is not None:
-        from dear.roles.report import write_report
+        from dear.heads.page import write_report
 
         write_report(role_map, args.html)
         print(f"wrote {args.html}")
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from dear.roles.show import overlap
+    from dear.heads.map_table import overlap
 
     first, second = args.maps
     print(f"{first} against {second}")
@@ -227,14 +227,14 @@ def _layers(args: argparse.Namespace) -> None:
 
 
 def load_map(name: str) -> "RoleMap":
-    from dear.roles.rolemap import RoleMap
+    from dear.heads.role_map import RoleMap
 
     is_file = Path(name).is_file() or "." in name or "/" in name
     return RoleMap.load(name) if is_file else RoleMap.preset(name)
 
 
 def _print(args: argparse.Namespace, role_map: "RoleMap") -> None:
-    from dear.roles.show import role_summary, role_table
+    from dear.heads.map_table import role_summary, role_table
 
     args.show("heads", role_table(role_map))
     print(f"\n{role_summary(role_map)}")
@@ -249,7 +249,7 @@ def _print(args: argparse.Namespace, role_map: "RoleMap") -> None:
 
 def _draw(role_map: "RoleMap", path: Path | None) -> None:
     if path is not None:
-        from dear.roles.plot import plot_role_map
+        from dear.heads.map_figure import plot_role_map
 
         plot_role_map(role_map, path)
         print(f"wrote {path}")

@@ -4,17 +4,17 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dear.backbone import Backbone
-    from dear.roles.rolemap import RoleMap
+    from dear.clip import Backbone
+    from dear.heads.role_map import RoleMap
 
 
 def check(args: argparse.Namespace) -> None:
-    from dear.backbone import MINI, load_backbone
+    from dear.clip import MINI, load_backbone
     from dear.commands.roles import load_map
-    from dear.files import write_json
-    from dear.roles.check import DRAWS, NEAREST, check_by_search
-    from dear.roles.probes import find_probes
-    from dear.runtime import pick_device
+    from dear.core.files import write_json
+    from dear.core.runtime import pick_device
+    from dear.heads.check_search import DRAWS, NEAREST, check_by_search
+    from dear.heads.probes import find_probes
 
     role_map = load_map(args.map)
     backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
@@ -28,7 +28,7 @@ def check(args: argparse.Namespace) -> None:
     print("\n" + result.verdict())
     numbers = {"search": result.to_json()}
     if args.plot is not None:
-        from dear.roles.plot_check import plot_search
+        from dear.heads.check_figures import plot_search
 
         plot_search(result, args.plot)
         print(f"wrote {args.plot}")
@@ -41,7 +41,7 @@ def check(args: argparse.Namespace) -> None:
 
 def _take_away(args: argparse.Namespace, backbone: "Backbone", role_map: "RoleMap") -> dict[str, object]:
     """Zero-shot accuracy without the heads of each concept; only dear-mini knows the words of Attribute World."""
-    from dear.roles.causal import causal_check
+    from dear.heads.check_causal import causal_check
 
     result = causal_check(backbone, role_map)
     with_all = ", ".join(f"{attribute} {value:.1f}" for attribute, value in result.accuracy.items())
@@ -51,7 +51,7 @@ def _take_away(args: argparse.Namespace, backbone: "Backbone", role_map: "RoleMa
     args.show("points lost", result.table())
     print("\n" + result.verdict())
     if args.plot is not None:
-        from dear.roles.plot_check import plot_causal
+        from dear.heads.check_figures import plot_causal
 
         path = args.plot.with_name(f"{args.plot.stem}-causal{args.plot.suffix}")
         plot_causal(result, path)
@@ -62,12 +62,12 @@ def _take_away(args: argparse.Namespace, backbone: "Backbone", role_map: "RoleMa
 def layers(args: argparse.Namespace) -> None:
     from dataclasses import replace
 
-    from dear.backbone import load_backbone
+    from dear.clip import load_backbone
+    from dear.core.files import write_json
+    from dear.core.runtime import pick_device
     from dear.data.resolve import resolve_dataset
-    from dear.files import write_json
-    from dear.roles.layers import layer_losses
-    from dear.roles.pictures import spread, world_pictures
-    from dear.runtime import pick_device
+    from dear.heads.check_layers import layer_losses
+    from dear.heads.picture_list import spread, world_pictures
 
     dataset = None if args.data is None else resolve_dataset(args.data, root=args.data_root)
     if dataset is not None:
@@ -82,7 +82,7 @@ def layers(args: argparse.Namespace) -> None:
         write_json(args.out, losses.to_json())
         print(f"wrote {args.out}")
     if args.plot is not None:
-        from dear.roles.plot_check import plot_layers
+        from dear.heads.check_figures import plot_layers
 
         plot_layers(losses, args.plot)
         print(f"wrote {args.plot}")

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.config import number
+    from dear.core.config import number
 
     parser.add_argument("gallery", metavar="GALLERY", help="made by `dear index`: a folder, or s3://...")
     parser.add_argument("--image", metavar="FILE", help="find images like this one; if it is in the gallery, it leads")
@@ -26,11 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.errors import DearError
-    from dear.files import atomic_path
+    from dear.core.errors import DearError
+    from dear.core.files import atomic_path
+    from dear.core.table import Table
     from dear.gallery import Gallery, parse_by
     from dear.gallery.sheet import contact_sheet
-    from dear.tables import Table
 
     if (args.image is None) == (args.text is None):
         raise DearError("Give either --image or --text to search for.")

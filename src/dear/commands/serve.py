@@ -30,13 +30,13 @@ def serve(
     args: argparse.Namespace, where: str, token: str | None = None, more: Callable[[Any], Sequence[Any]] = lambda _: ()
 ) -> None:
     """`more`: from the service to routes besides the API's."""
-    from dear.serve import require_packages
+    from dear.server import require_packages
 
     require_packages()
-    from dear.serve.server import Address, make_app
+    from dear.server.server import Address, make_app
 
     with Address(args.host, args.port) as address:  # first: a port in use is told at once
-        from dear.serve.api import Service
+        from dear.server.api import Service
 
         with Service.open(args.run_folder, args.gallery) as service:
             app = make_app(service, address.names, token, more(service))
@@ -47,7 +47,7 @@ def serve(
 
 
 def read_token(file: Path) -> str:
-    from dear.errors import DearError
+    from dear.core.errors import DearError
 
     try:
         token = file.read_text(encoding="ascii").strip()

@@ -29,7 +29,7 @@ def add_constants_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    from dear.config import add_arguments as add
+    from dear.core.config import add_arguments as add
     from dear.methods.registry import find_method, recipe_of
     from dear.training.config import RunConfig, TrainConfig
 
@@ -38,12 +38,12 @@ def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.config import given_arguments
+    from dear.core.config import given_arguments
+    from dear.core.runtime import pick_device
     from dear.methods.registry import find_method, recipe_of, with_given
-    from dear.ranks import joined
-    from dear.runtime import pick_device
+    from dear.model.train import train_run
+    from dear.parallel.processes import process_group
     from dear.training.config import RunConfig, TrainConfig
-    from dear.training.run import train_run
 
     method = chosen_method(args)
     own = find_method(method).Settings
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
     recipe = recipe_of(method, constants_of=RunConfig.pick(given).data if args.published_constants else None)
     settings = with_given(recipe, given)
     train = TrainConfig.pick(settings)
-    with joined(pick_device(train.device)):
+    with process_group(pick_device(train.device)):
         result = train_run(RunConfig.pick(settings), own.pick(settings), train, args.out, args.resume, args.states)
         print("test accuracy (%): " + "  ".join(f"{name} {value:.1f}" for name, value in result.items()))
         commands = {command.format(shlex.quote(str(args.out))): what for command, what in _NEXT.items()}
@@ -69,7 +69,7 @@ def early_method(argv: Sequence[str], default: str | None = None) -> str:
 
 def chosen_method(args: argparse.Namespace, default: str | None = None) -> str:
     """By flag, else by the config file, else the default."""
-    from dear.files import read_json
+    from dear.core.files import read_json
     from dear.training.config import RunConfig
 
     if "method" in args:

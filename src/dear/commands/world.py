@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.config import number
+    from dear.core.config import number
 
     parser.add_argument(
         "--out", type=Path, default=Path("world.png"), help="where the picture goes (default: world.png)"
@@ -19,9 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from dear.core.figure import check_suffix
+    from dear.core.files import atomic_path
     from dear.data.world.sheet import contact_sheet
-    from dear.drawing import check_suffix
-    from dear.files import atomic_path
 
     check_suffix(args.out, (".png",))
     with atomic_path(args.out) as temporary:

@@ -4,8 +4,8 @@ import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dear.core.table import add_json_argument
     from dear.data.resolve import HELP
-    from dear.tables import add_json_argument
 
     add_backbone_arguments(parser)
     add_json_argument(parser)
@@ -24,12 +24,12 @@ def add_backbone_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.backbone import load_backbone
+    from dear.bench.zero_shot import zero_shot
+    from dear.clip import load_backbone
+    from dear.core.runtime import pick_device
+    from dear.core.table import Table
     from dear.data.resolve import resolve_dataset
     from dear.data.world.tasks import TASKS
-    from dear.evaluation.zero_shot import zero_shot
-    from dear.runtime import pick_device
-    from dear.tables import Table
 
     datasets = [resolve_dataset(name, root=args.data_root) for name in args.data or [f"world:{task}" for task in TASKS]]
     backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))

@@ -12,10 +12,10 @@ from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 
 from dear.data.dataset import Example
-from dear.ranks import share
+from dear.parallel.processes import local_rows
 
 if TYPE_CHECKING:
-    from dear.backbone import Backbone
+    from dear.clip import Backbone
 
 
 def training_view(backbone: "Backbone", crop: float) -> Callable[[Image.Image], Tensor]:
@@ -93,7 +93,9 @@ class _Sampler:
         return len(self.batches.of_epoch(self.epoch))
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        return iter([[(self.epoch, index) for index in share(batch)] for batch in self.batches.of_epoch(self.epoch)])
+        return iter(
+            [[(self.epoch, index) for index in local_rows(batch)] for batch in self.batches.of_epoch(self.epoch)]
+        )
 
 
 class TrainingData:

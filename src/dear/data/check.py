@@ -13,11 +13,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
+from dear.core.errors import DearError
+from dear.core.progress import Progress
 from dear.data.dataset import Dataset, ImageFile
 from dear.data.opening import why_unreadable
 from dear.data.splits import SPLITS
-from dear.errors import DearError
-from dear.progress import Progress
 
 T = TypeVar("T")
 Pairs = list[tuple[Path, Path]]

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from PIL import Image
 
+from dear.core.errors import DearError
 from dear.data.opening import open_picture
 from dear.data.prompts import fill
-from dear.errors import DearError
 
 
 class Picture(Protocol):

@@ -5,10 +5,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from dear.core.errors import DearError
 from dear.data.dataset import Dataset, Example, ImageFile
 from dear.data.listing import read_listing
 from dear.data.splits import SPLITS, make_dataset, read_split, split_by_rule
-from dear.errors import DearError
 
 TEMPLATE = "a photo of a {}."
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"}

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypedDict
 
+from dear.core.errors import DearError
+from dear.core.files import parse_json
+from dear.core.schema import check_shape
 from dear.data.dataset import Dataset, Example, ImageFile
 from dear.data.splits import SPLITS, make_dataset, split_by_rule
-from dear.errors import DearError
-from dear.files import parse_json
-from dear.reading import check_shape
 
 
 class _Needed(TypedDict):

@@ -2,30 +2,35 @@
 
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
+from dear.core.errors import DearError
+from dear.core.progress import Progress
 from dear.data.dataset import Example
-from dear.errors import DearError
-from dear.progress import Progress
 
 T = TypeVar("T")
 
 
-class _Decoded(TorchDataset):
-    def __init__(self, examples: Sequence[Example], transform: Callable[[Any], Tensor]) -> None:
-        self.examples, self.transform = examples, transform
+Item = TypeVar("Item")
+Value = TypeVar("Value", covariant=True)
+
+
+class Mapped(TorchDataset, Generic[Item, Value]):
+    """`function` of each item: the one torch dataset of this package. A loader runs it in worker processes."""
+
+    def __init__(self, items: Sequence[Item], function: Callable[[Item], Value]) -> None:
+        self.items, self.function = items, function
 
     def __len__(self) -> int:
-        return len(self.examples)
+        return len(self.items)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        example = self.examples[index]
-        return self.transform(example.picture.open()), example.label
+    def __getitem__(self, index: int) -> Value:
+        return self.function(self.items[index])
 
 
 def from_workers(batches: Iterable[T]) -> Iterator[T]:
@@ -74,7 +79,10 @@ def evaluation_batches(
 def _decode(
     examples: Sequence[Example], transform: Callable[[Any], Tensor], title: str, batch: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    loader = DataLoader(_Decoded(examples, transform), batch, num_workers=WORKERS)
+    def decode(example: Example) -> tuple[Tensor, int]:
+        return transform(example.picture.open()), example.label
+
+    loader = DataLoader(Mapped(examples, decode), batch, num_workers=WORKERS)
     with Progress(title, len(examples)) as bar:
         for pixels, labels in from_workers(loader):
             yield pixels, torch.as_tensor(labels)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from dear.errors import DearError
+from dear.core.errors import DearError
 
 # Named one by one: Pillow also knows formats that start other programs, or that are not pictures.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from dear.errors import DearError
+from dear.core.errors import DearError
 
 _LONGEST = 1000  # letters; CLIP reads 77 tokens
 

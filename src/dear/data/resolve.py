@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
+from dear.core.errors import DearError
+from dear.core.files import read_json
+from dear.core.schema import Name, check_shape
 from dear.data.dataset import Dataset
 from dear.data.folder import TEMPLATE, read_dataset
 from dear.data.known import KNOWN, find_known
 from dear.data.prompts import check_name, check_template
 from dear.data.world.tasks import world_task
-from dear.errors import DearError
-from dear.files import read_json
-from dear.reading import Name, check_shape
 
 HELP = (
     "a folder with one folder of images a class, a split JSON, a CSV or JSONL of path,label[,split], a known dataset "

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypedDict
 
+from dear.core.errors import DearError
+from dear.core.files import read_json
+from dear.core.schema import Name, check_shape
 from dear.data.dataset import Dataset, Example, ImageFile
 from dear.data.prompts import check_name
-from dear.errors import DearError
-from dear.files import read_json
-from dear.reading import Name, check_shape
 
 SPLITS = ("train", "val", "test")
 _Entry = tuple[Name, int, str]  # path, label, class name

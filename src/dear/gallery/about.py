@@ -4,18 +4,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
 
-from dear.errors import DearError
-from dear.files import parse_json, read_json, to_json, write_json
+from dear.core.errors import DearError
+from dear.core.files import parse_json, read_json, to_json, write_json
+from dear.core.schema import Name, Positive, check_shape
+from dear.core.version import __version__
 from dear.gallery.place import is_folder
-from dear.reading import Name, Positive, check_shape
-from dear.version import __version__
 
 ABOUT = "gallery.json"
 FORMAT = 2
 
 
 @dataclass(frozen=True)
-class About:
+class GalleryInfo:
     encoder: Mapping[str, Any]  # `Encoder.source`
     components: tuple[str, ...]
     centred: tuple[str, ...]
@@ -37,7 +37,7 @@ class _AboutFile(TypedDict):
     dim: Positive
 
 
-def read_about(folder: Any) -> About:
+def read_info(folder: Any) -> GalleryInfo:
     """Refuses what is missing, older, or not as it was written."""
     file = folder / ABOUT
     if not file.is_file():
@@ -49,7 +49,7 @@ def read_about(folder: Any) -> About:
     if type(found) is not int or found != FORMAT:
         raise DearError(f"{file} is not one that dear {__version__} can read: index the images again.")
     check_shape(given, _AboutFile, str(file), "index the images again")
-    return About(given["encoder"], tuple(given["components"]), tuple(given["centred"]), given["dim"])
+    return GalleryInfo(given["encoder"], tuple(given["components"]), tuple(given["centred"]), given["dim"])
 
 
 def _read(file: Any) -> Any:

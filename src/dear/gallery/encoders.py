@@ -10,18 +10,18 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.adapter import CONFIG
-from dear.backbone import Backbone, load_backbone
-from dear.errors import DearError
+from dear.clip import Backbone, load_backbone
+from dear.core.errors import DearError
+from dear.core.runtime import pick_device
+from dear.core.schema import Count, Name, Positive, check_shape
 from dear.gallery.sources import absolute
-from dear.methods.roles import find_roles
-from dear.reading import Count, Name, Positive, check_shape
-from dear.roles.contributions import HeadReader
-from dear.roles.rolemap import Head
-from dear.runtime import pick_device
+from dear.heads.contributions import HeadReader
+from dear.heads.role_map import Head
+from dear.methods.shared.role_settings import find_roles
+from dear.model.adapter import CONFIG
 
 if TYPE_CHECKING:
-    from dear.predictor import Predictor
+    from dear.model.predictor import Predictor
 
 
 class Encoder(Protocol):
@@ -122,7 +122,7 @@ class HeadEncoder:
         backbone = load_backbone(model, pretrained, device=pick_device(device))
         found = find_roles(roles, backbone)
         found.check_backbone(backbone.identity.to_json(), backbone.image.layers, backbone.image.heads)
-        return cls(backbone, {attribute: found.experts(attribute) for attribute in found.core})
+        return cls(backbone, {attribute: found.heads_for(attribute) for attribute in found.core})
 
     @classmethod
     def from_source(cls, source: Mapping[str, Any], device: str) -> "HeadEncoder":

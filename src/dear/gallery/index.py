@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from dear.cluster import Cluster
+from dear.core.errors import DearError
+from dear.core.progress import Progress
 from dear.data import loading
 from dear.data.quick import FileReader
-from dear.errors import DearError
 from dear.gallery.columns import as_vectors, schema
 from dear.gallery.sources import Source, find_sources
-from dear.progress import Progress
+from dear.parallel.cluster import Cluster
 
 if TYPE_CHECKING:
     from dear.gallery.encoders import Encoder
@@ -28,7 +28,7 @@ _WRITE = 1000  # images: a killed run loses at most so many
 
 
 @dataclass(frozen=True)
-class Added:
+class IndexSummary:
     """What became of the images that were given."""
 
     added: int
@@ -130,7 +130,7 @@ def add_images(
     label_from_folder: bool,
     exact: bool,
     cluster: Cluster | None = None,
-) -> Added:
+) -> IndexSummary:
     """A streaming pass: no more is held than the features of one write, and the names of all images.
 
     With a cluster, its workers read and encode; who writes is this process alone, and rows keep their order.
@@ -167,7 +167,7 @@ def add_images(
         if len(rows) >= _WRITE:
             write()
     write()
-    return Added(added, duplicates, already, tuple(unreadable))
+    return IndexSummary(added, duplicates, already, tuple(unreadable))
 
 
 class _Known:

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from PIL import Image
 
+from dear.core.progress import progress
 from dear.data.dataset import Picture
 from dear.gallery.encoders import Encoder
 from dear.gallery.search import Hit
-from dear.progress import progress
 
 _BATCH = 64
 

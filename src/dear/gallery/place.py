@@ -6,8 +6,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from dear.errors import DearError
-from dear.lock import only_writer
+from dear.core.errors import DearError
+from dear.core.lock import only_writer
 
 
 def place(given: str | Path) -> Any:

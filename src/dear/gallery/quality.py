@@ -1,11 +1,11 @@
-"""Does searching by an attribute find what is alike in it? Measured on Attribute World, where the truth is known."""
+"""Does searching by an attribute find what is alike in it? HeadMoments on Attribute World, where the truth is known."""
 
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from dear.core.errors import DearError
 from dear.data.world.vocabulary import ATTRIBUTES, Scene
-from dear.errors import DearError
 from dear.gallery.sources import WORLD, world_picture
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from dear.errors import DearError
+from dear.core.errors import DearError
 from dear.gallery.codes import Snapshot, unit
 from dear.gallery.columns import as_matrix, vector_column
 

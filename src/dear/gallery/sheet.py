@@ -6,7 +6,7 @@ from typing import Protocol
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from dear.errors import DearError
+from dear.core.errors import DearError
 from dear.gallery.search import Hit
 
 

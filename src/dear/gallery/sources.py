@@ -9,12 +9,12 @@ from pathlib import Path
 
 from torch import Tensor
 
+from dear.core.errors import DearError
+from dear.core.files import read_bytes
 from dear.data.dataset import Dataset, Picture
 from dear.data.folder import clean_name, find_images
 from dear.data.quick import FileReader
 from dear.data.resolve import resolve_dataset
-from dear.errors import DearError
-from dear.files import read_bytes
 
 WORLD = "world:"
 

@@ -15,17 +15,17 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from dear.cluster import Cluster
-from dear.errors import DearError
-from dear.gallery.about import ABOUT, About, read_about
+from dear.core.errors import DearError
+from dear.core.lock import LOCK
+from dear.gallery.about import ABOUT, GalleryInfo, read_info
 from dear.gallery.codes import Snapshot, unit
 from dear.gallery.columns import as_matrix, schema, vector_column
 from dear.gallery.encoders import Encoder, check_source, describe, load_encoder
-from dear.gallery.index import Added, add_images
+from dear.gallery.index import IndexSummary, add_images
 from dear.gallery.place import is_folder, one_writer, place
 from dear.gallery.search import Hit, find
 from dear.gallery.sources import WORLD, absolute, world_picture
-from dear.lock import LOCK
+from dear.parallel.cluster import Cluster
 
 _TABLE = "images"
 
@@ -33,7 +33,7 @@ _TABLE = "images"
 class Gallery:
     """Images and the vectors one encoder gave them. Make one with `create`, come back to it with `open`."""
 
-    def __init__(self, folder: Any, about: About, table: Any) -> None:
+    def __init__(self, folder: Any, about: GalleryInfo, table: Any) -> None:
         self.folder, self.about = folder, about
         self.components, self.centred, self.dim = about.components, about.centred, about.dim
         self.table = table  # None until the first image is there
@@ -42,9 +42,9 @@ class Gallery:
 
     @classmethod
     def open(cls, folder: str | Path) -> "Gallery":
-        """Reads only: nothing is made or repaired. `folder`: or an address, as s3://BUCKET/NAME."""
+        """Read-only: nothing is made or repaired. `folder`: or an address, as s3://BUCKET/NAME."""
         where = place(folder)
-        about = read_about(where)
+        about = read_info(where)
         check_source(about.encoder, str(where / ABOUT))
         expected = schema(about.components, about.dim)
         try:
@@ -75,7 +75,7 @@ class Gallery:
         if where.exists() and (not where.is_dir() or {f.name for f in where.iterdir()} - {f"{_TABLE}.lance", LOCK}):
             raise DearError(f"{where} is there but is not a gallery: choose another --out.")
         _lancedb()
-        return cls(where, About(encoder.source, encoder.components, encoder.centred, encoder.dim), None)
+        return cls(where, GalleryInfo(encoder.source, encoder.components, encoder.centred, encoder.dim), None)
 
     # --- what its vectors were made with --------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ class Gallery:
         label_from_folder: bool = False,
         exact: bool = False,
         cluster: Cluster | None = None,
-    ) -> Added:
+    ) -> IndexSummary:
         """Embeds what is not there yet: image files, folders, globs, or world:TASK[:STYLE].
 
         The label is the name of an image's folder if asked for, and the class in Attribute World. `exact`: pixels to

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dear.backbone import Backbone
-from dear.config import Config, setting
+from dear.clip import Backbone
+from dear.core.config import Config, setting
 from dear.methods.base import Texts
-from dear.methods.context import COOP_RECIPE, PLACEHOLDER, WordContext, random_words
+from dear.methods.shared.context import COOP_RECIPE, PLACEHOLDER, WordContext, random_words
 
 
 @dataclass(frozen=True)

@@ -19,19 +19,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dear.backbone import Backbone
-from dear.backbone.image import Entry, Observer, Reads, TrunkStates
-from dear.backbone.masks import Masks, ReadIn
-from dear.backbone.text import Prompts
-from dear.config import Config
+from dear.clip import Backbone
+from dear.clip.image import CachedKV, CachedStates, LayerInput, Observer
+from dear.clip.masks import Masks, VisibleHeads
+from dear.clip.text import Prompts
+from dear.core.config import Config
 from dear.data.prompts import fill
-from dear.ranks import add_up_gradients
-from dear.roles.rolemap import RoleMap
+from dear.heads.role_map import RoleMap
+from dear.parallel.processes import add_up_gradients
 
 CLS = "cls"
 PLAIN, FUSION, DECOUPLED = "plain", "fusion", "decoupled"  # ways of inference
 
-Images = Tensor | TrunkStates
+Images = Tensor | CachedStates
 """Normalised pixels [batch, 3, height, width], or what was kept of them."""
 
 
@@ -65,7 +65,7 @@ class Teacher(NamedTuple):
     recipe: Mapping[str, Any]
 
 
-class Shown(Protocol):
+class LabelledImages(Protocol):
     """The labelled images a method may look at beside training, as evaluation sees them (no augmentation)."""
 
     classes: tuple[str, ...]
@@ -121,17 +121,17 @@ class Method(nn.Module):
         return self.backbone.image.layers + 1
 
     @property
-    def constant(self) -> ReadIn | None:
+    def constant(self) -> VisibleHeads | None:
         """Names what `reads` makes of an image, to be held in memory instead of made at every step: methods with equal
         names make equal things. None: learned tokens are seen, or there are none."""
-        return None if self.masks is None else self.masks.read_in
+        return None if self.masks is None else self.masks.visible_heads
 
     @property
     def first_text_layer(self) -> int:
         """The same of the text tower."""
         return self.backbone.text.layers + 1
 
-    def look(self, shown: Shown) -> None:
+    def look(self, shown: LabelledImages) -> None:
         """Before training: what a method takes from the labelled images as they are. Nothing, unless it says so."""
 
     def teacher(self) -> Teacher | None:
@@ -142,7 +142,7 @@ class Method(nn.Module):
         """Before training: the teacher's texts of all classes [classes, its dim] and its logits [images, classes] on
         unlabelled images. Labels in training are rows of these."""
 
-    def look_again(self, shown: Shown) -> None:
+    def look_again(self, shown: LabelledImages) -> None:
         """After training: what a method chooses by the validation images. Nothing, unless it says so."""
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
@@ -188,26 +188,26 @@ class Method(nn.Module):
     # --- image -------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def trunk(self, images: Images | Reads) -> Entry:
+    def trunk(self, images: Images | CachedKV) -> LayerInput:
         """The part of the image tower that nothing learned can reach, without a graph."""
-        if isinstance(images, Reads):
+        if isinstance(images, CachedKV):
             return self.backbone.image.behind(*images)
         return self.enter(images) if self.constant is None else self.backbone.image.behind(*self.reads(images))
 
     @torch.no_grad()
-    def reads(self, images: Images) -> Reads:
+    def reads(self, images: Images) -> CachedKV:
         """All that is read of images, where that is `constant`."""
         assert self.masks is not None
         return self.backbone.image.reads(self.enter(images), self.masks)
 
     @torch.no_grad()
-    def enter(self, images: Images) -> Entry:
+    def enter(self, images: Images) -> LayerInput:
         """Where learned parts enter: layer `first_layer`, or behind the tower."""
         tower, first = self.backbone.image, self.first_layer
         if first <= tower.layers:
             entry = tower.enter(self.states(images), first, only_cls=first == tower.layers)
-            return entry._replace(frozen_cls=images.frozen_cls) if isinstance(images, TrunkStates) else entry
-        if isinstance(images, TrunkStates):
+            return entry._replace(frozen_cls=images.frozen_cls) if isinstance(images, CachedStates) else entry
+        if isinstance(images, CachedStates):
             return tower.behind(images.frozen_cls)
         return tower.behind(tower.read_cls(tower.enter(tower.embed(images), 1)))
 
@@ -215,20 +215,20 @@ class Method(nn.Module):
     def states(self, images: Images) -> Tensor:
         """What layer `first_layer` gets, [batch, 1 + patches, width]."""
         tower = self.backbone.image
-        if isinstance(images, TrunkStates):
+        if isinstance(images, CachedStates):
             return images.states.to(tower.visual.proj.dtype)
         return tower.trunk(images, self.first_layer - 1)
 
-    def open_trunk(self, images: Images) -> Entry:
+    def open_trunk(self, images: Images) -> LayerInput:
         """The same where the projections of `first_layer` are learned: only what it gets is constant."""
         states = self.states(images)
-        return Entry(self.first_layer, states, *(states.new_empty(0),) * 3)
+        return LayerInput(self.first_layer, states, *(states.new_empty(0),) * 3)
 
-    def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
+    def image_features(self, entry: LayerInput, observe: Observer | None = None) -> Tensor:
         """The feature of each component, normalised, [batch, components, dim]."""
         return self.frozen_image(entry)[:, None]
 
-    def frozen_image(self, entry: Entry) -> Tensor:
+    def frozen_image(self, entry: LayerInput) -> Tensor:
         """The class feature of the unadapted CLIP from the same entry, normalised, [batch, dim]."""
         tower = self.backbone.image
         with torch.no_grad():
@@ -248,7 +248,7 @@ class Method(nn.Module):
         """Features [batch, components, dim] and texts [classes, dim] -> [batch, classes]."""
         return self.backbone.temperature * features[:, 0] @ text.T
 
-    def loss(self, entry: Entry, labels: Tensor) -> Loss:
+    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
         """Of a batch behind the trunk. Cross entropy, unless a method has more."""
         logits = self.logits(self.image_features(entry), self.text_features(), self.inferences[0])
         total = F.cross_entropy(logits, labels)
@@ -263,6 +263,6 @@ class Method(nn.Module):
 
     def attention_maps(self, pixels: Tensor) -> dict[str, Tensor]:
         """Where each component looks, [batch, rows, columns]; by default CLS in the last layer."""
-        from dear.methods.attention_maps import cls_attention
+        from dear.methods.shared.attention_maps import cls_attention
 
         return {CLS: cls_attention(self, pixels)}

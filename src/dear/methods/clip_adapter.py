@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dear.backbone import Backbone
-from dear.backbone.image import Entry, Observer
-from dear.config import Config, setting
+from dear.clip import Backbone
+from dear.clip.image import LayerInput, Observer
+from dear.core.config import Config, setting
 from dear.methods.base import Method
-from dear.methods.context import COOP_RECIPE, EPOCHS_BY_SHOTS
+from dear.methods.shared.context import COOP_RECIPE, EPOCHS_BY_SHOTS
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ClipAdapter(Method):
             nn.ReLU(),
         ).to(backbone.image.visual.proj)
 
-    def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
+    def image_features(self, entry: LayerInput, observe: Observer | None = None) -> Tensor:
         tower, ratio = self.backbone.image, self.config.ratio
         with torch.no_grad():
             plain = tower.project(tower.read_cls(entry, observe))

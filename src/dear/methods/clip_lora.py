@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dear.backbone import Backbone
-from dear.backbone.image import Entry, ImageTower, Observer
-from dear.backbone.low_rank import Term, with_low_rank
-from dear.backbone.text import TextTower
-from dear.config import Config, setting
+from dear.clip import Backbone
+from dear.clip.image import ImageTower, LayerInput, Observer
+from dear.clip.low_rank import Term, with_low_rank
+from dear.clip.text import TextTower
+from dear.core.config import Config, setting
 from dear.methods.base import Images, Method, Texts
-from dear.ranks import dropout
+from dear.parallel.processes import dropout
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class ClipLora(Method):
         texts = texts or self.texts
         return F.normalize(self._text.project(self._text.read_eot(texts.states, texts.prompts, 1)), dim=-1)
 
-    def enter(self, images: Images) -> Entry:
+    def enter(self, images: Images) -> LayerInput:
         return self.open_trunk(images)
 
-    def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
+    def image_features(self, entry: LayerInput, observe: Observer | None = None) -> Tensor:
         cls = self._image.read_cls(self._image.enter(entry.x, 1), observe)
         return F.normalize(self._image.project(cls), dim=-1)[:, None]

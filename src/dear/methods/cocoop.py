@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dear.backbone import Backbone
-from dear.backbone.image import Entry
+from dear.clip import Backbone
+from dear.clip.image import LayerInput
 from dear.methods.base import PLAIN, Loss
-from dear.methods.context import COOP_RECIPE
 from dear.methods.coop import CoOp, CoOpConfig
+from dear.methods.shared.context import COOP_RECIPE
 
 
 class CoCoOp(CoOp):
@@ -44,7 +44,7 @@ class CoCoOp(CoOp):
     def votes(self, features: Tensor, text: Tensor) -> Tensor:
         return self.logits(features)[:, None]
 
-    def loss(self, entry: Entry, labels: Tensor) -> Loss:
+    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
         logits = self.logits(self.image_features(entry))
         total = F.cross_entropy(logits, labels)
         return Loss(total, {"cross_entropy": total}, logits)

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from dear.backbone import Backbone
-from dear.config import Config, setting
-from dear.methods.context import COOP_RECIPE, EPOCHS_BY_SHOTS, WordContext, random_words
+from dear.clip import Backbone
+from dear.core.config import Config, setting
+from dear.methods.shared.context import COOP_RECIPE, EPOCHS_BY_SHOTS, WordContext, random_words
 
 
 @dataclass(frozen=True)

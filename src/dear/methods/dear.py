@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.backbone import Backbone, LearnedTokens
-from dear.backbone.image import Entry, Observer
-from dear.backbone.masks import Masks
-from dear.config import setting
-from dear.methods.attention_maps import token_attention
-from dear.methods.attributes import AttributeMethod, AttributeSettings
+from dear.clip import Backbone, LearnedTokens
+from dear.clip.image import LayerInput, Observer
+from dear.clip.masks import Masks
+from dear.core.config import setting
 from dear.methods.base import Loss
-from dear.methods.role_mask import role_masks
+from dear.methods.shared.attention_maps import token_attention
+from dear.methods.shared.attributes import AttributeMethod, AttributeSettings
+from dear.methods.shared.role_mask import role_masks
 
 
 @dataclass(frozen=True)
@@ -29,19 +29,19 @@ class DearConfig(AttributeSettings):
         "one_way",
         "generalization heads: one_way hides attribute tokens from the image; two_way also the image from them",
         choices=("one_way", "two_way"),
-        expert=True,
+        advanced=True,
     )
     routing: str = setting(
         "open",
         "strict: a token reads the image only in heads of its attribute and in mixed heads",
         choices=("open", "strict"),
-        expert=True,
+        advanced=True,
     )
     projection_start: str = setting(
         "copy",
         "P_attr starts as a copy of CLIP's image projection, or at random",
         choices=("copy", "random"),
-        expert=True,
+        advanced=True,
     )
 
 
@@ -65,7 +65,7 @@ class Dear(AttributeMethod):
             return of_clip.clone()
         return torch.randn_like(of_clip) * len(of_clip) ** -0.5
 
-    def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
+    def image_features(self, entry: LayerInput, observe: Observer | None = None) -> Tensor:
         """f_cls and each f_a (Eq. 10, 11), normalised, [batch, components, dim]."""
         tower = self.backbone.image
         tokens = LearnedTokens.in_all(self.tokens, range(self.first_layer, tower.layers + 1), self.config.beta)
@@ -73,7 +73,7 @@ class Dear(AttributeMethod):
         of_class = F.normalize(tower.project(cls), dim=-1)
         return torch.cat([of_class[:, None], self.read_out(tower.visual.ln_post(added))], dim=1)
 
-    def loss(self, entry: Entry, labels: Tensor) -> Loss:
+    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
         """Eq. 12-16 for a batch behind the trunk."""
         features, text = self.image_features(entry), self.text_features()
         logits = self.logits(features, text)
@@ -90,5 +90,5 @@ class Dear(AttributeMethod):
 
     def attention_maps(self, pixels: Tensor) -> dict[str, Tensor]:
         """Of each attribute's tokens in its own heads; of those of an attribute without any, in all heads."""
-        experts = {name: self.roles.experts(name) or list(self.roles.roles) for name in self.attributes}
+        experts = {name: self.roles.heads_for(name) or list(self.roles.roles) for name in self.attributes}
         return token_attention(self, pixels, experts, self.token_of, self.masks)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dear.backbone import Backbone, LearnedTokens
-from dear.backbone.image import Entry, Observer
-from dear.config import Config, setting
+from dear.clip import Backbone, LearnedTokens
+from dear.clip.image import LayerInput, Observer
+from dear.core.config import Config, setting
 from dear.methods.base import Method, Texts
 
 WORDS = "a photo of a"
@@ -51,13 +51,13 @@ class ImagePrompts(Method):
         first = self.backbone.image.visual.ln_pre(self.image_tokens[0])
         return {1: first} | {1 + i: tokens for i, tokens in enumerate(self.image_tokens) if i}
 
-    def projected(self, entry: Entry, observe: Observer | None = None) -> Tensor:
+    def projected(self, entry: LayerInput, observe: Observer | None = None) -> Tensor:
         """The class feature, not normalised, [batch, dim]."""
         tower, tokens = self.backbone.image, LearnedTokens(self.image_layers())
         cls, _ = tower.read_with_tokens(entry, tokens, read_tokens=False, observe=observe)
         return tower.project(cls)
 
-    def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
+    def image_features(self, entry: LayerInput, observe: Observer | None = None) -> Tensor:
         return F.normalize(self.projected(entry, observe), dim=-1)[:, None]
 
 

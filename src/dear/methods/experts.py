@@ -15,18 +15,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.backbone import Backbone
-from dear.backbone.attention import attention_weights, finish_block, merge_heads, project_queries
-from dear.backbone.image import Entry, Observer
-from dear.backbone.masks import Masks
-from dear.config import setting
-from dear.errors import DearError
-from dear.methods.attention_maps import registers
-from dear.methods.attributes import AttributeMethod, AttributeSettings
-from dear.methods.base import Loss, Shown
-from dear.ranks import whole
-from dear.roles.headrole import CORE_ATTRIBUTE
-from dear.roles.rolemap import Head
+from dear.clip import Backbone
+from dear.clip.attention import attention_weights, finish_block, merge_heads, project_queries
+from dear.clip.image import LayerInput, Observer
+from dear.clip.masks import Masks
+from dear.core.config import setting
+from dear.core.errors import DearError
+from dear.heads.head_role import CORE_ATTRIBUTE
+from dear.heads.role_map import Head
+from dear.methods.base import LabelledImages, Loss
+from dear.methods.shared.attention_maps import registers
+from dear.methods.shared.attributes import AttributeMethod, AttributeSettings
+from dear.parallel.processes import gather_rows
 
 REST = "rest"
 
@@ -35,11 +35,11 @@ REST = "rest"
 class ExpertsConfig(AttributeSettings):
     """Expert tokens."""
 
-    fusion_lr: float | None = setting(0.05, "learning rate of the fusion weights; default: 0.05", low=0.0, expert=True)
+    fusion_lr: float | None = setting(0.05, "learning rate of the fusion weights", low=0.0, advanced=True)
     pull: float = setting(
-        0.3, "weight of the pull that keeps the attributes' projection near its start", low=0.0, expert=True
+        0.3, "weight of the pull that keeps the attributes' projection near its start", low=0.0, advanced=True
     )
-    rest: bool = setting(True, "one more token, which reads in all heads that have no core attribute", expert=True)
+    rest: bool = setting(True, "one more token, which reads in all heads that have no core attribute", advanced=True)
 
 
 AskedAt = Callable[[int, Tensor, Tensor], None]
@@ -83,16 +83,16 @@ class Experts(AttributeMethod):
     def heads_of(self, name: str) -> list[Head]:
         """Where the tokens of an attribute read; those of the rest: in all heads without a core attribute."""
         if name != REST:
-            return self.roles.experts(name)
+            return self.roles.heads_for(name)
         return [at for at, head in self.roles.roles.items() if head.role != CORE_ATTRIBUTE]
 
     @torch.no_grad()
-    def look(self, shown: Shown) -> None:
+    def look(self, shown: LabelledImages) -> None:
         """Head means, and the tokens' start: around the mean CLS state before layer J, so that they ask as CLS asks."""
         tower, count = self.backbone.image, 0
         start, means = torch.zeros_like(self.tokens[0]), torch.zeros_like(self.head_means)
 
-        def add(entry: Entry, _: Entry | None) -> None:
+        def add(entry: LayerInput, _: LayerInput | None) -> None:
             at_cls = F.scaled_dot_product_attention(entry.q[:, :, :1], entry.k, entry.v)
             means[entry.layer - self.first_layer] += at_cls[:, :, 0].sum(0)
 
@@ -106,11 +106,11 @@ class Experts(AttributeMethod):
 
     # --- image -------------------------------------------------------------------------------------------
 
-    def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
+    def image_features(self, entry: LayerInput, observe: Observer | None = None) -> Tensor:
         """The frozen class feature and each f_a, normalised, [batch, components, dim]."""
-        return torch.cat([self.frozen_image(entry)[:, None], self.read_out(whole(self._said(entry)))], dim=1)
+        return torch.cat([self.frozen_image(entry)[:, None], self.read_out(gather_rows(self._said(entry)))], dim=1)
 
-    def _said(self, entry: Entry, asked: AskedAt | None = None) -> Tensor:
+    def _said(self, entry: LayerInput, asked: AskedAt | None = None) -> Tensor:
         """Tokens behind layers J..L and the final LayerNorm, less those of the mean image, [batch, tokens, width].
 
         The mean image, in which every head puts out its mean, goes along as one more of the batch.
@@ -138,7 +138,7 @@ class Experts(AttributeMethod):
 
     # --- loss and pictures -------------------------------------------------------------------------------
 
-    def loss(self, entry: Entry, labels: Tensor) -> Loss:
+    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
         """As DeAR's, but the class feature can't move, and the attributes' projection is held back."""
         text = self.text_features()
         logits = self.logits(self.image_features(entry), text)

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.backbone.image import Entry
-from dear.config import setting
+from dear.clip.image import LayerInput
+from dear.core.config import setting
 from dear.methods.base import Loss
-from dear.methods.context import COOP_RECIPE
 from dear.methods.coop import CoOp, CoOpConfig
+from dear.methods.shared.context import COOP_RECIPE
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class KgCoOp(CoOp):
     recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     config: KgCoOpConfig
 
-    def loss(self, entry: Entry, labels: Tensor) -> Loss:
+    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
         text = self.text_features()
         logits = self.logits(self.image_features(entry), text)
         parts = {"cross_entropy": F.cross_entropy(logits, labels), "knowledge": drift(text, self.texts.frozen)}

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.backbone import Backbone
-from dear.config import Config
-from dear.errors import DearError
-from dear.methods.base import PLAIN, Method, Shown
-from dear.methods.known_classes import frozen_features, positions
-from dear.metrics import accuracy
+from dear.clip import Backbone
+from dear.core.config import Config
+from dear.core.errors import DearError
+from dear.core.metrics import accuracy
+from dear.methods.base import PLAIN, LabelledImages, Method
+from dear.methods.shared.class_index import frozen_features, positions
 
 _DECAYS = tuple(10.0**power for power in range(-6, 3))
 
@@ -39,7 +39,7 @@ class LinearProbe(Method):
     def learned(self) -> int:
         return self.weight.numel() + self.bias.numel()
 
-    def look(self, shown: Shown) -> None:
+    def look(self, shown: LabelledImages) -> None:
         self.trained = shown.classes
         images, labels = frozen_features(self, shown.train())
         fitted = {decay: logistic(images, labels, len(self.trained), decay) for decay in _DECAYS}

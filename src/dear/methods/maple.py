@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from dear.backbone import Backbone
-from dear.config import Config, setting
+from dear.clip import Backbone
+from dear.core.config import Config, setting
 from dear.methods.base import Method
 from dear.methods.deep_prompts import DASSL, WORDS, DeepPrompts, random_tokens
 

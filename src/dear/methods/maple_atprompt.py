@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dear.backbone import Backbone, LearnedTokens
-from dear.config import Config, setting
+from dear.clip import Backbone, LearnedTokens
+from dear.core.config import Config, setting
 from dear.methods.base import Texts
 from dear.methods.deep_prompts import random_tokens
 from dear.methods.maple import Maple, MapleConfig

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dear.backbone import Backbone, LearnedTokens
-from dear.backbone.image import Entry, Observer
-from dear.config import Config, setting
-from dear.methods.attributes import text_layer_of
+from dear.clip import Backbone, LearnedTokens
+from dear.clip.image import LayerInput, Observer
+from dear.core.config import Config, setting
 from dear.methods.base import CLS, DECOUPLED, FUSION, Loss, Method, Texts
+from dear.methods.shared.attributes import text_layer_of
 
 ADAMW = {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 5e-4, "crop": 0.5, "drop_last": True}
 
@@ -93,7 +93,7 @@ class Mmrl(Method):
             text.project(text.read_eot(texts.states, texts.prompts, self.first_text_layer, tokens)), dim=-1
         )
 
-    def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
+    def image_features(self, entry: LayerInput, observe: Observer | None = None) -> Tensor:
         tower = self.backbone.image
         cls, added = tower.read_with_tokens(entry, LearnedTokens(self.image_layers(), self.beta), observe=observe)
         of_tokens = tower.visual.ln_post(added).mean(1) @ self.read_out()
@@ -106,7 +106,7 @@ class Mmrl(Method):
         fused = features[:, 0] if inference == DECOUPLED else self.fusion_weights().to(features) @ features
         return self.backbone.temperature * fused @ text.T
 
-    def loss(self, entry: Entry, labels: Tensor) -> Loss:
+    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
         features, text, alpha = self.image_features(entry), self.text_features(), self.config.alpha
         of_cls, of_tokens = self.votes(features, text).unbind(1)
         kept = (features[:, 0] * self.frozen_image(entry)).sum(-1).mean() + (text * self.texts.frozen).sum(-1).mean()

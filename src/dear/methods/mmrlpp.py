@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dear.config import setting
+from dear.core.config import setting
 from dear.methods.mmrl import Mmrl, MmrlConfig
 
 

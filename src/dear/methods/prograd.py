@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.backbone import Backbone
-from dear.backbone.image import Entry
-from dear.config import Config, setting
-from dear.methods.base import Loss, Shown
-from dear.methods.context import COOP_RECIPE, EPOCHS_BY_SHOTS, WordContext, random_words
-from dear.ranks import add_up
+from dear.clip import Backbone
+from dear.clip.image import LayerInput
+from dear.core.config import Config, setting
+from dear.methods.base import LabelledImages, Loss
+from dear.methods.shared.context import COOP_RECIPE, EPOCHS_BY_SHOTS, WordContext, random_words
+from dear.parallel.processes import add_up
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class ProGrad(WordContext):
         self.context = random_words(backbone, config.context_tokens, std=0.0)
 
     @torch.no_grad()
-    def look(self, shown: Shown) -> None:
+    def look(self, shown: LabelledImages) -> None:
         """The start: zeros, then the words of the template in front of the class name."""
         words = shown.template.partition("{}")[0].strip()
         if words:
             start = self.backbone.text.words(words)[-len(self.context) :]
             self.context[-len(start) :] = start
 
-    def loss(self, entry: Entry, labels: Tensor) -> Loss:
+    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
         features = self.image_features(entry)
         logits = self.logits(features, self.text_features())
         expected = self.logits(features, self.texts.frozen).softmax(-1)

@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dear.backbone import Backbone
-from dear.backbone.image import Entry, Observer
-from dear.config import Config, setting
-from dear.errors import DearError
+from dear.clip import Backbone
+from dear.clip.image import LayerInput, Observer
+from dear.core.config import Config, setting
+from dear.core.errors import DearError
 from dear.methods.base import Loss, Teacher, Texts
 from dear.methods.deep_prompts import DASSL, VptConfig, VptDeep
-from dear.methods.known_classes import positions
+from dear.methods.shared.class_index import positions
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,11 @@ class PromptKD(VptDeep):
     def encode_text(self, sentences: Sequence[str]) -> Tensor:
         raise DearError("PromptKD keeps its teacher's texts of the classes alone: no other text can be compared.")
 
-    def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
+    def image_features(self, entry: LayerInput, observe: Observer | None = None) -> Tensor:
         """In the teacher's space, normalised, [batch, 1, teacher's dim]."""
         return F.normalize(self.projector(self.projected(entry, observe)), dim=-1)[:, None]
 
-    def loss(self, entry: Entry, labels: Tensor) -> Loss:
+    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
         """labels: the rows of the images among the teacher's answers."""
         logits = self.logits(self.image_features(entry), self.class_texts)
         answers = self.answers[labels]

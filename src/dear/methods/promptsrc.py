@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.backbone.image import Entry
-from dear.config import setting
+from dear.clip.image import LayerInput
+from dear.core.config import setting
 from dear.methods.base import PLAIN, Loss, Texts
 from dear.methods.deep_prompts import DASSL, DeepPromptConfig, DeepPrompts
-from dear.methods.templates import SIXTY
+from dear.methods.shared.templates import SIXTY
 from dear.methods.zero_shot import ensemble
 
 
@@ -48,7 +48,7 @@ class PromptSrc(DeepPrompts):
     def read(self, names: Sequence[str], template: str) -> Texts:
         return super().read(names, template)._replace(frozen=ensemble(self, names, SIXTY, normalised=False))
 
-    def loss(self, entry: Entry, labels: Tensor) -> Loss:
+    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
         features, text = self.image_features(entry), self.text_features()
         frozen, target = self.frozen_image(entry), self.texts.frozen
         logits = self.logits(features, text)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dear.backbone import Backbone, LearnedTokens
-from dear.backbone.image import Entry, Observer
-from dear.config import Config, setting
+from dear.clip import Backbone, LearnedTokens
+from dear.clip.image import LayerInput, Observer
+from dear.core.config import Config, setting
 from dear.methods.base import Loss, Method
 from dear.methods.deep_prompts import DASSL
 
@@ -52,14 +52,14 @@ class ProVp(Method):
         start = torch.empty(tower.layers, self.config.image_tokens, tower.width, device=like.device, dtype=like.dtype)
         self.image_tokens = nn.Parameter(start.uniform_(-bound, bound))
 
-    def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
+    def image_features(self, entry: LayerInput, observe: Observer | None = None) -> Tensor:
         tower = self.backbone.image
         raw = {1 + i: tokens for i, tokens in enumerate(self.image_tokens)}
         tokens = LearnedTokens(raw, self.config.beta)
         cls, _ = tower.read_with_tokens(entry, tokens, read_tokens=False, observe=observe)
         return F.normalize(tower.project(cls), dim=-1)[:, None]
 
-    def loss(self, entry: Entry, labels: Tensor) -> Loss:
+    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
         features = self.image_features(entry)
         logits = self.logits(features, self.text_features())
         similar = features[:, 0] @ self.frozen_image(entry).T  # [batch, batch]

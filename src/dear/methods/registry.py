@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dear.core.errors import DearError
 from dear.data.known import find_known
-from dear.errors import DearError
 
 if TYPE_CHECKING:
     from dear.methods.base import Method
 
 
 @dataclass(frozen=True)
-class Listed:
+class MethodInfo:
     where: str  # module in dear.methods, and class
     line: str  # what it does
     published: str  # where
@@ -29,73 +29,73 @@ _CONSTANTS = Path(__file__).parent / "assets" / "published_constants.json"
 a protocol, or a protocol and shots, with the settings that hold there."""
 
 METHODS = {
-    "zero-shot": Listed("zero_shot:ZeroShot", "CLIP as it is", "Radford et al., ICML 2021", False),
-    "zero-shot-ensemble": Listed(
+    "zero-shot": MethodInfo("zero_shot:ZeroShot", "CLIP as it is", "Radford et al., ICML 2021", False),
+    "zero-shot-ensemble": MethodInfo(
         "zero_shot:ZeroShotEnsemble", "CLIP with the mean text of eight templates", "Radford et al., ICML 2021", False
     ),
-    "linear-probe": Listed(
+    "linear-probe": MethodInfo(
         "linear_probe:LinearProbe", "logistic regression on the class feature", "Radford et al., ICML 2021", False
     ),
-    "tip-adapter": Listed(
+    "tip-adapter": MethodInfo(
         "tip_adapter:TipAdapter",
         "a cache of the labelled features added to zero-shot",
         "Zhang et al., ECCV 2022",
         False,
     ),
-    "coop": Listed("coop:CoOp", "learned words in front of the class name", "Zhou et al., IJCV 2022"),
-    "kgcoop": Listed("kgcoop:KgCoOp", "CoOp, its class texts held near the hand-written ones", "Yao et al., CVPR 2023"),
-    "prograd": Listed(
+    "coop": MethodInfo("coop:CoOp", "learned words in front of the class name", "Zhou et al., IJCV 2022"),
+    "kgcoop": MethodInfo("kgcoop:KgCoOp", "CoOp, its class texts kept near hand-written ones", "Yao et al., CVPR 2023"),
+    "prograd": MethodInfo(
         "prograd:ProGrad", "CoOp, without what works against zero-shot in each step", "Zhu et al., ICCV 2023"
     ),
-    "tcp": Listed(
+    "tcp": MethodInfo(
         "tcp:TCP", "KgCoOp, with tokens made from each class's own text deep inside", "Yao et al., CVPR 2024"
     ),
-    "atprompt": Listed(
+    "atprompt": MethodInfo(
         "atprompt:ATPrompt", "CoOp, with words for attributes in front of the class name", "Li et al., ICCV 2025"
     ),
-    "clip-adapter": Listed(
+    "clip-adapter": MethodInfo(
         "clip_adapter:ClipAdapter", "two small layers behind the image feature", "Gao et al., IJCV 2024"
     ),
-    "tip-adapter-f": Listed("tip_adapter:TipAdapterF", "tip-adapter, its keys learned", "Zhang et al., ECCV 2022"),
-    "cocoop": Listed("cocoop:CoCoOp", "CoOp, its context moved by every image", "Zhou et al., CVPR 2022"),
-    "textrefiner": Listed(
+    "tip-adapter-f": MethodInfo("tip_adapter:TipAdapterF", "tip-adapter, its keys learned", "Zhang et al., ECCV 2022"),
+    "cocoop": MethodInfo("cocoop:CoCoOp", "CoOp, its context moved by every image", "Zhou et al., CVPR 2022"),
+    "textrefiner": MethodInfo(
         "text_refiner:TextRefiner", "CoOp, its class texts corrected by cached patches", "Xie et al., AAAI 2025"
     ),
-    "promptkd": Listed(
+    "promptkd": MethodInfo(
         "promptkd:PromptKD",
         "imitates a teacher on unlabelled images of all classes",
         "Li et al., CVPR 2024",
         transductive=True,
     ),
-    "vpt-shallow": Listed("deep_prompts:VptShallow", "image tokens at the first layer", "Jia et al., ECCV 2022"),
-    "vpt-deep": Listed("deep_prompts:VptDeep", "image tokens, fresh ones in every layer", "Jia et al., ECCV 2022"),
-    "ivlp": Listed(
+    "vpt-shallow": MethodInfo("deep_prompts:VptShallow", "image tokens at the first layer", "Jia et al., ECCV 2022"),
+    "vpt-deep": MethodInfo("deep_prompts:VptDeep", "image tokens, fresh ones in every layer", "Jia et al., ECCV 2022"),
+    "ivlp": MethodInfo(
         "deep_prompts:DeepPrompts", "tokens in the first layers of both towers", "Khattak et al., CVPR 2023"
     ),
-    "maple": Listed(
+    "maple": MethodInfo(
         "maple:Maple", "the same, image tokens a linear function of text tokens", "Khattak et al., CVPR 2023"
     ),
-    "maple-atprompt": Listed(
+    "maple-atprompt": MethodInfo(
         "maple_atprompt:MapleATPrompt", "MaPLe behind words for attributes", "Li et al., ICCV 2025"
     ),
-    "promptsrc": Listed(
+    "promptsrc": MethodInfo(
         "promptsrc:PromptSrc", "ivlp held to frozen CLIP, averaged over epochs", "Khattak et al., ICCV 2023"
     ),
-    "provp": Listed("provp:ProVp", "image tokens mixed between layers, and a contrast", "Xu et al., IJCV 2024"),
-    "mmrl": Listed("mmrl:Mmrl", "tokens from a shared space in both towers, from layer 6 on", "Guo and Gu, CVPR 2025"),
-    "mmrlpp": Listed("mmrlpp:MmrlPlus", "mmrl with shared low-rank projections, mixed tokens", "Guo and Gu, IJCV 2026"),
-    "tac": Listed("tac:Tac", "ivlp in all layers beside tokens of the task", "Hao et al., CVPR 2025"),
-    "skipt": Listed("skipt:SkipT", "fine-tunes the upper half of both towers", "Wu et al., CVPR 2025"),
-    "clip-lora": Listed(
+    "provp": MethodInfo("provp:ProVp", "image tokens mixed between layers, and a contrast", "Xu et al., IJCV 2024"),
+    "mmrl": MethodInfo("mmrl:Mmrl", "tokens from a shared space in both towers", "Guo and Gu, CVPR 2025"),
+    "mmrlpp": MethodInfo("mmrlpp:MmrlPlus", "mmrl with shared low-rank projections", "Guo and Gu, IJCV 2026"),
+    "tac": MethodInfo("tac:Tac", "ivlp in all layers beside tokens of the task", "Hao et al., CVPR 2025"),
+    "skipt": MethodInfo("skipt:SkipT", "fine-tunes the upper half of both towers", "Wu et al., CVPR 2025"),
+    "clip-lora": MethodInfo(
         "clip_lora:ClipLora", "low-rank terms in all attention projections", "Zanella and Ben Ayed, CVPRW 2024"
     ),
-    "experts": Listed(
+    "experts": MethodInfo(
         "experts:Experts",
         "attribute tokens that read in the heads of their attribute only",
         "this project",
         ours=True,
     ),
-    "dear": Listed(
+    "dear": MethodInfo(
         "dear:Dear",
         "attribute tokens that heads see by their roles, from layer 9 on",
         "Ma et al., CVPR 2026",

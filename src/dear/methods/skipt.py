@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dear.backbone import Backbone
-from dear.backbone.image import Entry, Observer
-from dear.backbone.low_rank import with_blocks
-from dear.config import Config, setting
+from dear.clip import Backbone
+from dear.clip.image import LayerInput, Observer
+from dear.clip.low_rank import with_blocks
+from dear.core.config import Config, setting
 from dear.methods.base import Images, Loss, Method, Texts
 
 
@@ -81,10 +81,10 @@ class SkipT(Method):
         eot = self._text.read_eot(texts.states, texts.prompts, self.first_text_layer)
         return F.normalize(self._text.project(eot), dim=-1)
 
-    def enter(self, images: Images) -> Entry:
+    def enter(self, images: Images) -> LayerInput:
         return self.open_trunk(images)
 
-    def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
+    def image_features(self, entry: LayerInput, observe: Observer | None = None) -> Tensor:
         tower, first = self._image, self.first_layer
         cls = tower.read_cls(tower.enter(entry.x, first, only_cls=first == tower.layers), observe)
         return F.normalize(tower.project(cls), dim=-1)[:, None]
@@ -107,7 +107,7 @@ class SkipT(Method):
         kept[always:] = torch.rand(rest, device=order.device) < chance
         return order[kept].sort().values
 
-    def loss(self, entry: Entry, labels: Tensor) -> Loss:
+    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
         features = self.image_features(entry)
         kept = self.kept_classes(features, labels)
         prompts, places = self.texts.prompts.subset(kept)

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dear.backbone import Backbone, LearnedTokens
-from dear.backbone.image import Entry, Observer, rows
-from dear.backbone.masks import Masks
-from dear.config import Config, setting
-from dear.files import read_json
-from dear.methods.base import Loss, Method, Shown, Texts
+from dear.clip import Backbone, LearnedTokens
+from dear.clip.image import LayerInput, Observer, rows
+from dear.clip.masks import Masks
+from dear.core.config import Config, setting
+from dear.core.files import read_json
+from dear.methods.base import LabelledImages, Loss, Method, Texts
 from dear.methods.deep_prompts import DASSL, WORDS, random_tokens
-from dear.methods.templates import SIXTY
+from dear.methods.shared.templates import SIXTY
 from dear.methods.zero_shot import ensemble
-from dear.ranks import own_images
+from dear.parallel.processes import own_images
 
 CENTRES = 5
 
@@ -72,7 +72,7 @@ class Tac(Method):
         layers = range(1, image.layers + 1)
         self.masks = Masks(dict.fromkeys(layers, (seen[None, None], None)), image.heads, originals)
 
-    def look(self, shown: Shown) -> None:
+    def look(self, shown: LabelledImages) -> None:
         self._embeddings = self._described(shown.classes)
         self.centres = centres(self._embeddings, CENTRES)
 
@@ -96,7 +96,7 @@ class Tac(Method):
         raw[1] = text.placed(raw[1], texts.prompts)
         return F.normalize(text.project(text.read_eot(texts.states, texts.prompts, 1, LearnedTokens(raw))), dim=-1)
 
-    def image_features(self, entry: Entry, observe: Observer | None = None) -> Tensor:
+    def image_features(self, entry: LayerInput, observe: Observer | None = None) -> Tensor:
         tower, task = self.backbone.image, self.into_image(self.centres)
         raw = {layer: torch.cat([task, own]) for layer, own in enumerate(self.image_tokens, 1)}
         raw[1] = tower.visual.ln_pre(raw[1])
@@ -104,7 +104,7 @@ class Tac(Method):
         feature = F.dropout(tower.project(cls), self.config.dropout, self.training)
         return F.normalize(feature, dim=-1)[:, None]
 
-    def loss(self, entry: Entry, labels: Tensor) -> Loss:
+    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
         own = own_images(len(labels))
         views, clean = rows(entry, slice(0, -own)), rows(entry, slice(-own, None))
         features, text = self.image_features(views), self.text_features()

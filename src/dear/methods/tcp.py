@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 from open_clip.transformer import QuickGELU
 from torch import Tensor, nn
 
-from dear.backbone import Backbone
-from dear.backbone.image import last_third
-from dear.config import setting
+from dear.clip import Backbone
+from dear.clip.image import last_third
+from dear.core.config import setting
 from dear.methods.base import Texts
-from dear.methods.context import COOP_RECIPE
 from dear.methods.kgcoop import KgCoOp, KgCoOpConfig
+from dear.methods.shared.context import COOP_RECIPE
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dear.backbone import Backbone
-from dear.backbone.attention import attention_weights
-from dear.backbone.image import Entry
-from dear.config import setting
+from dear.clip import Backbone
+from dear.clip.attention import attention_weights
+from dear.clip.image import LayerInput
+from dear.core.config import setting
 from dear.methods.base import Images, Loss, Texts
-from dear.methods.context import COOP_RECIPE
 from dear.methods.coop import CoOp, CoOpConfig
-from dear.ranks import whole
+from dear.methods.shared.context import COOP_RECIPE
+from dear.parallel.processes import gather_rows
 
 _LOCAL = 5  # patches that CLS looks at most
 
@@ -62,7 +62,7 @@ class TextRefiner(CoOp):
         return self.backbone.image.layers + (not self.training)
 
     @torch.no_grad()
-    def enter(self, images: Images) -> Entry:
+    def enter(self, images: Images) -> LayerInput:
         if not self.training:
             return super().enter(images)
         return self.backbone.image.enter(self.states(images), self.first_layer)
@@ -79,7 +79,7 @@ class TextRefiner(CoOp):
         read = (text @ self.cache.T).softmax(-1) @ self.cache
         return text + self.config.refinement * self.extractor(torch.cat([text, read], -1))
 
-    def loss(self, entry: Entry, labels: Tensor) -> Loss:
+    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
         images, local = self.local_features(entry)
         text = super().text_features()
         corrected = self._corrected(text)
@@ -94,12 +94,12 @@ class TextRefiner(CoOp):
         weighted = self.config.local_weight * parts["local"] + self.config.stay_weight * parts["stay"]
         return Loss(parts["cross_entropy"] + weighted, parts, logits)
 
-    def local_features(self, entry: Entry) -> tuple[Tensor, Tensor]:
+    def local_features(self, entry: LayerInput) -> tuple[Tensor, Tensor]:
         """Class features, normalised, [batch, dim], and projected local features [batch, 7, dim]."""
         tower = self.backbone.image
         with torch.no_grad():
-            tokens = tower.project(whole(tower.finish(entry)))  # [batch, 1 + patches, dim]
-            looked = whole(attention_weights(entry.q[:, :, :1], entry.k, None)[:, :, 0, 1:].mean(1))
+            tokens = tower.project(gather_rows(tower.finish(entry)))  # [batch, 1 + patches, dim]
+            looked = gather_rows(attention_weights(entry.q[:, :, :1], entry.k, None)[:, :, 0, 1:].mean(1))
             most = 1 + looked.topk(min(_LOCAL, looked.shape[1])).indices
         projected = self.projector(tokens.flatten(0, 1)).view_as(tokens)
         patches = projected.gather(1, most[..., None].expand(-1, -1, tokens.shape[-1]))

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dear.backbone import Backbone
-from dear.config import Config, setting
-from dear.methods.base import PLAIN, Method, Shown
-from dear.methods.known_classes import frozen_features, positions
-from dear.metrics import accuracy
+from dear.clip import Backbone
+from dear.core.config import Config, setting
+from dear.core.metrics import accuracy
+from dear.methods.base import PLAIN, LabelledImages, Method
+from dear.methods.shared.class_index import frozen_features, positions
 
 _ALPHAS = tuple(0.25 * step for step in range(1, 21))
 _BETAS = (0.5, 1.0, 2.0, 3.0, 4.0, 5.5, 7.0)
@@ -43,17 +43,17 @@ class TipAdapter(Method):
     def facts(self) -> dict[str, Any]:
         return {"classes": list(self.trained), "shots": len(self.keys)}
 
-    def look(self, shown: Shown) -> None:
+    def look(self, shown: LabelledImages) -> None:
         self.fill(shown)
         self.choose(shown, _ALPHAS, _BETAS)
 
-    def fill(self, shown: Shown) -> None:
+    def fill(self, shown: LabelledImages) -> None:
         self.trained = shown.classes
         keys, self.labels = frozen_features(self, shown.train())
         self.keep(keys)
 
     @torch.no_grad()
-    def choose(self, shown: Shown, alphas: Sequence[float], betas: Sequence[float]) -> None:
+    def choose(self, shown: LabelledImages, alphas: Sequence[float], betas: Sequence[float]) -> None:
         """The pair that is best on the validation images, if there are any."""
         images, truth = frozen_features(self, shown.val())
         if not len(truth):
@@ -108,11 +108,11 @@ class TipAdapterF(TipAdapter):
     def keep(self, keys: Tensor) -> None:
         self.keys = nn.Parameter(keys)
 
-    def look(self, shown: Shown) -> None:
+    def look(self, shown: LabelledImages) -> None:
         self.fill(shown)
         self.strength = self.strength.new_tensor([self.config.alpha, self.config.beta])
 
-    def look_again(self, shown: Shown) -> None:
+    def look_again(self, shown: LabelledImages) -> None:
         alphas, betas = (
             [0.1 + step * (end - 0.1) / 20 for step in range(20)]
             for end in (self.config.largest_alpha, self.config.largest_beta)

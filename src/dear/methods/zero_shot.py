@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dear.core.errors import TextTooLongError
 from dear.data.prompts import fill
-from dear.errors import TextTooLongError
 from dear.methods.base import Method, Texts
 
 ENSEMBLE = (

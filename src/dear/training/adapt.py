@@ -6,19 +6,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dear import ranks
-from dear.backbone import load_backbone
-from dear.config import Config
+from dear.clip import load_backbone
+from dear.core.config import Config
+from dear.core.errors import DearError
+from dear.core.metrics import accuracy
+from dear.core.runtime import seed_everything
+from dear.core.tensors import require_finite
 from dear.data.dataset import Dataset, Example
-from dear.errors import DearError
 from dear.methods.base import Method, Teacher
 from dear.methods.registry import find_method, recipe_of, with_given
-from dear.metrics import accuracy
-from dear.runtime import seed_everything
-from dear.tensors import require_finite
+from dear.parallel import processes
 from dear.training.checkpoint import job_of
 from dear.training.config import TrainConfig
-from dear.training.images import ImageSource, ShownImages
+from dear.training.images import DatasetImages, ImageSource
 from dear.training.loop import fit
 
 
@@ -47,11 +47,13 @@ def adapt(
     if asked := model.teacher():
         examples = teach(model, asked, data, pool or data, train, source, out / "teacher")
     epochs = train.epochs if train.images_seen is None else max(1, round(train.images_seen / len(examples)))
-    if ranks.world() > 1:
+    if processes.world() > 1:
         seen = [[example.label, str(example.picture).rpartition("/")[2]] for example in examples]
-        ranks.require_same(job_of(seen), "The processes of this run see different images in --data: all need the same.")
+        processes.require_same(
+            job_of(seen), "The processes of this run see different images in --data: all need the same."
+        )
     views = source.training(examples, model, train) if epochs else None
-    shown = ShownImages(data, source, model.first_layer, views)
+    shown = DatasetImages(data, source, model.first_layer, views)
     model.look(shown)
     if views is not None and any(p.requires_grad for p in model.parameters()):
 
@@ -109,13 +111,13 @@ def answers(
     model.eval()
     text = model.text_features()
     found: dict[str, list[Tensor]] = {name: [] for name in inferences or model.inferences}
-    for images, _ in source.evaluation(ranks.share(examples), model, title):
+    for images, _ in source.evaluation(processes.local_rows(examples), model, title):
         features = model.image_features(model.trunk(images))
         for name, parts in found.items():
             parts.append(model.logits(features, text, name).cpu())
         if told is not None:
             told(features, model.votes(features, text))
-    logits = {name: ranks.gather(torch.cat(parts), len(examples)) for name, parts in found.items()}
+    logits = {name: processes.gather(torch.cat(parts), len(examples)) for name, parts in found.items()}
     require_finite(logits, "What the adapted model answers")
     return logits
 

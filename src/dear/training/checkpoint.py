@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from dear.errors import DearError
-from dear.files import parse_json
-from dear.reading import damaged
-from dear.tensors import load_state, read_tensors, require_finite, save_tensors
+from dear.core.errors import DearError
+from dear.core.files import parse_json
+from dear.core.schema import damaged
+from dear.core.tensors import load_state, read_tensors, require_finite, save_tensors
 
 _ADVICE = "train anew into another folder"
 

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from dear.config import Config, setting
+from dear.core.config import Config, setting
 from dear.data.resolve import HELP
 
 
@@ -21,9 +21,9 @@ class RunConfig(Config):
     template: str | None = setting(None, "prompt with one {} for the class name; default: the dataset's own")
     class_names: str | None = setting(None, 'JSON file {"name as shown": "better name", ...} to rename classes')
     exact: bool = setting(
-        False, "decode training photos far larger than the backbone's input at their full size: slower", expert=True
+        False, "decode training photos far larger than the backbone's input at their full size: slower", advanced=True
     )
-    validate: bool = setting(False, "also measure accuracy on the validation images after each epoch", expert=True)
+    validate: bool = setting(False, "also measure accuracy on the validation images after each epoch", advanced=True)
 
 
 @dataclass(frozen=True)
@@ -35,53 +35,56 @@ class TrainConfig(Config):
     classes: str = setting("all", "train on all classes, or on the first half (base)", choices=("all", "base"))
     epochs: int = setting(10, "passes over the training images", low=0)
     images_seen: int | None = setting(
-        None, "stop after so many training images instead of --epochs", low=1, high=10**10, expert=True
+        None, "stop after so many training images instead of --epochs", low=1, high=10**10, advanced=True
     )
     batch: int = setting(16, "images a step", low=1)
-    drop_last: bool = setting(False, "leave out an epoch's last batch if it is not full", expert=True)
+    drop_last: bool = setting(False, "leave out an epoch's last batch if it is not full", advanced=True)
     order: str = setting(
-        "shuffled", "one_class: all images of a batch are of one class", choices=("shuffled", "one_class"), expert=True
+        "shuffled",
+        "one_class: each batch holds one class",
+        choices=("shuffled", "one_class"),
+        advanced=True,
     )
-    optimizer: str = setting("adamw", "what turns gradients into steps", choices=("adamw", "adam", "sgd"), expert=True)
+    optimizer: str = setting("adamw", "optimizer", choices=("adamw", "adam", "sgd"), advanced=True)
     lr: float = setting(1e-3, "learning rate", low=0.0)
-    weight_decay: float = setting(5e-4, "weight decay", low=0.0, expert=True)
-    momentum: float = setting(0.9, "of sgd", low=0.0, high=1.0, expert=True)
-    eps: float = setting(1e-8, "of adam and adamw", low=0.0, expert=True)
+    weight_decay: float = setting(5e-4, "weight decay", low=0.0, advanced=True)
+    momentum: float = setting(0.9, "of sgd", low=0.0, high=1.0, advanced=True)
+    eps: float = setting(1e-8, "of adam and adamw", low=0.0, advanced=True)
     schedule: str = setting(
         "epoch",
         "cosine stepped once an epoch, behind a warm-up (CoOp's); or at every step, to --final-lr",
         choices=("epoch", "step"),
-        expert=True,
+        advanced=True,
     )
-    warmup_epochs: int = setting(1, "first epochs at a constant small rate", low=0, expert=True)
-    warmup_lr: float = setting(1e-5, "that rate", low=0.0, expert=True)
-    final_lr: float = setting(0.0, "where the cosine of every step ends", low=0.0, expert=True)
+    warmup_epochs: int = setting(1, "first epochs at a constant small rate", low=0, advanced=True)
+    warmup_lr: float = setting(1e-5, "that rate", low=0.0, advanced=True)
+    final_lr: float = setting(0.0, "where the cosine of every step ends", low=0.0, advanced=True)
     average: str = setting(
         "none",
         "weights of all epochs, averaged: alike, or by a bell over the epochs (--average-peak, --average-width)",
         choices=("none", "uniform", "gaussian"),
-        expert=True,
+        advanced=True,
     )
-    average_peak: float = setting(15.0, "of --epochs, the one that counts most", low=0.0, expert=True)
-    average_width: float = setting(1.0, "standard deviation of that bell, in epochs", low=0.01, expert=True)
-    crop: float = setting(0.5, "smallest share of a picture that a random crop keeps", low=0.01, high=1.0, expert=True)
-    views: int = setting(1, "random views of each image in a batch; 0: only --clean-view", low=0, high=100, expert=True)
-    clean_view: bool = setting(False, "and one more, as evaluation sees it", expert=True)
+    average_peak: float = setting(15.0, "of --epochs, the one that counts most", low=0.0, advanced=True)
+    average_width: float = setting(1.0, "standard deviation of that bell, in epochs", low=0.01, advanced=True)
+    crop: float = setting(0.5, "smallest share of the image a random crop keeps", low=0.01, high=1.0, advanced=True)
+    views: int = setting(1, "random views of each image; 0: only --clean-view", low=0, high=100, advanced=True)
+    clean_view: bool = setting(False, "and one more, as evaluation sees it", advanced=True)
     fixed_views: int = setting(
         0,
         "train on so many fixed views of each image, whose constant states are kept (in --states, or in memory): "
         "cheaper, not the same as fresh crops; 0: fresh crops",
         low=0,
     )
-    workers: int = setting(2, "processes that decode images", low=0, high=256, expert=True)
+    workers: int = setting(2, "processes that decode images", low=0, high=256, advanced=True)
     precision: str = setting(
         "auto",
         "bf16 or fp16 on CUDA; auto: bf16 there, fp32 on the CPU",
         choices=("auto", "fp32", "bf16", "fp16"),
-        expert=True,
+        advanced=True,
     )
     device: str = setting("auto", "cpu, cuda, cuda:N")
-    tensorboard: bool = setting(False, "also write TensorBoard logs (needs the tensorboard package)", expert=True)
+    tensorboard: bool = setting(False, "also write TensorBoard logs (needs the tensorboard package)", advanced=True)
 
 
 def learning_rate(config: TrainConfig, epochs: int, epoch: int, step: int = 0, steps: int = 1) -> float:

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any, TypedDict
 
-from dear.files import parse_json, read_text
-from dear.reading import Finite, Positive, check_shape, damaged
+from dear.core.files import parse_json, read_text
+from dear.core.schema import Finite, Positive, check_shape, damaged
 
 METRICS = "metrics.jsonl"
 

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dear.backbone import Backbone
-from dear.backbone.image import TrunkStates
+from dear.clip import Backbone
+from dear.clip.image import CachedStates
+from dear.core.errors import DearError
 from dear.data.augment import Batches, TrainingData
 from dear.data.dataset import Dataset, Example, ImageFile, Picture
 from dear.data.loading import evaluation_batches
-from dear.errors import DearError
 from dear.methods.base import Images, Method
+from dear.training.cache import KeptViews, KVCache, StateStore
 from dear.training.config import TrainConfig
-from dear.training.states import Held, KeptViews, StateStore
 
 
 class ImageSource:
@@ -28,7 +28,7 @@ class ImageSource:
     def __init__(self, backbone: Backbone, states: Path | None = None, workers: int = 2, exact: bool = True) -> None:
         self.backbone, self.states, self.workers, self.exact = backbone, states, workers, exact
         self._cls: dict[Picture, Tensor] = {}  # CLS behind the untouched tower: small, and asked for by many methods
-        self._held = Held()
+        self._held = KVCache()
 
     def evaluation(self, examples: Sequence[Example], model: Method, title: str) -> Iterator[tuple[Any, Tensor]]:
         """What `model.trunk` takes, and labels, in order: what it makes of them itself where that is held."""
@@ -82,7 +82,7 @@ class ImageSource:
         made: list[Tensor] = []
         with torch.no_grad():
             for images, _ in self._found(missing, tower.layers + 1, title, batch) if missing else ():
-                if isinstance(images, TrunkStates):
+                if isinstance(images, CachedStates):
                     made += images.frozen_cls
                 else:
                     made += tower.read_cls(tower.enter(tower.embed(images.to(device)), 1)).cpu()
@@ -90,11 +90,11 @@ class ImageSource:
         for start in range(0, len(examples), batch):
             part = examples[start : start + batch]
             cls = torch.stack([self._cls[e.picture] for e in part]).to(device)
-            yield TrunkStates(cls[:, None], cls), torch.tensor([e.label for e in part])
+            yield CachedStates(cls[:, None], cls), torch.tensor([e.label for e in part])
 
 
-class ShownImages:
-    """What a method may look at before training (`dear.methods.base.Shown`)."""
+class DatasetImages:
+    """What a method may look at before training (`dear.methods.base.LabelledImages`)."""
 
     def __init__(
         self, data: Dataset, source: ImageSource, first_layer: int, views: TrainingData | KeptViews | None = None

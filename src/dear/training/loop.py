@@ -8,14 +8,14 @@ from typing import Any, Protocol
 
 import torch
 
-from dear import ranks
+from dear.core.errors import DearError
+from dear.core.files import to_json, write_text
+from dear.core.progress import Progress, log_line
+from dear.core.runtime import autocast, gradient_scaler, pick_precision
+from dear.core.tensors import require_finite
 from dear.data.loading import from_workers
-from dear.errors import DearError
-from dear.files import to_json, write_text
 from dear.methods.base import Method
-from dear.progress import Progress, log_line
-from dear.runtime import autocast, gradient_scaler, pick_precision
-from dear.tensors import require_finite
+from dear.parallel import processes
 from dear.training.averaging import WeightAverage
 from dear.training.checkpoint import job_of, load_checkpoint, save_checkpoint
 from dear.training.config import TrainConfig, learning_rate
@@ -59,14 +59,14 @@ def fit(
     sums = average.sums if average else {}
     decides = {name: value for name, value in config.to_json().items() if name not in DECIDES_NOTHING}
     job = job_of(decides, model.config.to_json(), model.backbone.identity.weights, model.texts.names)
-    ranks.take_from_first(model.state_dict().values())
+    processes.take_from_first(model.state_dict().values())
     there = (out / CHECKPOINT).exists()
     done = load_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums, epochs, job) if there else 0
-    ranks.require_same(
+    processes.require_same(
         f"{done} {job}", "The processes of this run differ in settings or in what --out holds: all need the same."
     )
     history = read_history(out, done) if done and (out / METRICS).exists() else []
-    board = _tensorboard(out) if config.tensorboard and ranks.is_first() else None
+    board = _tensorboard(out) if config.tensorboard and processes.is_first() else None
     model.train()
     for epoch in range(done, epochs):
         torch.manual_seed(hash((config.seed, epoch)))  # dropout, by the epoch alone
@@ -82,12 +82,12 @@ def fit(
                 optimizer.zero_grad(set_to_none=True)
                 with autocast(device, dtype):
                     entry = model.trunk(images)
-                with ranks.step(len(labels)):
+                with processes.step(len(labels)):
                     with autocast(device, dtype):
                         loss = model.loss(entry, labels)
                     if not math.isfinite(loss.total.item()):
                         raise _diverged(f"The loss became {loss.total.item()}", epoch, out, dtype)
-                    model.backward(loss, lambda part: scaler.scale(part / ranks.world()))
+                    model.backward(loss, lambda part: scaler.scale(part / processes.world()))
                 scaler.step(optimizer)
                 scaler.update()
                 seen += len(labels)
@@ -118,7 +118,7 @@ def fit(
             model.train()
         log_line(f"epoch {epoch + 1}/{epochs}: {state}")
         history.append(record)
-        if ranks.is_first():
+        if processes.is_first():
             write_text(out / METRICS, "".join(to_json(line) + "\n" for line in history))
             save_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums, epoch + 1, job)
         if board is not None:

@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from dear.core.errors import DearError
+from dear.core.schema import damaged
 from dear.data.dataset import Dataset
 from dear.data.splits import read_split
-from dear.errors import DearError
-from dear.reading import damaged
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownDataset:
     """`folder` lies under the root, `images` in it; `counts` are train, val and test images as published.
 
     `split` is CoOp's split file; without one, `rule` reads the dataset from what lies at `needs`.
@@ -25,7 +25,7 @@ class Known:
     counts: tuple[int, int, int]
     get: str
     split: str = ""
-    rule: Callable[["Known", Path], Dataset] | None = None
+    rule: Callable[["KnownDataset", Path], Dataset] | None = None
     needs: tuple[str, ...] = ()
     renames: Mapping[str, str] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()

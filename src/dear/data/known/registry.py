@@ -2,7 +2,7 @@
 
 import re
 
-from dear.data.known.entry import Known
+from dear.data.known.entry import KnownDataset
 from dear.data.known.rules import aircraft, class_folders, imagenet, imagenet_v2, imagenet_variant, pets
 
 COOP = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
@@ -27,79 +27,79 @@ def _get(images: str, split: str) -> str:
 
 
 KNOWN = (
-    Known(
+    KnownDataset(
         "ImageNet", "imagenet", "images", "a photo of a {}.", 1000, (1281167, 0, 50000),
         _get("https://image-net.org", "classnames.txt"),
         rule=imagenet, needs=("images/train", "images/val", "classnames.txt"),
     ),
-    Known(
+    KnownDataset(
         "Caltech101", "caltech-101", "101_ObjectCategories", "a photo of a {}.", 100, (4128, 1649, 2465),
         _get("https://data.caltech.edu/records/mzrjq-6wc02", "split_zhou_Caltech101.json"),
         split="split_zhou_Caltech101.json", rule=class_folders, renames=_CALTECH,
     ),
-    Known(
+    KnownDataset(
         "OxfordPets", "oxford_pets", "images", "a photo of a {}, a type of pet.", 37, (2944, 736, 3669),
         _get(f"{_VGG}/pets", "split_zhou_OxfordPets.json"),
         split="split_zhou_OxfordPets.json", rule=pets, needs=("annotations/trainval.txt", "annotations/test.txt"),
         aliases=("Pets",),
     ),
-    Known(
+    KnownDataset(
         "StanfordCars", "stanford_cars", "", "a photo of a {}.", 196, (6509, 1635, 8041),
         f"get cars_train, cars_test and split_zhou_StanfordCars.json as {COOP} says",
         split="split_zhou_StanfordCars.json", aliases=("Cars",),
     ),
-    Known(
+    KnownDataset(
         "Flowers102", "oxford_flowers", "jpg", "a photo of a {}, a type of flower.", 102, (4093, 1633, 2463),
         _get(f"{_VGG}/flowers/102", "split_zhou_OxfordFlowers.json"),
         split="split_zhou_OxfordFlowers.json", aliases=("Flowers",),
     ),
-    Known(
+    KnownDataset(
         "Food101", "food-101", "images", "a photo of {}, a type of food.", 101, (50500, 20200, 30300),
         _get("https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101", "split_zhou_Food101.json"),
         split="split_zhou_Food101.json", rule=class_folders,
     ),
-    Known(
+    KnownDataset(
         "FGVCAircraft", "fgvc_aircraft", "images", "a photo of a {}, a type of aircraft.", 100, (3334, 3333, 3333),
         f"get {_VGG}/fgvc-aircraft and make its folder data this one",
         rule=aircraft, needs=("variants.txt", *(f"images_variant_{s}.txt" for s in ("train", "val", "test"))),
         aliases=("Aircraft",),
     ),
-    Known(
+    KnownDataset(
         "SUN397", "sun397", "SUN397", "a photo of a {}.", 397, (15880, 3970, 19850),
         _get("https://vision.princeton.edu/projects/2010/SUN", "split_zhou_SUN397.json"),
         split="split_zhou_SUN397.json",
     ),
-    Known(
+    KnownDataset(
         "DTD", "dtd", "images", "{} texture.", 47, (2820, 1128, 1692),
         _get(f"{_VGG}/dtd", "split_zhou_DescribableTextures.json"),
         split="split_zhou_DescribableTextures.json", rule=class_folders, aliases=("DescribableTextures",),
     ),
-    Known(
+    KnownDataset(
         "EuroSAT", "eurosat", "2750", "a centered satellite photo of {}.", 10, (13500, 5400, 8100),
         _get("https://github.com/phelber/EuroSAT", "split_zhou_EuroSAT.json"),
         split="split_zhou_EuroSAT.json", rule=class_folders, renames=_EUROSAT,
     ),
-    Known(
+    KnownDataset(
         "UCF101", "ucf101", "UCF-101-midframes", "a photo of a person doing {}.", 101, (7639, 1898, 3783),
         f"get UCF-101-midframes.zip and split_zhou_UCF101.json from {COOP}",
         split="split_zhou_UCF101.json",
     ),
-    Known(
+    KnownDataset(
         "ImageNetV2", "imagenetv2", "imagenetv2-matched-frequency-format-val", "a photo of a {}.", 1000, (0, 0, 10000),
         f"get matched-frequency from https://github.com/modestyachts/ImageNetV2 and {_CLASS_NAMES}",
         rule=imagenet_v2, needs=("classnames.txt",),
     ),
-    Known(
+    KnownDataset(
         "ImageNet-Sketch", "imagenet-sketch", "images", "a photo of a {}.", 1000, (0, 0, 50889),
         f"get it from https://github.com/HaohanWang/ImageNet-Sketch and {_CLASS_NAMES}",
         rule=imagenet_variant, needs=("classnames.txt",),
     ),
-    Known(
+    KnownDataset(
         "ImageNet-A", "imagenet-adversarial", "imagenet-a", "a photo of a {}.", 200, (0, 0, 7500),
         f"get it from https://github.com/hendrycks/natural-adv-examples and {_CLASS_NAMES}",
         rule=imagenet_variant, needs=("classnames.txt",),
     ),
-    Known(
+    KnownDataset(
         "ImageNet-R", "imagenet-rendition", "imagenet-r", "a photo of a {}.", 200, (0, 0, 30000),
         f"get it from https://github.com/hendrycks/imagenet-r and {_CLASS_NAMES}",
         rule=imagenet_variant, needs=("classnames.txt",),
@@ -107,7 +107,7 @@ KNOWN = (
 )  # fmt: skip
 
 
-def find_known(name: str) -> Known | None:
+def find_known(name: str) -> KnownDataset | None:
     """By its name, its folder or an alias; upper case, "-" and "_" make no difference."""
     wanted = _plain(name)
     return next((k for k in KNOWN if wanted in map(_plain, (k.name, k.folder, *k.aliases))), None)

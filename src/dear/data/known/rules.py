@@ -3,24 +3,24 @@
 import random
 from pathlib import Path
 
+from dear.core.errors import DearError
+from dear.core.files import read_text
 from dear.data.dataset import Dataset, Example, ImageFile
 from dear.data.folder import SUFFIXES
-from dear.data.known.entry import Known
+from dear.data.known.entry import KnownDataset
 from dear.data.splits import SPLITS, make_dataset, split_by_rule
-from dear.errors import DearError
-from dear.files import read_text
 
 NOT_CLASSES = {"BACKGROUND_Google", "Faces_easy"}  # of Caltech101; CoOp leaves them out, too
 
 
-def class_folders(known: Known, folder: Path) -> Dataset:
+def class_folders(known: KnownDataset, folder: Path) -> Dataset:
     """CoOp's rule for a folder a class: shuffled within each, 50/20/30 to train/val/test."""
     classes = [name for name in _folders(folder / known.images) if name not in NOT_CLASSES]
     files = [_images(folder / known.images / name) for name in classes]
     return split_by_rule(known.name, [name.replace("_", " ") for name in classes], known.template, files)
 
 
-def pets(known: Known, folder: Path) -> Dataset:
+def pets(known: KnownDataset, folder: Path) -> Dataset:
     """Test is the dataset's own list; a fifth of each class of its trainval list, shuffled, is val."""
     names: dict[int, str] = {}
 
@@ -43,7 +43,7 @@ def pets(known: Known, folder: Path) -> Dataset:
     return make_dataset(known.name, [names[i] for i in sorted(names)], known.template, (train, val, test))
 
 
-def aircraft(known: Known, folder: Path) -> Dataset:
+def aircraft(known: KnownDataset, folder: Path) -> Dataset:
     """The dataset's own lists; classes are its variants."""
     classes = [line.strip() for line in read_text(folder / "variants.txt").splitlines() if line]
     number = {name: label for label, name in enumerate(classes)}
@@ -57,7 +57,7 @@ def aircraft(known: Known, folder: Path) -> Dataset:
     return make_dataset(known.name, classes, known.template, splits)
 
 
-def imagenet(known: Known, folder: Path) -> Dataset:
+def imagenet(known: KnownDataset, folder: Path) -> Dataset:
     """Test is ImageNet's validation folder. There is no val: choosing anything on it would be choosing on test."""
     names = _class_names(folder)
     train, test = folder / known.images / "train", folder / known.images / "val"
@@ -69,7 +69,7 @@ def imagenet(known: Known, folder: Path) -> Dataset:
     return make_dataset(known.name, [_named(name, names, folder) for name in classes], known.template, splits)
 
 
-def imagenet_variant(known: Known, folder: Path) -> Dataset:
+def imagenet_variant(known: KnownDataset, folder: Path) -> Dataset:
     """For testing only; its classes are the folders it has, named as ImageNet names them."""
     names, images = _class_names(folder), folder / known.images
     classes = _folders(images)
@@ -77,14 +77,14 @@ def imagenet_variant(known: Known, folder: Path) -> Dataset:
     return _test_only(known, named, _labelled(images, classes))
 
 
-def imagenet_v2(known: Known, folder: Path) -> Dataset:
+def imagenet_v2(known: KnownDataset, folder: Path) -> Dataset:
     """For testing only; folders are numbered in the order of classnames.txt."""
     names, images = _class_names(folder), folder / known.images
     numbers = [str(i) for i in range(len(names))]
     return _test_only(known, list(names.values()), _labelled(images, numbers))
 
 
-def _test_only(known: Known, classes: list[str], test: list[Example]) -> Dataset:
+def _test_only(known: KnownDataset, classes: list[str], test: list[Example]) -> Dataset:
     return make_dataset(known.name, classes, known.template, ((), (), test), "for testing only")
 
 

@@ -5,9 +5,9 @@ All pictures show combinations that were held out of dear-mini's pretraining.
 
 from random import Random
 
+from dear.core.errors import DearError
 from dear.data.dataset import Dataset, Example
 from dear.data.world.vocabulary import LOCATIONS, OBJECTS, STYLES, VALUES, WHERE, Scene, Traits, is_held_out
-from dear.errors import DearError
 
 TRAIN, VAL, TEST = 32, 8, 40  # pictures a class
 

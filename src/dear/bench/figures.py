@@ -1,0 +1,242 @@
+"""The figures of a report: few-shot curves, base against novel, fusion weights, ablations."""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from dear.bench.ablation_tables import Ablation, ablations
+from dear.bench.results import BASE_TO_NOVEL, FEW_SHOT, PROTOCOLS, Cell
+from dear.bench.summary import HM, Series, Stat, average, complete_datasets, labels, series
+from dear.bench.tables import AVERAGE, TITLES, main_cells, on_split
+from dear.methods.registry import is_ours
+
+_INK, _SOFT, _LINE = "#23262b", "#6a6f78", "#dddbd4"
+_OWN = ("#d1495b", "#7a1f33")
+_OTHERS = ("#4c566a", "#2e86ab", "#e09f3e", "#4f9d69", "#8f6bb3", "#16919b", "#8c5a3c", "#6f9a1f", "#b8972f")
+_MARKERS = "osD^vPX*ph"
+_LEAST = 1.0  # percentage points to either side, so that noise is not blown up
+_FAR = 15.0  # points of HM below the best, where base against novel only names a method, or the others were one blot
+_MOST_PANELS = 8  # beyond, base against novel shows the average alone
+_LINE_LENGTH = 48  # of text below a panel
+
+
+@dataclass
+class Picture:
+    """A figure, the name of its file, the chapter it belongs to, and what it shows."""
+
+    name: str
+    chapter: str
+    caption: str
+    figure: Figure
+
+
+def pictures(cells: Sequence[Cell]) -> list[Picture]:
+    found = []
+    for split, group in main_cells(cells, BASE_TO_NOVEL).items():
+        suffix = "" if split == "test" else f"_{split}"
+        caption = "Base against novel accuracy (%), mean over seeds, bars: std. Grey lines: equal HM."
+        if any(HM in s.names for s in series(group)):
+            picture = Picture(f"base_novel{suffix}", BASE_TO_NOVEL, on_split(caption, split), _base_novel(group))
+            found.append(picture)
+        learned = [cell for cell in group if is_ours(cell.method) and cell.fusion]
+        if learned:
+            caption = "Fusion weights learned on the base classes, mean over seeds; colour: square root."
+            found.append(Picture(f"fusion_weights{suffix}", BASE_TO_NOVEL, caption, _fusion_weights(learned)))
+    for split, group in main_cells(cells, FEW_SHOT).items():
+        if len({cell.shots for cell in group}) > 1:
+            suffix = "" if split == "test" else f"_{split}"
+            caption = on_split("Accuracy (%) by images of each class, mean over seeds, bands: std.", split)
+            found.append(Picture(f"few_shot{suffix}", FEW_SHOT, caption, _few_shot(group)))
+    studies = [a for a in ablations(cells) if any(a.difference(value) for value in a.rows)]
+    if studies:
+        studies.sort(key=lambda a: (a.name, PROTOCOLS.index(a.protocol)))
+        caption = "Difference to the default in percentage points, bars: standard error of the paired differences."
+        found.append(Picture("ablations", "ablations", caption, _ablations(studies)))
+    return found
+
+
+def method_colors(found: Sequence[str]) -> dict[str, str]:
+    """Our methods stand out, and have their own colours in every figure."""
+    own = [label for label in dict.fromkeys(found) if is_ours(label)]
+    others = [label for label in dict.fromkeys(found) if label not in own]
+    colors = {label: _OTHERS[i % len(_OTHERS)] for i, label in enumerate(others)}
+    return colors | {label: _OWN[i % len(_OWN)] for i, label in enumerate(own)}
+
+
+def _panels(count: int, width: float = 4.0, height: float = 3.3, columns: int = 3) -> tuple[Figure, list[Axes]]:
+    columns = min(count, columns)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    FigureCanvasAgg(figure)  # without pyplot: no window, no state left behind
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)  # type: ignore[union-attr, call-arg]
+    axes = [figure.add_subplot(rows, columns, i + 1) for i in range(count)]
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.spines[["left", "bottom"]].set_color(_LINE)
+        axis.tick_params(colors=_SOFT, labelsize=9, length=0)
+        axis.grid(color=_LINE, linewidth=0.6, alpha=0.6)
+        axis.set_axisbelow(True)
+    return figure, axes
+
+
+def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
+    """One for all panels: above them, or beside a single one."""
+    entries = {name: handle for axis in axes for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
+    if not entries:
+        return
+    each = 0.6 + 0.085 * max(map(len, entries))  # inches that an entry takes
+    columns = max(1, min(len(entries), int(figure.get_figwidth() / each)))
+    if len(axes) == 1:
+        figure.set_figwidth(figure.get_figwidth() + 1 + each)
+        columns = 1
+    else:
+        figure.set_figheight(figure.get_figheight() + 0.21 * -(-len(entries) // columns))
+    place = "outside right center" if len(axes) == 1 else "outside upper center"
+    style: dict[str, Any] = {"loc": place, "ncols": columns, "frameon": False, "fontsize": 10, "labelcolor": _INK}
+    figure.legend(list(entries.values()), list(entries), **style)
+
+
+def _by_dataset(found: Sequence[Series]) -> Iterator[tuple[str, list[tuple[str, Series | list[Series]]]]]:
+    """Each dataset's series, then, where there are several datasets, those to be averaged over."""
+    datasets = list(dict.fromkeys(s.dataset for s in found))
+    for dataset in datasets:
+        yield dataset, [(s.label, s) for s in found if s.dataset == dataset]
+    shared = complete_datasets(found)
+    if len(shared) > 1:
+        names = list(dict.fromkeys(s.label for s in found))
+        averaged = [[s for s in found if s.label == name and s.dataset in shared] for name in names]
+        title = AVERAGE if len(shared) == len(datasets) else f"{AVERAGE} of {len(shared)} datasets"
+        yield title, list(zip(names, averaged, strict=True))
+
+
+def _stat(of: Series | list[Series], name: str) -> Stat | None:
+    return of.stat(name) if isinstance(of, Series) else average(of, [s.dataset for s in of], name)
+
+
+def _few_shot(cells: list[Cell]) -> Figure:
+    found = series(cells, by_shots=True)
+    shots = sorted({cell.shots for cell in cells})
+    colors = method_colors([s.label for s in found])
+    parts = list(_by_dataset(found))
+    figure, axes = _panels(len(parts))
+    for axis, (title, rows) in zip(axes, parts, strict=True):
+        for label, of in rows:
+            points = [(n, s) for n in shots if (s := _stat(of, str(n)))]
+            x, y = [shots.index(n) for n, _ in points], np.array([s.mean for _, s in points])
+            spread = np.array([s.std or 0.0 for _, s in points])
+            style: dict[str, Any] = {"linewidth": 2.4, "zorder": 3} if is_ours(label) else {"linewidth": 1.5}
+            if len(x) == 1:  # it does not depend on shots
+                axis.axhline(y[0], color=colors[label], linestyle="--", label=label, **style)
+                continue
+            axis.plot(x, y, color=colors[label], marker="o", markersize=4, label=label, **style)
+            axis.fill_between(x, y - spread, y + spread, color=colors[label], alpha=0.14, linewidth=0)
+        axis.set_xticks(range(len(shots)), [str(n) for n in shots])
+        axis.set_title(title, fontsize=11, color=_INK, fontweight="bold" if title.startswith(AVERAGE) else "normal")
+        axis.set_xlabel("images of each class", fontsize=9, color=_SOFT)
+    axes[0].set_ylabel("accuracy (%)", fontsize=9, color=_SOFT)
+    _legend(figure, axes)
+    return figure
+
+
+def _base_novel(cells: list[Cell]) -> Figure:
+    found = [s for s in series(cells) if s.stat(HM)]
+    colors = method_colors([s.label for s in found])
+    markers = {label: _MARKERS[i % len(_MARKERS)] for i, label in enumerate(dict.fromkeys(s.label for s in found))}
+    parts = list(_by_dataset(found))
+    if len(parts) > _MOST_PANELS and parts[-1][0].startswith(AVERAGE):
+        parts = parts[-1:]
+    figure, axes = _panels(len(parts), height=3.6)
+    for axis, (title, rows) in zip(axes, parts, strict=True):
+        means = {label: hm.mean for label, of in rows if (hm := _stat(of, HM))}
+        far = [label for label, mean in means.items() if mean < max(means.values()) - _FAR]
+        for label, of in rows:
+            base, novel = _stat(of, "base"), _stat(of, "novel")
+            if base and novel and label not in far:
+                axis.errorbar(
+                    novel.mean, base.mean, xerr=novel.std, yerr=base.std, color=colors[label], marker=markers[label],
+                    markersize=9 if is_ours(label) else 7, linestyle="none", elinewidth=1, label=label, zorder=3,
+                )  # fmt: skip
+        axis.margins(0.22)
+        _equal_hm(axis)
+        axis.grid(visible=False)
+        axis.set_title(title, fontsize=11, color=_INK, fontweight="bold" if title.startswith(AVERAGE) else "normal")
+        below = "far below, with HM: " + ", ".join(f"{label}\N{NO-BREAK SPACE}{means[label]:.1f}" for label in far)
+        lines = ["novel classes (%)", *(textwrap.wrap(below, _LINE_LENGTH, break_on_hyphens=False) if far else ())]
+        axis.set_xlabel("\n".join(lines), fontsize=9, color=_SOFT)
+        axis.set_ylabel("base classes (%)", fontsize=9, color=_SOFT)
+    _legend(figure, axes)
+    return figure
+
+
+def _equal_hm(axis: Axes) -> None:
+    """Lines on which base and novel have the same harmonic mean, over what the axis shows now."""
+    (left, right), (low, high) = axis.get_xlim(), axis.get_ylim()
+    novel, base = np.meshgrid(np.linspace(max(left, 1), right, 120), np.linspace(max(low, 1), high, 120))
+    lines = axis.contour(novel, base, 2 * novel * base / (novel + base), levels=5, colors=_LINE, linewidths=1, zorder=1)
+    axis.clabel(lines, fontsize=8, colors=_SOFT, fmt=lambda hm: f"HM {hm:g}")
+    axis.set(xlim=(left, right), ylim=(low, high))
+
+
+def _fusion_weights(cells: list[Cell]) -> Figure:
+    groups: dict[str, list[dict[str, float]]] = {}
+    names = labels(cells)
+    several = len(set(names)) > 1
+    for cell, label in zip(cells, names, strict=True):
+        groups.setdefault(f"{cell.dataset}, {label}" if several else cell.dataset, []).append(cell.fusion or {})
+    parts = list(dict.fromkeys(part for group in groups.values() for weights in group for part in weights))
+    grid = np.array([[fmean(w.get(part, 0.0) for w in group) for part in parts] for group in groups.values()])
+    figure, (axis,) = _panels(1, width=1.8 + 0.95 * len(parts), height=1.1 + 0.42 * len(groups))
+    # By the square root: CLS outweighs the others so far that they would all look the same.
+    axis.pcolormesh(np.sqrt(grid), cmap="Blues", vmin=0, vmax=1, edgecolors="white", linewidth=2)
+    for (row, column), value in np.ndenumerate(grid):
+        ink = "white" if value > 0.3 else _INK
+        axis.text(column + 0.5, row + 0.5, f"{value:.2f}", ha="center", va="center", fontsize=10, color=ink)
+    axis.set_xticks([i + 0.5 for i in range(len(parts))], parts)
+    axis.set_yticks([i + 0.5 for i in range(len(groups))], list(groups))
+    axis.invert_yaxis()
+    axis.tick_params(colors=_INK, labelsize=10)
+    axis.xaxis.tick_top()
+    axis.grid(visible=False)
+    axis.spines[:].set_visible(False)
+    return figure
+
+
+def _ablations(studies: list[Ablation]) -> Figure:
+    most = max(len(study.rows) for study in studies)
+    figure, axes = _panels(len(studies), width=4.6, height=1.2 + 0.42 * most)
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+    for axis, study in zip(axes, studies, strict=True):
+        for row, value in enumerate(study.rows):
+            found = study.difference(value)
+            if found:
+                color = "#4f9d69" if found.mean >= 0 else _OWN[0]
+                style: dict[str, Any] = {"color": color, "marker": "o", "markersize": 7, "elinewidth": 2, "capsize": 3}
+                axis.errorbar(found.mean, row, xerr=found.error, linestyle="none", **style)
+                text = f"{found.mean:+.1f}".replace("-", "−")
+                axis.annotate(
+                    text, (found.mean, row), (0, 7), textcoords="offset points", ha="center", fontsize=9, color=_INK,
+                    zorder=4, bbox=box,
+                )  # fmt: skip
+            elif study.is_default(value):
+                axis.plot(0, row, marker="D", markersize=7, color=_SOFT)
+        axis.axvline(0, color=_SOFT, linewidth=1)
+        names = [f"{value}\n(default)" if study.is_default(value) else value for value in study.rows]
+        axis.set_yticks(range(len(names)), names, color=_INK)
+        axis.set_ylim(most - 0.5, -0.7)  # bars of the same thickness in all panels
+        axis.margins(x=0.15)
+        left, right = axis.get_xlim()
+        axis.set_xlim(min(left, -_LEAST), max(right, _LEAST))
+        axis.locator_params(axis="x", nbins=5)  # more would touch each other in a narrow panel
+        axis.grid(visible=False, axis="y")
+        split = "" if study.split == "test" else f", {study.split}"
+        title = f"{study.name}\n{TITLES[study.protocol].lower()}, {study.shots} shots{split}"
+        axis.set_title(title, fontsize=10.5, color=_INK)
+        axis.set_xlabel(f"{study.score} − default", fontsize=9, color=_SOFT)
+    return figure

@@ -1,0 +1,76 @@
+"""The paper's numbers, and which of its datasets a name means."""
+
+import json
+import re
+from collections.abc import Container, Iterable
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from dear.bench.results import CROSS_DATASET
+from dear.bench.summary import Stat
+from dear.core.metrics import harmonic_mean
+from dear.core.table import Table
+from dear.data.known import KNOWN
+
+_RESULTS = Path(__file__).parent / "assets" / "paper_results.json"
+
+_OTHER_NAMES = {"ImageNetV2": "V2", "ImageNet-Sketch": "Sketch", "ImageNet-A": "A", "ImageNet-R": "R"}
+
+
+def paper_name(dataset: str) -> str | None:
+    """The paper's name of a dataset, if the last part of its path is that name or the name of CoOp's folder.
+
+    Shorter names don't count: a folder called "pets" may hold anybody's pets.
+    """
+    last = _plain(Path(dataset).name)
+    known = next((k for k in KNOWN if last in (_plain(k.name), _plain(k.folder))), None)
+    return None if known is None else _OTHER_NAMES.get(known.name, known.name)
+
+
+def base_to_novel_table(datasets: Iterable[str]) -> Table | None:
+    """Every method's numbers on those of the datasets that the paper has, and their average.
+
+    HM is computed from the base and novel that it prints: the HM that it prints is not always theirs.
+    """
+    methods = _results()["base_to_novel"]
+    known = _known(datasets, methods["DeAR"])
+    table = Table(["dataset", "method", "base", "novel", "HM"])
+
+    def add(where: str, method: str, base: float, novel: float) -> None:
+        table.add(where, method, *(Stat(value, digits=2) for value in (base, novel, harmonic_mean(base, novel))))
+
+    for name in known:
+        for method, of in methods.items():
+            add(name, method, of[name]["base"], of[name]["novel"])
+    if len(known) > 1:
+        for method, of in methods.items():
+            add("Average", method, *(fmean(of[name][part] for name in known) for part in ("base", "novel")))
+    return table if known else None
+
+
+def transfer_table(protocol: str, source: str, targets: Iterable[str]) -> Table | None:
+    """Every method's numbers from ImageNet to those of the targets that the paper has."""
+    methods = _results()["cross_dataset" if protocol == CROSS_DATASET else "domain_generalization"]
+    known = _known(targets, methods["DeAR"])
+    if paper_name(source) != "ImageNet" or not known:
+        return None
+    table = Table(["method", "ImageNet (source)", *known, "average of these"])
+    for method, of in methods.items():
+        values = [of[name] for name in known]
+        table.add(method, *(Stat(value, digits=2) for value in (of["source_imagenet"], *values, fmean(values))))
+    return table
+
+
+def _known(datasets: Iterable[str], having: Container[str]) -> list[str]:
+    return list(dict.fromkeys(name for d in datasets if (name := paper_name(d)) and name in having))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+@cache
+def _results() -> dict[str, Any]:
+    return json.loads(_RESULTS.read_text(encoding="utf-8"))

@@ -1,0 +1,7 @@
+"""An OpenCLIP model seen as two towers of blocks, on one set of frozen weights."""
+
+from dear.clip.identity import BackboneIdentity
+from dear.clip.load import MINI, Backbone, load_backbone, wrap
+from dear.clip.tokens import LearnedTokens
+
+__all__ = ["MINI", "Backbone", "BackboneIdentity", "LearnedTokens", "load_backbone", "wrap"]

@@ -1,0 +1,46 @@
+"""Which backbone is it? An adapter or a role map fits one backbone only; this tells them apart."""
+
+import hashlib
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from dear.core.errors import DearError
+
+
+@dataclass(frozen=True)
+class BackboneIdentity:
+    """Name and tag say where the weights come from; activation and hash decide whether they are the same."""
+
+    model: str
+    pretrained: str | None
+    activation: str  # "gelu" or "quick_gelu"
+    weights: str  # SHA-256 of all weights in fp32
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def require_same(self, other: dict[str, Any], what: str) -> None:
+        """Refuses `what` (say, "The adapter in runs/pets"), which was made for the backbone described by `other`."""
+        made_for = f"{other.get('model')} ({other.get('pretrained') or 'no tag'})"
+        if other.get("activation") != self.activation:
+            raise DearError(
+                f"{what} was made for {made_for} with {other.get('activation')}, but this backbone uses "
+                f"{self.activation}: load the model name with the same activation."
+            )
+        if other.get("weights") != self.weights:
+            raise DearError(
+                f"{what} was made for {made_for}, but the weights given are those of {self.model} "
+                f"({self.pretrained or 'no tag'}): load the backbone it was made for."
+            )
+
+
+def hash_weights(model: nn.Module) -> str:
+    """SHA-256 over names, shapes and fp32 bytes of all weights; independent of device and precision casts."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,200 @@
+"""From a name to a backbone: OpenCLIP names with a tag or a file, hf-hub:, local-dir:, transformers:, or dear-mini."""
+
+import difflib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dear.clip.identity import BackboneIdentity, hash_weights
+from dear.clip.image import ImageTower
+from dear.clip.shapes import require_fit
+from dear.clip.support import SUPPORTED, ConfigFile, fewest_parameters, has_known_blocks, why_unsupported
+from dear.clip.text import TextTower
+from dear.clip.transformers_clip import PREFIX as TRANSFORMERS
+from dear.clip.transformers_clip import load_transformers
+from dear.core.errors import DearError
+from dear.core.files import read_json
+from dear.core.schema import check_shape
+
+MINI = "dear-mini"
+MINI_FOLDER = Path(__file__).parent / "assets" / MINI
+_VOCABULARY = "bpe_vocab.txt.gz"  # a folder may bring its own byte-pair merges, as dear-mini does
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A frozen CLIP: two towers of blocks on one set of weights."""
+
+    model: Any  # the OpenCLIP model, an nn.Module
+    image: ImageTower
+    text: TextTower
+    preprocess: Callable[[Any], Tensor]  # PIL image -> normalised pixels [3, height, width]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    name: str
+    pretrained: str | None
+    activation: str
+
+    @cached_property
+    def identity(self) -> BackboneIdentity:
+        return BackboneIdentity(self.name, self.pretrained, self.activation, hash_weights(self.model))
+
+    @property
+    def temperature(self) -> Tensor:
+        """tau of Eq. 17/18: CLIP's frozen logit scale, a scalar."""
+        return self.model.logit_scale.detach().exp().reshape(())
+
+    @property
+    def device(self) -> torch.device:
+        return self.image.visual.proj.device
+
+    @property
+    def dim(self) -> int:
+        return self.image.visual.proj.shape[1]
+
+
+def load_backbone(
+    name: str = MINI,
+    pretrained: str | None = None,
+    *,
+    device: str | torch.device = "cpu",
+    random_weights: bool = False,
+) -> Backbone:
+    """Loads a frozen backbone. `random_weights` builds the architecture alone, for tests and benchmarks."""
+    import open_clip
+
+    if name.startswith(TRANSFORMERS):
+        _refuse_tag(name, pretrained)
+        model, tokenizer = load_transformers(name)
+        return wrap(model.to(device), tokenizer, name)
+    source = f"local-dir:{MINI_FOLDER}" if name == MINI else name
+    config = _read_config(source)
+    if reason := why_unsupported(config):
+        raise DearError(f"{name} can't be used, because {reason}. {SUPPORTED}.")
+    tag = _check_tag(source, pretrained, config) if not random_weights else None
+    quick_gelu = bool(config.get("quick_gelu")) or tag == "openai"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = open_clip.create_model(
+                source, tag, load_weights=not random_weights, force_quick_gelu=quick_gelu, device="cpu"
+            )
+        tokenizer = _tokenizer(source)
+    except Exception as error:  # OpenCLIP takes a config at its word, and fails in many ways
+        first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise DearError(f"The weights of {name} could not be loaded: {first_line}") from error
+    return wrap(model.to(device), tokenizer, name, pretrained)
+
+
+def wrap(model: Any, tokenizer: Callable[..., Tensor], name: str, pretrained: str | None = None) -> Backbone:
+    """A backbone around an OpenCLIP model that is already in memory; the model is frozen, not copied."""
+    from open_clip.transform import PreprocessCfg, image_transform_v2
+    from open_clip.transformer import QuickGELU
+
+    text = getattr(model, "text", model)
+    if not (has_known_blocks(model.visual.transformer.resblocks) and has_known_blocks(text.transformer.resblocks)):
+        raise DearError(f"{name} can't be used, because it has custom attention blocks. {SUPPORTED}.")
+    model.eval().requires_grad_(False)
+    preprocess = PreprocessCfg(**model.visual.preprocess_cfg)
+    return Backbone(
+        model,
+        ImageTower(model.visual),
+        TextTower(text, tokenizer, _eos_id(text) if _pool_type(text) == "eos" else None),
+        image_transform_v2(preprocess, is_train=False),
+        tuple(preprocess.mean),
+        tuple(preprocess.std),
+        name,
+        pretrained,
+        "quick_gelu" if isinstance(model.visual.transformer.resblocks[0].mlp.gelu, QuickGELU) else "gelu",
+    )
+
+
+def _pool_type(text: Any) -> str:
+    return getattr(text, "text_pool_type", None) or text.pool_type
+
+
+def _eos_id(text: Any) -> int:
+    return text.text_eos_id if hasattr(text, "text_eos_id") else text.eos_id
+
+
+def _read_config(source: str) -> dict[str, Any]:
+    """The model part of an OpenCLIP config, wherever it is kept."""
+    import open_clip
+
+    if source.startswith("local-dir:"):
+        folder = Path(source.removeprefix("local-dir:"))
+        config = read_json(folder / "open_clip_config.json")
+        weights = [path for kind in ("*.safetensors", "*.bin", "*.pt") for path in folder.glob(kind)]
+        if not weights:
+            raise DearError(f"{folder} has a config but no weights: put open_clip_model.safetensors there.")
+        held = sum(path.stat().st_size for path in weights)
+    elif source.startswith("hf-hub:"):
+        from open_clip.factory import _get_hf_config
+
+        try:
+            config = _get_hf_config(source.removeprefix("hf-hub:"))
+        except Exception as error:  # the hub client raises many kinds
+            raise DearError(f"{source} could not be fetched: check the name and the network ({error}).") from error
+    else:
+        found = open_clip.get_model_config(source.replace("/", "-"))
+        if found is None:
+            near = difflib.get_close_matches(source, [MINI, *open_clip.list_models()], n=3, cutoff=0.4)
+            hint = f"did you mean {' or '.join(near)}?" if near else "`dear backbones` lists what is known."
+            raise DearError(f"There is no model named {source}: {hint}")
+        return found
+    check_shape(config, ConfigFile, f"The config of {source}", "it needs OpenCLIP's model_cfg with both towers")
+    model = config["model_cfg"]
+    if source.startswith("local-dir:") and fewest_parameters(model) > held:  # a byte each, at the least
+        raise DearError(f"The config of {source} claims a larger model than its weights are: copy both again.")
+    return model
+
+
+def _check_tag(source: str, pretrained: str | None, config: dict[str, Any]) -> str | None:
+    """The tag or file to hand to OpenCLIP, after the check that most often goes wrong silently: the activation."""
+    import open_clip
+
+    if source.startswith(("local-dir:", "hf-hub:")):
+        _refuse_tag(source, pretrained)
+        return None
+    tags = open_clip.list_pretrained_tags_by_model(source.replace("/", "-"))
+    if not pretrained:
+        raise DearError(f"{source} needs weights: choose --pretrained from {', '.join(tags) or 'a checkpoint file'}.")
+    if Path(pretrained).is_file():
+        require_fit(source.replace("/", "-"), pretrained)
+        return pretrained
+    tag = open_clip.get_pretrained_cfg(source.replace("/", "-"), pretrained)
+    if not tag:
+        raise DearError(
+            f"{source} has no pretrained tag {pretrained!r} and there is no such file: choose from {', '.join(tags)}."
+        )
+    has, needs = bool(config.get("quick_gelu")), bool(tag.get("quick_gelu"))
+    # OpenCLIP has always meant QuickGELU by "openai", whatever the model is called: we load it so.
+    if has != needs and pretrained != "openai":
+        stem = source.removesuffix("-quickgelu")
+        raise DearError(
+            f"The weights {pretrained} were trained with {'QuickGELU' if needs else 'GELU'}, but {source} uses "
+            f"{'QuickGELU' if has else 'GELU'}: use --model {stem + '-quickgelu' if needs else stem}."
+        )
+    return pretrained
+
+
+def _refuse_tag(source: str, pretrained: str | None) -> None:
+    if pretrained:
+        raise DearError(f"{source} brings its own weights: leave out --pretrained.")
+
+
+def _tokenizer(source: str) -> Callable[..., Tensor]:
+    import open_clip
+
+    if source.startswith("local-dir:"):
+        folder = Path(source.removeprefix("local-dir:"))
+        if (folder / _VOCABULARY).is_file():
+            context = _read_config(source)["text_cfg"]["context_length"]
+            return open_clip.SimpleTokenizer(str(folder / _VOCABULARY), context_length=context)
+    return open_clip.get_tokenizer(source)

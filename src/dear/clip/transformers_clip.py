@@ -1,0 +1,203 @@
+"""CLIP as transformers stores it (config.json and model.safetensors), on OpenCLIP's modules. Needs no transformers."""
+
+from pathlib import Path
+from typing import Any, TypedDict
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from dear.core.errors import DearError
+from dear.core.files import read_json
+from dear.core.schema import Finite, Positive, check_shape
+
+PREFIX = "transformers:"
+_CONFIG, _WEIGHTS, _PICTURES = "config.json", "model.safetensors", "preprocessor_config.json"
+_VOCABULARY = 49408  # of CLIP's own tokenizer, the only one that is at hand
+
+# A config leaves out what has its default value.
+_COMMON = {"num_hidden_layers": 12, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
+_TEXT = {
+    **_COMMON, "hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8,
+    "max_position_embeddings": 77, "vocab_size": _VOCABULARY,
+}  # fmt: skip
+_VISION = {
+    **_COMMON, "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12,
+    "image_size": 224, "patch_size": 32, "num_channels": 3,
+}  # fmt: skip
+_PROJECTION = 512
+
+
+class _Tower(TypedDict, total=False):
+    num_hidden_layers: Positive
+    hidden_size: Positive
+    intermediate_size: Positive
+    num_attention_heads: Positive
+    hidden_act: str
+    layer_norm_eps: Finite
+    max_position_embeddings: Positive
+    vocab_size: Positive
+    image_size: Positive
+    patch_size: Positive
+    num_channels: Positive
+
+
+class _Config(TypedDict, total=False):
+    projection_dim: Positive
+    text_config: _Tower | None
+    text_config_dict: _Tower | None
+    vision_config: _Tower | None
+    vision_config_dict: _Tower | None
+
+
+class _Pictures(TypedDict, total=False):
+    image_mean: tuple[Finite, Finite, Finite] | None
+    image_std: tuple[Finite, Finite, Finite] | None
+
+
+_BLOCK = {
+    "layer_norm1": "ln_1",
+    "layer_norm2": "ln_2",
+    "self_attn.out_proj": "attn.out_proj",
+    "mlp.fc1": "mlp.c_fc",
+    "mlp.fc2": "mlp.c_proj",
+}
+_OUTSIDE_BLOCKS = {
+    "logit_scale": "logit_scale",
+    "vision_model.embeddings.class_embedding": "visual.class_embedding",
+    "vision_model.embeddings.position_embedding.weight": "visual.positional_embedding",
+    "vision_model.embeddings.patch_embedding.weight": "visual.conv1.weight",
+    "vision_model.pre_layrnorm.weight": "visual.ln_pre.weight",
+    "vision_model.pre_layrnorm.bias": "visual.ln_pre.bias",
+    "vision_model.post_layernorm.weight": "visual.ln_post.weight",
+    "vision_model.post_layernorm.bias": "visual.ln_post.bias",
+    "text_model.embeddings.token_embedding.weight": "token_embedding.weight",
+    "text_model.embeddings.position_embedding.weight": "positional_embedding",
+    "text_model.final_layer_norm.weight": "ln_final.weight",
+    "text_model.final_layer_norm.bias": "ln_final.bias",
+}
+_TRANSPOSED = {"visual_projection.weight": "visual.proj", "text_projection.weight": "text_projection"}
+_TOWERS = {"vision_model": "visual.transformer.resblocks", "text_model": "transformer.resblocks"}
+
+
+def load_transformers(source: str) -> tuple[Any, Any]:
+    """An OpenCLIP model with the weights of a folder or a name on the hub, and CLIP's tokenizer for it."""
+    import open_clip
+
+    folder = _find(source)
+    config = openclip_config(read_json(folder / _CONFIG), source)
+    try:
+        weights = openclip_weights(load_file(folder / _WEIGHTS))
+        if max(config["vision_cfg"]["layers"], config["text_cfg"]["layers"]) > len(weights):
+            raise KeyError("more layers than tensors")
+        with torch.device("meta"):  # a config can ask for more memory than there is: first the shapes
+            open_clip.CLIP(**config).load_state_dict(weights, assign=True)
+        model = open_clip.CLIP(**config)
+        model.load_state_dict(weights)
+    except SafetensorError as error:
+        raise DearError(f"{folder / _WEIGHTS} cannot be read: {error}.") from error
+    except (AssertionError, IndexError, KeyError, RuntimeError, ValueError, ZeroDivisionError) as error:
+        raise DearError(
+            f"The weights of {source} do not fit its {_CONFIG}: both must come from one CLIPModel."
+        ) from error
+    pictures = read_json(folder / _PICTURES) if (folder / _PICTURES).is_file() else {}
+    check_shape(pictures, _Pictures, f"{_PICTURES} of {source}", "save it again with transformers")
+    prepared = {
+        "size": config["vision_cfg"]["image_size"],
+        "mean": tuple(pictures.get("image_mean") or open_clip.OPENAI_DATASET_MEAN),
+        "std": tuple(pictures.get("image_std") or open_clip.OPENAI_DATASET_STD),
+    }
+    open_clip.set_model_preprocess_cfg(model, prepared)
+    return model, open_clip.SimpleTokenizer(context_length=config["text_cfg"]["context_length"])
+
+
+def _find(source: str) -> Path:
+    """The folder that is named, or a copy of what the hub has under this name: these files, nothing that runs."""
+    name = source.removeprefix(PREFIX)
+    folder = Path(name)
+    if not folder.is_dir():
+        from huggingface_hub import snapshot_download
+
+        try:
+            folder = Path(snapshot_download(name, allow_patterns=[_CONFIG, _WEIGHTS, _PICTURES]))
+        except Exception as error:  # the hub client raises many kinds
+            first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise DearError(
+                f"{name} is no folder and could not be fetched: check the name and the network ({first})."
+            ) from error
+    if not (folder / _WEIGHTS).is_file():
+        raise DearError(
+            f"{name} has no {_WEIGHTS}, the only form of weights that is read: in transformers, load it once and "
+            "save_pretrained it in one piece."
+        )
+    return folder
+
+
+def openclip_config(config: Any, source: str) -> dict[str, Any]:
+    """What OpenCLIP's `CLIP` takes, from a transformers config; refuses what is no CLIP."""
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if kind != "clip":
+        raise DearError(f"{source} can't be used, because it is {kind or 'no model'} in transformers, not clip.")
+    check_shape(config, _Config, f"{_CONFIG} of {source}", "save it again with transformers")
+    # The parts were once written under other names, which win where both are there.
+    text = _TEXT | (config.get("text_config") or {}) | (config.get("text_config_dict") or {})
+    vision = _VISION | (config.get("vision_config") or {}) | (config.get("vision_config_dict") or {})
+    if text["vocab_size"] != _VOCABULARY:
+        raise DearError(f"{source} can't be used, because its vocabulary is not that of CLIP's tokenizer.")
+    if vision["num_channels"] != 3:
+        raise DearError(f"{source} can't be used, because its images have {vision['num_channels']} channels, not 3.")
+    activations = {text["hidden_act"], vision["hidden_act"]}
+    if activations not in ({"quick_gelu"}, {"gelu"}):
+        raise DearError(
+            f"{source} can't be used, because its activation is {' and '.join(sorted(activations))}: both towers "
+            "must have quick_gelu, or both gelu."
+        )
+    return {
+        "embed_dim": config.get("projection_dim", _PROJECTION),
+        "quick_gelu": activations == {"quick_gelu"},
+        "vision_cfg": {
+            **_tower(vision),
+            "head_width": vision["hidden_size"] // vision["num_attention_heads"],
+            "image_size": vision["image_size"],
+            "patch_size": vision["patch_size"],
+        },
+        "text_cfg": {
+            **_tower(text),
+            "heads": text["num_attention_heads"],
+            "context_length": text["max_position_embeddings"],
+            "vocab_size": text["vocab_size"],
+        },
+    }
+
+
+def _tower(config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "layers": config["num_hidden_layers"],
+        "width": config["hidden_size"],
+        "mlp_ratio": (config["intermediate_size"] + 0.5) / config["hidden_size"],  # OpenCLIP rounds the product down
+        "norm_kwargs": {"eps": config["layer_norm_eps"]},
+    }
+
+
+def openclip_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same weights under OpenCLIP's names; a name that CLIP does not have is a KeyError."""
+    renamed = {}
+    for name, tensor in weights.items():
+        if name.endswith("position_ids"):  # 0, 1, 2, ...: older versions stored them
+            continue
+        if name in _TRANSPOSED:
+            renamed[_TRANSPOSED[name]] = tensor.T
+        elif ".encoder.layers." in name:
+            tower, rest = name.split(".encoder.layers.")
+            layer, inside = rest.split(".", 1)
+            block = f"{_TOWERS[tower]}.{layer}"
+            part, kind = inside.rsplit(".", 1)
+            if part == "self_attn.q_proj":
+                parts = [weights[name.replace("q_proj", projection)] for projection in ("q_proj", "k_proj", "v_proj")]
+                renamed[f"{block}.attn.in_proj_{kind}"] = torch.cat(parts)
+            elif part not in ("self_attn.k_proj", "self_attn.v_proj"):
+                renamed[f"{block}.{_BLOCK[part]}.{kind}"] = tensor
+        else:
+            renamed[_OUTSIDE_BLOCKS[name]] = tensor
+    return renamed

@@ -1,0 +1,48 @@
+"""Pictures that are drawn: where they may go, and names in them as they are."""
+
+import io
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dear.core.errors import DearError
+from dear.core.files import atomic_path
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FIGURES = (".png", ".svg", ".pdf")
+
+
+def check_suffix(path: Path | None, allowed: tuple[str, ...] = FIGURES) -> None:
+    """Refuses what cannot be drawn; to be called before the work that is to be drawn."""
+    if path is not None and path.suffix.lower() not in allowed:
+        raise DearError(f"Cannot draw to {path}: name a file that ends in {' or '.join(allowed)}.")
+
+
+def save_figure(figure: "Figure", path: str | Path, **options: Any) -> None:
+    """Writes a figure, with names shown as they are."""
+    check_suffix(Path(path))
+    with atomic_path(path) as temporary:
+        _draw(figure, temporary, **options)
+
+
+def figure_png(figure: "Figure", **options: Any) -> bytes:
+    out = io.BytesIO()
+    _draw(figure, out, format="png", **options)
+    return out.getvalue()
+
+
+def _draw(figure: "Figure", out: Any, **options: Any) -> None:
+    """A $ begins no mathematics; a letter without a glyph is a box."""
+    import matplotlib
+    from matplotlib.text import Text
+
+    for found in figure.findobj(Text):
+        text: Any = found
+        text.set_parse_math(False)
+        text.set_text(text.get_text().encode("utf-8", "backslashreplace").decode())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        with matplotlib.rc_context({"text.parse_math": False}):  # for texts that drawing itself makes
+            figure.savefig(out, **options)

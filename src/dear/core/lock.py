@@ -1,0 +1,86 @@
+"""One writer at a time for a folder: of two, the second is told to wait, and nothing of either is lost."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+
+from dear.core.errors import DearError
+from dear.core.files import clear_leftovers, is_temporary
+
+LOCK = ".writing"
+_guard = Lock()
+_held: set[str] = set()  # by this process: its own locks do not stop it
+
+
+@contextmanager
+def only_writer(folder: str | Path) -> Iterator[None]:
+    """Makes the folder, and refuses while another thread or process writes there; a killed one leaves no lock behind.
+
+    Folders that were made here and in which nothing was put are taken away again.
+    """
+    folder = Path(folder)
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        raise DearError(f"{folder} is a file: name a folder.")
+    try:
+        place = os.path.realpath(folder)
+    except ValueError as error:  # letters that no name can have
+        raise DearError(f"Cannot write to {folder}: {error}.") from None
+    busy = DearError(f"Somebody else is writing to {folder}: wait until that is done, or choose another folder.")
+    with _guard:
+        if place in _held:
+            raise busy
+        _held.add(place)
+    try:
+        made = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = _take(folder / LOCK)
+        except OSError as error:
+            raise DearError(f"Cannot write to {folder}: {error.strerror}.") from None
+        if file is None:
+            raise busy
+        try:
+            clear_leftovers(folder)
+            yield
+        finally:
+            with suppress(OSError):
+                os.unlink(folder / LOCK)  # while it is ours: who waits for it finds out, and takes a new one
+            os.close(file)
+            for path in made:
+                with suppress(OSError):  # it is not empty
+                    path.rmdir()
+    finally:
+        _held.discard(place)
+
+
+def names_in(folder: Path) -> list[str]:
+    """What lies in a folder, but for the lock and what is being written."""
+    return sorted(p.name for p in folder.iterdir() if p.name != LOCK and not is_temporary(p)) if folder.is_dir() else []
+
+
+def _take(path: Path) -> int | None:
+    """An open file with a lock; None: somebody else has it."""
+    while True:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        if not _lock(file):
+            os.close(file)
+            return None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file), os.stat(path)):
+                return file
+        os.close(file)  # its last owner took it away between our two steps
+
+
+def _lock(file: int) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such lock
+        return True
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock: forked workers that outlive a kill would hold it
+    except OSError as error:
+        return error.errno not in (errno.EACCES, errno.EAGAIN)  # a file system without locks has to do without
+    return True

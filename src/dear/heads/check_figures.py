@@ -1,0 +1,99 @@
+"""The checks of a role map as heat maps: what heads of an attribute (row) find, or what is lost without them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from dear.core.figure import save_figure
+from dear.heads.check_causal import CausalResult, ConceptEffect
+from dear.heads.check_layers import LayerLosses
+from dear.heads.check_search import AttributeSearch, CheckResult
+
+_INK = "#23262b"
+
+
+_Cell = tuple[float, str, bool]  # what was measured; the same for random heads; whether row and column belong together
+
+
+def plot_causal(result: CausalResult, path: str | Path) -> None:
+    """Colour: points lost beyond random heads. In a cell: points lost, and below it those without random heads."""
+    attributes = list(result.accuracy)
+
+    def cell(e: ConceptEffect, a: str) -> _Cell:
+        return e.drop[a], f"{e.random_mean[a]:.1f} ± {e.random_std[a]:.1f}", e.concept == a
+
+    figure, axes = _heat_map(
+        [[effect.excess(a) for a in attributes] for effect in result.effects],
+        [[cell(effect, a) for a in attributes] for effect in result.effects],
+        "lost beyond random heads",
+    )
+    axes.set_xticks(range(len(attributes)), [f"{a}\n{result.accuracy[a]:.1f}%" for a in attributes])
+    axes.set_yticks(range(len(result.effects)), [f"{e.concept} ({len(e.heads)} heads)" for e in result.effects])
+    axes.set(xlabel="attribute, and its zero-shot accuracy with all heads", ylabel="without the heads of")
+    axes.set_title("Points of accuracy lost (small: as many random heads)", fontsize=11, loc="left", color=_INK)
+    save_figure(figure, path, dpi=160, facecolor="white")
+
+
+def plot_search(result: CheckResult, path: str | Path) -> None:
+    """Colour: how much better than random heads, in std of these. In a cell: what is found, and by random heads."""
+    attributes = list(result.by_class)
+
+    def cell(s: AttributeSearch, a: str) -> _Cell:
+        return s.found[a], f"{s.random_mean[a]:.1f} ± {s.random_std[a]:.1f}", s.attribute == a
+
+    figure, axes = _heat_map(
+        [[result.gain(s, a, s.random_mean) / max(s.random_std[a], 1e-9) for a in attributes] for s in result.searches],
+        [[cell(s, a) for a in attributes] for s in result.searches],
+        "better than random heads (std)",
+    )
+    names = [f"{a} (a*b* distance)" if a in result.by_distance else f"same {a} (%)" for a in attributes]
+    names = [f"{name}\nclass feature {result.by_class[a]:.1f}" for name, a in zip(names, attributes, strict=True)]
+    axes.set_xticks(range(len(attributes)), names, fontsize=8)
+    axes.set_yticks(range(len(result.searches)), [f"{s.attribute} ({len(s.heads)} heads)" for s in result.searches])
+    axes.set(xlabel="what the nearest have in common", ylabel="searched by the heads of")
+    axes.set_title(
+        "KVCache-out pictures found by heads (small: as many random heads)", fontsize=11, loc="left", color=_INK
+    )
+    save_figure(figure, path, dpi=160, facecolor="white")
+
+
+def plot_layers(losses: LayerLosses, path: str | Path) -> None:
+    """Two curves over the layers: what is left without one layer's heads, and without those of all up to it."""
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    layers = range(1, len(losses.alone) + 1)
+    axes.plot(layers, losses.alone, "o-", color="#2f6fb5", label="without the heads of this layer")
+    axes.plot(layers, losses.up_to, "s-", color="#c43c4e", label="without those of all layers up to it")
+    axes.axhline(losses.whole, color=_INK, linewidth=0.8, linestyle=":", label="with all heads")
+    axes.axvline(losses.first_layer - 0.5, color="#b4b2ab", linewidth=1)
+    axes.annotate(
+        f"J = {losses.first_layer}", (losses.first_layer - 0.45, axes.get_ylim()[0]), (0, 6), textcoords="offset points"
+    )
+    axes.set_xticks(layers)
+    axes.set(xlabel="layer", ylabel=f"{losses.measure} (%)")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    save_figure(figure, path, dpi=160, facecolor="white")
+
+
+def _heat_map(values: Sequence[Sequence[float]], cells: Sequence[Sequence[_Cell]], scale: str) -> tuple[Figure, Axes]:
+    """Colours by `values` around zero, with the cells written into them; own ones in bold."""
+    limit = max(1.0, *(abs(value) for row in values for value in row))
+    figure = Figure(figsize=(2.2 + 1.4 * len(values[0]), 1.9 + 0.62 * len(values)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    image = axes.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
+    for row, line in enumerate(cells):
+        for column, (value, control, own) in enumerate(line):
+            ink = "white" if abs(values[row][column]) > 0.6 * limit else _INK
+            weight = "bold" if own else "normal"
+            axes.text(column, row - 0.14, f"{value:.1f}", ha="center", va="center", color=ink, weight=weight)
+            axes.text(column, row + 0.24, control, ha="center", va="center", color=ink, fontsize=7)
+    axes.tick_params(length=0, colors=_INK)
+    axes.spines[:].set_visible(False)
+    figure.colorbar(image, ax=axes, label=scale, shrink=0.9)
+    return figure, axes

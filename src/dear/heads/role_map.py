@@ -1,0 +1,277 @@
+"""Which head does what: an immutable map with a validated JSON form. Layers count from 1, heads from 0.
+
+Nothing heavy is imported here, so that reading a role map is quick everywhere.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, TypedDict
+
+from msgspec import Meta
+
+from dear.core.errors import DearError
+from dear.core.files import read_json, write_json
+from dear.core.schema import Finite, check_shape, damaged
+from dear.heads.head_role import (
+    CORE_ATTRIBUTE,
+    GENERALIZATION,
+    MIXED,
+    OTHER_SPECIALIZED,
+    ROLES,
+    HeadFile,
+    HeadRole,
+    listed,
+)
+
+Head = tuple[int, int]  # (layer, head)
+_PRECISION = 5e-3  # by how much a weight of CLIP may differ and be the same one, stored with fewer digits
+_MOST = 1000  # layers, and heads a layer: more than any backbone has, and few enough to list
+_ADVICE = "make it again with `dear roles`"
+_PRESETS = Path(__file__).parent / "assets"
+
+
+@dataclass(frozen=True)
+class RoleMap:
+    """The role of every head of some layers of one backbone.
+
+    `backbone` says which weights this is true of, as the backbone tells its identity, and `origin` how the
+    map was made; both are kept as they are. `heads` is the number in each layer.
+    """
+
+    backbone: Mapping[str, str | None]
+    layers: tuple[int, ...]
+    heads: int
+    concepts: tuple[str, ...]
+    core: tuple[str, ...]
+    roles: Mapping[Head, HeadRole]
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "concepts", "core"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name in ("backbone", "roles", "origin"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+        self._validate()
+
+    def __reduce__(self) -> tuple[Callable[[Any], "RoleMap"], tuple[Any]]:
+        return RoleMap.from_json, (self.to_json(),)  # read-only mappings cannot be pickled or copied
+
+    def __getitem__(self, head: Head) -> HeadRole:
+        return self.roles[head]
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The attributes that get a learnable token: all of the core, even if no head has it."""
+        return self.core
+
+    def heads_for(self, attribute: str) -> list[Head]:
+        """The core attribute heads of one attribute; a map need not have any."""
+        return [at for at, head in self.roles.items() if head.role == CORE_ATTRIBUTE and head.concept == attribute]
+
+    # --- other maps made from this one -------------------------------------------------------------------
+
+    def for_layers(self, first_layer: int) -> "RoleMap":
+        """Only the heads from `first_layer` to the last layer."""
+        layers = tuple(layer for layer in self.layers if layer >= first_layer)
+        if not layers or layers != tuple(range(first_layer, layers[-1] + 1)):
+            raise DearError(
+                f"The role map has no roles for layer {first_layer} and all those behind it, only for layers "
+                f"{listed(self.layers)}; adapt from one of these, or analyse more layers."
+            )
+        return replace(self, layers=layers, roles={at: r for at, r in self.roles.items() if at[0] in layers})
+
+    def all_mixed(self) -> "RoleMap":
+        return self._with_roles([(MIXED, None)] * len(self.roles), strategy="all_mixed")
+
+    def all_generalization(self) -> "RoleMap":
+        return self._with_roles([(GENERALIZATION, None)] * len(self.roles), strategy="all_generalization")
+
+    def shuffled(self, seed: int) -> "RoleMap":
+        """The same roles with their concepts, dealt out to the heads at random."""
+        roles = [(head.role, head.concept) for head in self._ordered()]
+        random.Random(seed).shuffle(roles)
+        return self._with_roles(roles, strategy="shuffled", seed=seed)
+
+    def _with_roles(self, roles: Sequence[tuple[str, str | None]], **origin: Any) -> "RoleMap":
+        """New roles in order of layer and head. The evidence stays: it is true whatever the role."""
+        pairs = zip(self._positions(), self._ordered(), roles, strict=True)
+        given = {at: replace(head, role=role, concept=concept) for at, head, (role, concept) in pairs}
+        return replace(self, roles=given, origin={**self.origin, **origin})
+
+    def _positions(self) -> list[Head]:
+        return [(layer, head) for layer in self.layers for head in range(self.heads)]
+
+    def _ordered(self) -> list[HeadRole]:
+        return [self.roles[at] for at in self._positions()]
+
+    # --- is it right? ------------------------------------------------------------------------------------
+
+    def is_of(self, identity: Mapping[str, str | None], class_embedding: Sequence[float]) -> bool:
+        """Whether it was made for these weights: by their hash; or, for a map that is true of them in any precision, by
+        their published name, or by the first numbers of the CLS embedding, which tell a copy under another name."""
+        if self.backbone.get("activation") != identity["activation"]:
+            return False
+        if (numbers := self.backbone.get("class_embedding")) is None:
+            return self.backbone.get("weights") == identity["weights"]
+        model, tag = self.backbone.get("model"), self.backbone.get("pretrained")
+        if tag and identity["pretrained"] == tag and str(identity["model"]).startswith(str(model)):
+            return True
+        pairs = zip(map(float, numbers.split()), class_embedding, strict=False)
+        return all(abs(a - b) < _PRECISION for a, b in pairs)
+
+    def check_backbone(self, identity: Mapping[str, str | None], layers: int, heads: int) -> None:
+        """Refuses another backbone than the map's; what either side leaves unsaid is not compared.
+
+        Names and tags say where weights came from, not what they are: activation and weights decide. A map that is true
+        of weights in several precisions names none; then the tag decides, where the backbone has one.
+        """
+        tag = identity.get("pretrained")
+        named = self.backbone.get("weights") is None and tag is not None and not Path(tag).suffix
+        for key in ("activation", "weights", *(["pretrained"] if named else [])):
+            expected, found = self.backbone.get(key), identity.get(key)
+            if None not in (expected, found) and expected != found:
+                raise DearError(
+                    f"The role map was made for another backbone: its {key} is {expected}, and this one's is "
+                    f"{found}; make a role map for this backbone with `dear roles`."
+                )
+        if self.heads != heads:
+            raise DearError(
+                f"The role map has {self.heads} heads a layer, and the backbone has {heads}; "
+                "make a role map for this backbone with `dear roles`."
+            )
+        if self.layers[-1] != layers:
+            raise DearError(
+                f"The role map ends at layer {self.layers[-1]}, and the backbone has {layers} layers; "
+                "make a role map that reaches its last layer."
+            )
+
+    def _validate(self) -> None:
+        def demand(condition: bool, sentence: str) -> None:
+            if not condition:
+                raise DearError(f"Not a valid role map: {sentence}.")
+
+        demand(len(self.layers) <= _MOST and self.heads <= _MOST, f"at most {_MOST} layers and heads are read")
+        increasing = list(self.layers) == sorted(set(self.layers))
+        demand(bool(self.layers) and increasing and self.layers[0] >= 1, "layers must increase, from 1 up")
+        demand(self.heads >= 1, "a layer needs at least one head")
+        demand(len(set(self.concepts)) == len(self.concepts), "a concept is listed twice")
+        demand(bool(self.core) and len(set(self.core)) == len(self.core), "the core needs concepts, each once")
+        foreign = [concept for concept in self.core if concept not in self.concepts]
+        demand(not foreign, f"core concept {listed(foreign)} is not among its concepts")
+        missing = [at for at in self._positions() if at not in self.roles]
+        demand(not missing, f"no role for (layer, head) {listed(missing)}")
+        extra = sorted(set(self.roles) - set(self._positions()))
+        demand(
+            not extra,
+            f"(layer, head) {listed(extra)} is outside of its {self.heads} heads a layer and layers",
+        )
+        for at, head in self.roles.items():
+            who = f"head {at}"
+            demand(head.role in ROLES, f"{who} has the unknown role {head.role!r}; known: {listed(ROLES)}")
+            named = [head.concept, *(phrase.concept for phrase in head.phrases)]
+            for concept in named:
+                known = concept is None or concept in self.concepts
+                demand(known, f"{who} has the concept {concept!r}, which is not among its concepts")
+            if head.role == CORE_ATTRIBUTE:
+                demand(
+                    head.concept in self.core,
+                    f"{who} is a core attribute head, but {head.concept} is not core",
+                )
+            if head.role == OTHER_SPECIALIZED:
+                other = head.concept is not None and head.concept not in self.core
+                demand(other, f"{who} is specialised in something else, but has the concept {head.concept}")
+            for row in (head.distribution, head.shares):
+                sized = row is None or len(row) == len(self.concepts)
+                demand(sized, f"{who} has a distribution over another number of concepts")
+
+    # --- files -------------------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; what is not known of a head is left out."""
+        roles: dict[str, dict[str, Any]] = {str(layer): {} for layer in self.layers}
+        for (layer, number), head in zip(self._positions(), self._ordered(), strict=True):
+            roles[str(layer)][str(number)] = head.to_json(self.concepts)
+        return {
+            "backbone": dict(self.backbone),
+            "origin": dict(self.origin),
+            "layers": list(self.layers),
+            "heads": self.heads,
+            "concepts": list(self.concepts),
+            "core": list(self.core),
+            "roles": roles,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> "RoleMap":
+        check_shape(value, _MapFile, "The role map", _ADVICE)
+        with damaged("The role map", _ADVICE):
+            concepts = value["concepts"]
+            roles = {
+                (int(layer), int(number)): HeadRole.from_json(entry, concepts)
+                for layer, row in value["roles"].items()
+                for number, entry in row.items()
+            }
+            parts = {key: value[key] for key in ("backbone", "layers", "heads", "core")}
+            return cls(concepts=concepts, roles=roles, origin=value.get("origin", {}), **parts)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "RoleMap":
+        value = read_json(path)
+        try:
+            return cls.from_json(value)
+        except DearError as error:
+            raise DearError(f"{path}: {error}") from None
+
+    def save(self, path: str | Path) -> None:
+        write_json(path, self.to_json())
+
+    @classmethod
+    def preset(cls, name: str) -> "RoleMap":
+        """A map that comes with the package: `paper` is Table 2 of the paper, for OpenAI's ViT-B/16."""
+        if name not in (known := _preset_names()):
+            raise DearError(f"There is no role map named {name}; known: {listed(known)}.")
+        return cls.load(_PRESETS / f"rolemap_{name}.json")
+
+    def other_presets(self) -> list[str]:
+        """Names of the maps that come with the package and are of the same backbone, and not this one."""
+
+        def published(role_map: RoleMap) -> tuple[str | None, str | None]:
+            return role_map.backbone.get("model"), role_map.backbone.get("pretrained")
+
+        others = {name: RoleMap.preset(name) for name in _preset_names()}
+        return [name for name, other in others.items() if published(other) == published(self) and other != self]
+
+
+def _preset_names() -> list[str]:
+    return sorted(path.stem.removeprefix("rolemap_") for path in _PRESETS.glob("rolemap_*.json"))
+
+
+class _Needed(TypedDict):
+    backbone: dict[str, str | None]
+    layers: Annotated[list[int], Meta(max_length=_MOST)]
+    heads: Annotated[int, Meta(le=_MOST)]
+    concepts: list[str]
+    core: list[str]
+    roles: dict[str, dict[str, HeadFile]]
+
+
+class _ProbeFile(TypedDict):
+    attributes: list[str]
+    source: str
+    kind: str
+    used: int
+
+
+class _Origin(TypedDict, total=False):
+    images: dict[str, Any]
+    probes: list[_ProbeFile]
+    note: str
+    skipped_images: list[str]
+    quantile: Finite | None
+
+
+class _MapFile(_Needed, total=False):
+    origin: _Origin

@@ -1,0 +1,117 @@
+"""Adapters on the Hugging Face hub: what of a run is pushed, and what is accepted when one is loaded."""
+
+import os
+import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from dear.core.errors import DearError
+from dear.core.files import read_json, write_json
+from dear.core.schema import Finite, check_shape, damaged
+from dear.model.adapter import CONFIG, WEIGHTS, read_config, write_config
+
+PREFIX = "hf-hub:"
+ROLES, CARD, PICTURE = "roles.json", "README.md", "fusion.png"
+_PUSHED = (WEIGHTS, CONFIG, ROLES, CARD, PICTURE)
+_ALLOWED = {*_PUSHED, ".gitattributes", "LICENSE"}
+_NAMES = ("classes", "template")  # words, whatever they look like
+_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def push(run: Path, name: str, private: bool = False) -> tuple[str, list[str]]:
+    """Makes the repository ORG/NAME if it is not there, and puts the adapter into it; its address and its files."""
+    from huggingface_hub import HfApi
+
+    _check_name(name)
+    with TemporaryDirectory() as folder:
+        files = write_folder(run, name, Path(folder))
+        api = HfApi()
+        try:
+            address = str(api.create_repo(name, private=private, exist_ok=True))
+            api.upload_folder(repo_id=name, folder_path=folder, commit_message="Adapter made by dear")
+        except Exception as error:  # the hub client raises many kinds
+            raise DearError(
+                f"{name} could not be pushed: log in with `hf auth login`, with a token that may write there "
+                f"({_first_line(error)})."
+            ) from error
+    return address, files
+
+
+def fetch(source: str) -> Path:
+    """hf-hub:ORG/NAME or hf-hub:ORG/NAME@REVISION -> a local copy of the adapter, from the cache when offline."""
+    from huggingface_hub import HfApi, snapshot_download
+
+    name, _, revision = source.removeprefix(PREFIX).partition("@")
+    _check_name(name)
+    try:
+        # Not list_repo_files, which tries for 23 seconds where there is no network.
+        about = HfApi().model_info(name, revision=revision or None, timeout=10)
+        found = [file.rfilename for file in about.siblings or ()]
+    except Exception:  # no network: whatever is in the cache went through this before
+        found = []
+    if strange := sorted(set(found) - _ALLOWED):
+        raise DearError(
+            f"{name} was not loaded, because it holds {strange[0]}, which does not belong to an adapter of dear: "
+            f"expected are {', '.join(_PUSHED)}."
+        )
+    try:
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=[WEIGHTS, CONFIG]))
+    except Exception as error:  # the hub client raises many kinds
+        raise DearError(
+            f"{name} could not be fetched: check the name and the network ({_first_line(error)})."
+        ) from error
+
+
+def write_folder(run: Path, name: str, folder: Path) -> list[str]:
+    """What is pushed: adapter, config, role map, card and picture, without a trace of this machine."""
+    from dear.model.card import draw_fusion, model_card
+
+    config = without_paths(read_config(run))
+    (folder / WEIGHTS).write_bytes((run / WEIGHTS).read_bytes())
+    write_config(folder, config)
+    if roles := config["facts"].get("roles"):
+        write_json(folder / ROLES, roles)
+    settings = without_paths(read_json(run / "config.json")) if (run / "config.json").is_file() else {}
+    result = read_json(run / "test.json") if (run / "test.json").is_file() else {}
+    with damaged(f"The run {run}", "train it again"):
+        check_shape(result, dict[str, Finite], f"The test result of {run}", "train it again")
+        has_picture = draw_fusion(run, config, folder / PICTURE)
+        card = model_card(name, config, settings, result, PICTURE if has_picture else None)
+    (folder / CARD).write_text(card, encoding="utf-8")
+    files = sorted(file.name for file in folder.iterdir())
+    _refuse_traces(folder, run)
+    return files
+
+
+def without_paths(value: Any) -> Any:
+    """The same JSON value, with the last part of every path of this machine instead of the whole."""
+    if isinstance(value, dict):
+        return {key: item if key in _NAMES else without_paths(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_paths(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    kind, _, rest = value.rpartition(":") if value.startswith(("local-dir:", "transformers:")) else ("", "", value)
+    if re.match(r"(/|~|\.\.?/|[A-Za-z]:[\\/])", rest) or ("/" in rest and Path(rest).exists()):
+        return (f"{kind}:" if kind else "") + re.split(r"[\\/]", rest.rstrip("\\/"))[-1]
+    return value
+
+
+def _refuse_traces(folder: Path, run: Path) -> None:
+    """The last look before anything leaves: no text may name a folder of this machine."""
+    private = {str(path) for path in (Path.home(), Path.cwd(), run.resolve().parent)} - {os.sep}
+    for file in folder.iterdir():
+        if file.suffix in (".json", ".md"):
+            text = file.read_text(encoding="utf-8")
+            if found := [path for path in private if path + os.sep in text]:
+                raise DearError(f"{file.name} would tell the path {found[0]} to the world, so nothing was pushed.")
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise DearError(f"{name!r} is no name on the hub: write ORG/NAME.")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,164 @@
+"""One thread for the model. Images that wait at the same time go through it as one batch, whoever sent them."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
+
+from dear.model.answer import Answer
+
+T = TypeVar("T")
+BATCH = 32  # images at most, so also of one request
+_TOGETHER = 0.003  # seconds that a batch with room in it waits for company
+
+
+class Engine(Protocol):
+    """An adapted model, in PyTorch or exported. `Any` are its own arrays: tensors, or NumPy's."""
+
+    runtime: str
+    backbone: str
+    classes: tuple[str, ...]
+    components: tuple[str, ...]
+    inferences: tuple[str, ...]  # ways to come to an answer, the usual one first
+
+    def pixels(self, image: Any) -> Any:
+        """The image as the model sees it, [3, height, width]. May be called from any thread, the rest from one."""
+
+    def look(self, pixels: Sequence[Any]) -> Any:
+        """All that the model sees in these images, for the two below."""
+
+    def features(self, seen: Any) -> Any:
+        """Normalised features [images, components, dim]."""
+
+    def answers(self, seen: Any, topk: int, inference: str) -> list[Answer]:
+        """One answer for each image."""
+
+    def encode_text(self, sentences: Sequence[str]) -> Any:
+        """Normalised features [sentences, dim]."""
+
+
+class OnModel(Protocol):
+    """Has a job done where the model is, and waits for it."""
+
+    def __call__(self, job: Callable[[], T]) -> T: ...
+
+
+@dataclass(frozen=True)
+class _Images:
+    """What one request wants to know of its images: answers, or without `inference` their features."""
+
+    pixels: Sequence[Any]
+    inference: str | None
+    topk: int
+    done: Future = field(default_factory=Future)
+
+
+@dataclass(frozen=True)
+class _Call:
+    job: Callable[[], Any]
+    done: Future = field(default_factory=Future)
+
+
+class ModelThread:
+    """`observe` is told the size of every batch and the seconds it took."""
+
+    def __init__(self, engine: Engine, observe: Callable[[int, float], None] = lambda images, seconds: None) -> None:
+        self._engine, self._observe = engine, observe
+        self._changed = threading.Condition()
+        self._waiting: deque[_Images | _Call] = deque()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="model", daemon=True)
+        self._thread.start()
+
+    def answers(self, pixels: Sequence[Any], topk: int, inference: str) -> "Future[list[Answer]]":
+        return self._add(_Images(pixels, inference, topk))
+
+    def features(self, pixels: Sequence[Any]) -> "Future[Any]":
+        """[images, components, dim]"""
+        return self._add(_Images(pixels, None, 0))
+
+    def call(self, job: Callable[[], T]) -> "Future[T]":
+        """Anything else that uses the model, when it is its turn."""
+        return self._add(_Call(job))
+
+    def wait_for(self, job: Callable[[], T]) -> T:
+        """`call` for those who may block: never the event loop, never the model's own thread."""
+        return self.call(job).result()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """Ends the thread after what it is doing now; what waits, and what comes later, is cancelled."""
+        with self._changed:
+            self._closed = True
+            for item in self._waiting:
+                item.done.cancel()
+            self._changed.notify()
+        self._thread.join()
+
+    def _add(self, item: _Images | _Call) -> Future:
+        with self._changed:
+            if self._closed:
+                item.done.cancel()
+            self._waiting.append(item)
+            self._changed.notify()
+        return item.done
+
+    def _run(self) -> None:
+        while taken := self._next():
+            batch = [item for item in taken if item.done.set_running_or_notify_cancel()]
+            try:
+                results = self._results(batch)
+            except Exception as error:
+                for item in batch:
+                    item.done.set_exception(error)
+            else:
+                for item, result in zip(batch, results, strict=True):
+                    item.done.set_result(result)
+
+    def _next(self) -> list[_Images] | list[_Call]:
+        """The next call, or the images in front of it; nothing when closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            if self._closed:
+                return []
+            if isinstance(first := self._waiting[0], _Call):
+                self._waiting.popleft()
+                return [first]
+            until = time.monotonic() + _TOGETHER
+            while self._images_in_front() < BATCH and (left := until - time.monotonic()) > 0:
+                self._changed.wait(left)
+            batch, room = [], BATCH
+            while self._waiting and isinstance(item := self._waiting[0], _Images) and len(item.pixels) <= room:
+                batch.append(item)
+                room -= len(item.pixels)
+                self._waiting.popleft()
+            return batch
+
+    def _images_in_front(self) -> int:
+        return sum(len(item.pixels) for item in self._waiting if isinstance(item, _Images))
+
+    def _results(self, batch: list[Any]) -> list[Any]:
+        if not batch:
+            return []
+        if isinstance(batch[0], _Call):
+            return [batch[0].job()]
+        began, pixels = time.monotonic(), [one for item in batch for one in item.pixels]
+        seen, topk = self._engine.look(pixels), max(item.topk for item in batch)
+        wanted = {item.inference for item in batch if item.inference is not None}
+        answers = {inference: self._engine.answers(seen, topk, inference) for inference in wanted}
+        self._observe(len(pixels), time.monotonic() - began)
+        results, end = [], 0
+        for item in batch:
+            mine, end = slice(end, end + len(item.pixels)), end + len(item.pixels)
+            if item.inference is None:
+                results.append(self._engine.features(seen)[mine])
+            else:
+                found = answers[item.inference][mine]
+                results.append([replace(answer, top=answer.top[: item.topk]) for answer in found])
+        return results

@@ -1,0 +1,156 @@
+"""The second view: the role map, the evidence of each head, and the pictures that a head responds to."""
+
+import threading
+from functools import partial
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from dear.core.errors import DearError
+from dear.heads.by_phrases import encode_phrases
+from dear.heads.contributions import HeadReader
+from dear.heads.head_role import ROLES
+from dear.heads.map_table import ROLE_MARKS, ROLE_NAMES, color_strength, role_summary
+from dear.heads.picture_list import PictureList
+from dear.heads.role_map import Head, RoleMap
+from dear.methods.shared.role_settings import roles_of
+from dear.model.predictor import Predictor
+from dear.server.model_thread import OnModel
+from dear.server.page.colors import page_colors
+from dear.server.page.pictures import data_url
+
+_BATCH = 4  # small: the other views wait while one goes through the model
+_SHOWN = 6  # pictures on either side
+_THUMBNAIL = 160
+
+
+def head_map(roles: RoleMap) -> dict[str, Any]:
+    """The grid, and all that the role map knows of each head."""
+    colors, no_shares = page_colors(roles.concepts), (0.0,) * len(roles.concepts)
+    heads = [
+        {
+            "layer": layer,
+            "head": head,
+            "role": found.role,
+            "concept": found.concept,
+            "color": colors[found.concept],
+            "strength": round(color_strength(found, roles), 3),
+            "entropy": found.entropy,
+            "sure": found.sure,
+            "distribution": [
+                {"concept": concept, "share": share, "color": colors[concept]}
+                for concept, share in zip(roles.concepts, found.distribution or no_shares, strict=True)
+                if share
+            ],
+            "phrases": [
+                {"text": p.text, "variance": p.variance, "concept": p.concept, "color": colors[p.concept]}
+                for p in found.phrases
+            ],
+        }
+        for (layer, head), found in sorted(roles.roles.items())
+    ]
+    return {
+        "layers": list(roles.layers),
+        "heads": roles.heads,
+        "summary": role_summary(roles),
+        "origin": _origin(roles),
+        "roles": {role: {"name": ROLE_NAMES[role], "mark": ROLE_MARKS[role]} for role in ROLES},
+        "cells": heads,
+    }
+
+
+def _origin(roles: RoleMap) -> str:
+    """Where the map comes from, as far as it says so."""
+    images = roles.origin.get("images")
+    if isinstance(images, dict):
+        return (
+            f"found by {roles.origin.get('made_by', 'dear')} on {images.get('used')} images of {images.get('source')}"
+        )
+    if probes := roles.origin.get("probes"):
+        seen = ", ".join(f"{probe['used']} {probe['kind']} of {probe['source']}" for probe in probes)
+        return f"found by {roles.origin.get('made_by', 'dear')} on {seen}"
+    return str(roles.origin.get("source", ""))
+
+
+class HeadPictures:
+    """Finds the pictures at the ends of what a head responds to.
+
+    They are read once, in the background, from when they are first asked for: on a slow machine that takes minutes.
+    The model is asked for one batch at a time, so that the other views go on answering.
+    """
+
+    def __init__(self, predictor: Predictor, pictures: PictureList | None, on_model: OnModel) -> None:
+        self._predictor, self._pictures, self._on_model = predictor, pictures, on_model
+        self._starting = threading.Lock()
+        self._reading: threading.Thread | None = None
+        self._looked_at = 0
+        self._codes: Tensor | None = None  # [readable pictures, layers, heads, head_dim + 3]
+        self._readable: list[int] = []
+
+    def extremes(self, head: Head) -> dict[str, Any]:
+        """The pictures in which `head` writes most and least along its first phrase; before that, how far it is.
+
+        Without phrases, along the direction in which its output varies most: its two ends are two kinds of pictures.
+        """
+        roles, pictures = roles_of(self._predictor.model), self._pictures
+        if head not in roles.roles:
+            raise DearError(f"The role map has no head {head[1]} in layer {head[0]}: choose one that is shown.")
+        if pictures is None:
+            raise DearError("For the pictures that activate a head, start the page with --gallery GALLERY.")
+        with self._starting:
+            if self._reading is None:
+                self._reading = threading.Thread(target=self._read, args=(pictures,), daemon=True)
+                self._reading.start()
+        if self._reading.is_alive():
+            return {"looked_at": self._looked_at, "of": len(pictures)}
+        if self._codes is None:
+            raise DearError(f"Too few pictures of {pictures.source} can be read to tell what a head responds to.")
+        row = roles.layers.index(head[0])
+        contributions = (self._codes[:, row, head[1]] @ self._maps[row, head[1]]).double()  # [pictures, dim]
+        phrases = roles[head].phrases
+        if phrases:
+            backbone = self._predictor.model.backbone
+            direction = self._on_model(lambda: encode_phrases(backbone, [phrases[0].text])[0])
+        else:
+            direction = main_direction(contributions)
+        order = (contributions @ direction).argsort(descending=True, stable=True).tolist()
+        shown = min(_SHOWN, len(order) // 2)
+        sides = {"most": order[:shown], "least": order[::-1][:shown]}
+        found = {side: [self._thumbnail(self._readable[i]) for i in places] for side, places in sides.items()}
+        return {"along": phrases[0].text if phrases else None, "source": pictures.source, "count": len(order), **found}
+
+    def _read(self, pictures: PictureList) -> None:
+        model = self._predictor.model
+        reader = self._on_model(lambda: HeadReader(model.backbone, roles_of(model).layers[0]))
+        self._maps = reader.maps.cpu()
+        codes = []
+        for start in range(0, len(pictures), _BATCH):
+            opened = {i: self._open(i) for i in range(start, min(start + _BATCH, len(pictures)))}
+            good = {i: picture for i, picture in opened.items() if picture is not None}
+            if good:
+                pixels = self._predictor.pixels(list(good.values())).to(model.backbone.device)
+                codes.append(self._on_model(partial(reader.codes, pixels)).cpu())
+                self._readable += good
+            self._looked_at = start + len(opened)
+        if len(self._readable) >= 2:
+            self._codes = torch.cat(codes)
+
+    def _open(self, index: int) -> Image.Image | None:
+        assert self._pictures is not None
+        try:
+            return self._pictures.pictures[index].open()
+        except DearError:  # it was moved or removed since it was indexed
+            return None
+
+    def _thumbnail(self, index: int) -> str | None:
+        picture = self._open(index)
+        return None if picture is None else data_url(picture, _THUMBNAIL)
+
+
+def main_direction(contributions: Tensor) -> Tensor:
+    """The unit direction [dim] in which rows [pictures, dim] vary most; its sign points to the longer tail."""
+    centred = contributions - contributions.mean(0)
+    direction = torch.linalg.svd(centred, full_matrices=False).Vh[0]
+    return direction if (centred @ direction).pow(3).sum() >= 0 else -direction

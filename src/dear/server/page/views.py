@@ -1,0 +1,159 @@
+"""What the page asks for, and who answers it. Every answer is plain JSON; no request can name a file."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from dear.core.errors import DearError
+from dear.core.files import read_json
+from dear.data.dataset import Picture
+from dear.methods.shared.role_settings import roles_of
+from dear.server.api import Service, short_name
+from dear.server.engines import TorchEngine
+from dear.server.page.classify import classify, world_examples
+from dear.server.page.colors import page_colors
+from dear.server.page.heads import HeadPictures, head_map
+from dear.server.page.pictures import StoredPicture, data_url, sample_pictures
+from dear.server.page.runs import read_runs
+from dear.server.responses import Json
+from dear.server.safety import MAX_BYTES, TOO_MANY_BYTES, open_upload
+from dear.server.server import fixed
+
+_ASSETS = Path(__file__).parent / "assets"
+_EXAMPLE = 160  # pixels of a thumbnail
+
+
+@dataclass(frozen=True)
+class PageRequest:
+    """What came with a request: the values behind the question mark, and the body."""
+
+    values: dict[str, str]
+    body: bytes = b""
+
+    def number(self, name: str) -> int:
+        try:
+            return int(self.values[name])
+        except (KeyError, ValueError):
+            raise DearError(f"The request needs a whole number as {name}.") from None
+
+
+class Page:
+    """The views of an adapted model in the folder `run`, of its gallery, and of the runs beside it."""
+
+    def __init__(self, run: Path, service: Service) -> None:
+        if not isinstance(service.engine, TorchEngine):
+            raise DearError("The page looks into the model, which an exported one does not allow: give the run itself.")
+        self.run, self.service, self.gallery = run, service, service.gallery
+        self.predictor = predictor = service.engine.predictor
+        self.on_model = service.model.wait_for
+        self.examples = self._examples()
+        pictures = sample_pictures(self.gallery, predictor.model.backbone.identity.model)
+        self.head_pictures = HeadPictures(predictor, pictures, self.on_model)
+
+    @property
+    def routes(self) -> list[Route]:
+        return [
+            fixed("/", _ASSETS / "index.html"),
+            *(fixed(f"/{file.name}", file) for file in _ASSETS.iterdir()),
+            self._route("GET", "/api/about", self.about),
+            self._route("POST", "/api/classify", self.classify),
+            self._route("GET", "/api/heads", lambda _: head_map(roles_of(self.predictor.model))),
+            self._route("GET", "/api/head-pictures", self.pictures_of_head),
+            self._route("GET", "/api/starters", self.starters),
+            self._route("POST", "/api/search", self.search),
+            self._route("GET", "/api/runs", lambda _: read_runs(self.run)),
+        ]
+
+    def _route(self, method: str, path: str, view: Callable[[PageRequest], Any]) -> Route:
+        async def answer(request: Request) -> Response:
+            admission = self.service.admission
+            async with admission.body(request) as body:
+                with admission.room_for(1):
+                    found = await run_in_threadpool(view, PageRequest(dict(request.query_params), body))
+            return Json(found)
+
+        return Route(path, answer, methods=[method])
+
+    def about(self, _: PageRequest) -> dict[str, Any]:
+        """What the page must know before anything is asked."""
+        model = self.predictor.model
+        gallery: dict[str, Any] | None = None
+        if self.gallery is not None:
+            gallery = {"name": self.gallery.folder.name, "images": len(self.gallery)}
+            gallery["components"] = _colored(self.gallery.components)
+        return {
+            "backbone": short_name(model.backbone.identity.model),
+            "classes": list(self.predictor.classes),
+            "run": self.run.resolve().name,
+            "components": _colored(model.components),
+            "examples": [{"image": image, "name": name} for _, name, image in self.examples],
+            "gallery": gallery,
+            "max_bytes": MAX_BYTES,
+            "too_many_bytes": TOO_MANY_BYTES,
+        }
+
+    def classify(self, request: PageRequest) -> dict[str, Any]:
+        if "example" in request.values:
+            number = request.number("example")
+            if not 0 <= number < len(self.examples):
+                raise DearError(f"There is no example {number}.")
+            picture = self.examples[number][0].open()
+        else:
+            picture = open_upload(request.body)
+        return classify(self.predictor, picture, self.on_model)
+
+    def pictures_of_head(self, request: PageRequest) -> dict[str, Any]:
+        return self.head_pictures.extremes((request.number("layer"), request.number("head")))
+
+    def starters(self, _: PageRequest) -> list[dict[str, Any]]:
+        from dear.server.page.search import starters
+
+        return starters(self.service.need_gallery())
+
+    def search(self, request: PageRequest) -> dict[str, Any]:
+        """By the picture in the body, by one of the gallery (`like`), or by a sentence (`text`)."""
+        from dear.server.page.search import search
+
+        gallery, values = self.service.need_gallery(), request.values
+        query: Image.Image | str
+        if request.body:
+            query = open_upload(request.body)
+        elif "like" in values:
+            query = gallery.image(values["like"])  # refuses what is not in the gallery
+        elif values.get("text", "").strip():
+            query = values["text"].strip()
+        else:
+            raise DearError("Choose an image or write a sentence to search for.")
+        return search(self.service, query, values.get("by", "cls"), values.get("label", ""))
+
+    def _examples(self) -> list[tuple[Picture, str, str]]:
+        """Pictures to try, what they are called, and what shows them."""
+        found = []
+        for picture, name in self._example_pictures():
+            with suppress(DearError):  # it was moved or removed since it was indexed
+                found.append((picture, name, data_url(picture.open(), _EXAMPLE)))
+        return found
+
+    def _example_pictures(self) -> list[tuple[Picture, str]]:
+        """Of the run's own task if that is drawn, else of the gallery."""
+        config = self.run / "config.json"
+        data = str(read_json(config).get("data", "")) if config.is_file() else ""
+        if data.startswith("world:"):
+            return [(example.picture, name) for example, name in world_examples(data, self.predictor.classes)]
+        if self.gallery is None:
+            return []
+        paths = sorted(self.gallery.paths())
+        return [(StoredPicture(self.gallery, path), Path(path).stem) for path in paths[:: max(1, len(paths) // 8)][:8]]
+
+
+def _colored(components: Sequence[str]) -> list[dict[str, str]]:
+    colors = page_colors(components)
+    return [{"name": name, "color": colors[name]} for name in components]

@@ -1,0 +1,310 @@
+"""A report from made-up cells: its tables and its page, what is missing, and what is damaged."""
+
+import csv
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from dear.bench.notes import notes_html
+from dear.bench.results import read_cells, to_cells
+from dear.bench.tables import ablation_tables, main_tables
+from dear.cli import main
+from dear.core.errors import DearError
+from hostile import survives
+from made_up import ODD, evaluation, grid, result, write
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the grid, with notes, as the command writes it."""
+    folder = write(tmp_path_factory.mktemp("bench"), grid())
+    (folder / "notes.md").write_text("# Why\n\nSee [the paper](https://arxiv.org/abs/2603.01111).\n", encoding="utf-8")
+    assert main(["report", str(folder)]) == 0
+    return folder / "report"
+
+
+def table(report: Path, name: str) -> list[dict[str, str]]:
+    with (report / "tables" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_base_to_novel(report: Path) -> None:
+    rows = {(row["dataset"], row["method"]): row for row in table(report, "base-to-novel")}
+    dear = rows["world:signs", "dear"]
+    assert (dear["base"], dear["base std"], dear["novel"], dear["seeds"]) == ("81.50", "0.71", "68.50", "2")
+    assert dear["HM"] == f"{(2 * 81 * 69 / 150 + 2 * 82 * 68 / 150) / 2:.2f}"
+    assert dear["images"] == "200"
+    probe = rows["world:signs", "linear-probe"]
+    assert (probe["base"], probe["novel"], probe["HM"]) == ("75.00", "-", "-")
+    # The probe was not run on eurosat, so that no average goes over it.
+    assert rows["Average", "dear"]["base"] == "81.50"
+    assert "Average: over the 1 dataset on which every method" in (report / "results.md").read_text()
+
+
+def test_the_papers_numbers_stand_beside_datasets_it_has(report: Path) -> None:
+    rows = table(report, "base-to-novel_paper")
+    assert {row["dataset"] for row in rows} == {"EuroSAT"}
+    assert "only with the same backbone" in (report / "results.md").read_text()
+
+
+def test_the_papers_numbers_are_about_test_images(tmp_path: Path) -> None:
+    held_out = result("base-to-novel", "eurosat", "dear", 1, {"base": 80, "novel": 70})
+    held_out["cell"]["split"] = "held-out"
+    folder = write(tmp_path / "bench", [held_out])
+    assert main(["report", str(folder)]) == 0
+    assert "The paper's numbers" not in (folder / "report" / "results.md").read_text(encoding="utf-8")
+
+
+def test_searching_by_attribute_has_its_chapter(tmp_path: Path, capsys) -> None:
+    folder = write(tmp_path / "bench", grid()[:2])
+    found = {
+        "title": "Adapter of DTD", "images": 30, "labels": 3,
+        "measured": [{"searched by": "cls", "same label (%)": 81.25}, {"searched by": "color", "same label (%)": 40.0}],
+        "examples": [{"query": "cat", "file": "7.jpg", "nearest": {"color": ["dog", "dog", "cat"]}}],
+    }  # fmt: skip
+    (folder / "retrieval-dtd.json").write_text(json.dumps(found), encoding="utf-8")
+    assert main(["report", str(folder)]) == 0
+    assert [row["same label (%)"] for row in table(folder / "report", "retrieval-dtd")] == ["81.2", "40.0"]
+    assert "| cat (7.jpg) | color | dog, dog, cat |" in (folder / "report" / "results.md").read_text(encoding="utf-8")
+    (folder / "retrieval-dtd.json").write_text('{"title": "x"}', encoding="utf-8")
+    assert main(["report", str(folder)]) == 2
+    assert "make it again" in capsys.readouterr().err
+
+
+def test_few_shot_and_domain(report: Path) -> None:
+    assert [row["16 shots"] for row in table(report, "few-shot")] == ["66.00", "66.00"]
+    rows = {row["method"]: row["average of targets"] for row in table(report, "domain")}
+    assert rows == {"dear (decoupled)": "54.00", "dear (fusion)": "55.00"}
+
+
+def test_an_ablation_against_the_unchanged_cells(report: Path) -> None:
+    rows = {row["masks"]: row for row in table(report, "ablation_masks_base-to-novel_test_16")}
+    assert set(rows) == {"DeAR (default)", "all mixed"}
+    assert (rows["all mixed"]["pairs"], rows["DeAR (default)"]["HM − default"]) == ("2", "-")
+    gaps = [2 * 70 * (70 - s) / (140 - s) - 2 * (80 + s) * (70 - s) / 150 for s in (1, 2)]
+    error = abs(gaps[0] - gaps[1]) / 2  # of a mean of two
+    assert rows["all mixed"]["HM − default"] == f"{sum(gaps) / 2:+.1f} ± {error:.1f}"
+
+
+def test_errors_cost_and_settings(report: Path) -> None:
+    confused = table(report, "confused_base-to-novel")
+    first = next(row for row in confused if row["dataset"] == "world:signs")
+    # 7 times in each of two seeds, in base and in novel
+    assert (first["true class"], first["answered"], first["times"]) == (ODD, "b", "28")
+    worst = next(row for row in table(report, "worst_base-to-novel") if row["dataset"] == "world:signs")
+    assert (worst["class"], worst["accuracy"]) == ("b", "50.00")
+    cost = {(row["protocol"], row["method"]): row for row in table(report, "cost")}
+    assert cost["Base to novel", "dear"]["trained parameters"] == "1,234"
+    assert cost["Base to novel", "dear"]["fit (s)"] == "10.00"
+    assert table(report, "settings_shared") == [{"setting": "model", "value": "dear-mini"}]
+
+
+def test_each_feature_alone(report: Path) -> None:
+    rows = [row for row in table(report, "components_base-to-novel") if row["dataset"] == "world:signs"]
+    assert [(row["what"], row["cls"], row["color"], row["cosine"]) for row in rows] == [
+        ("alone, base", "80.50", "40.75", "0.15"),
+        ("alone, novel", "67.50", "34.25", "0.15"),
+        ("fusion weight", "0.90", "0.10", "-"),
+    ]
+
+
+def test_missing_cells_are_named(report: Path, capsys) -> None:
+    text = (report / "results.md").read_text(encoding="utf-8")
+    assert (
+        "missing:\n\n- linear-probe on eurosat, seed 1, 16 shots\n- linear-probe on eurosat, seed 2, 16 shots" in text
+    )
+    assert "missing: 2 cells" in (report / "results.html").read_text(encoding="utf-8")
+
+
+def test_latex_and_figures_are_whole(report: Path) -> None:
+    assert r"R\&D \textless{}i\textgreater{}50\%\textless{}/i\textgreater{}\_off" in (
+        report / "tables" / "confused_base-to-novel.tex"
+    ).read_text(encoding="utf-8")
+    figures = sorted(path.stem for path in (report / "figures").iterdir())
+    assert figures == ["ablations", "base_novel", "few_shot", "fusion_weights"]
+    for path in (report / "figures").iterdir():
+        with Image.open(path) as image:
+            assert min(image.size) > 200
+
+
+def test_a_method_far_below_the_others_is_named_not_drawn() -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    from dear.bench.figures import pictures
+
+    scores = {"zero-shot": 70, "coop": 72, "prograd": 30, "maple-atprompt": 20, "vpt-shallow": 25, "provp": 28}
+    both = [
+        result("base-to-novel", dataset, method, 1, {"base": score + 5, "novel": score})
+        for dataset in ("DTD", "EuroSAT")
+        for method, score in scores.items()
+        if (dataset, method) != ("EuroSAT", "coop")
+    ]
+    figure = pictures(to_cells(("x", value) for value in both))[0].figure
+    drawn = {axis.get_title(): axis.get_legend_handles_labels()[1] for axis in figure.axes}
+    assert drawn == {"DTD": ["zero-shot", "coop"], "EuroSAT": ["zero-shot"]}  # and no "average" of DTD alone
+    FigureCanvasAgg(figure).draw()
+    for axis in figure.axes:
+        below = axis.xaxis.label.get_text().replace("\N{NO-BREAK SPACE}", " ")
+        assert "prograd 32.3" in below
+        assert "provp 30.3" in below
+        assert "coop" not in below
+        box = axis.xaxis.label.get_window_extent()
+        assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1  # nothing is cut off at the sides
+        assert figure.bbox.y0 <= box.y0
+
+
+class Page(HTMLParser):
+    """What a page refers to, its bold cells, and whether its tags are balanced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.ids: set[str | None] = set()
+        self.open: list[str] = []
+        self.bold: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data")]
+        self.ids |= {value for name, value in attrs if name == "id"}
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "strong":
+            self.bold.append(data)
+
+
+def test_the_page_stands_alone(report: Path) -> None:
+    text = (report / "results.html").read_text(encoding="utf-8")
+    page = Page()
+    page.feed(text)
+    assert not page.open
+    others = [link for link in page.links if not link.startswith(("data:image/png;base64,", "#"))]
+    assert others == ["https://arxiv.org/abs/2603.01111"]  # a link of the notes, to be clicked on
+    assert {link[1:] for link in page.links if link.startswith("#")} <= page.ids
+    assert not re.search(r"<script|@import|url\(|<link", text)
+    assert "__" not in re.sub(r"base64,[^\"]*", "", text)  # no place of the template was left
+
+
+def test_the_page_escapes_names_and_stresses_the_best(report: Path) -> None:
+    text = (report / "results.html").read_text(encoding="utf-8")
+    assert "R&amp;D &lt;i&gt;50%&lt;/i&gt;_off" in text
+    assert "<i>" not in text
+    page = Page()
+    page.feed(text)
+    assert page.bold[:3] == ["81.5", "68.5", "74.4"]  # dear on the first dataset; never one of the paper's numbers
+    assert "92.23" not in page.bold
+
+
+def test_notes_come_first(report: Path) -> None:
+    for name, heading in (("results.md", "# Why"), ("results.html", "<h3>Why</h3>")):
+        text = (report / name).read_text(encoding="utf-8")
+        assert 0 < text.index(heading) < text.index("linear-probe")
+
+
+def test_the_terminal_shows_the_main_tables_and_where_files_are(tmp_path: Path, capsys) -> None:
+    folder = write(tmp_path / "a", grid()[:4])
+    other = write(tmp_path / "b", grid()[4:8])
+    assert main(["report", str(folder), str(other), "--out", str(tmp_path / "out")]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"eurosat +dear +81\.5 ± 0\.7", out)
+    assert str(tmp_path / "out" / "results.html") in out
+    assert not (folder / "report").exists()
+
+
+def test_the_same_cell_twice_counts_once(tmp_path: Path) -> None:
+    once = result("few-shot", "a", "dear", 1, {"all": 50.0})
+    again = result("few-shot", "a", "dear", 1, {"all": 60.0}) | {"finished": "2026-11-16T01:00:00Z"}
+    for results in ([once, again], [again, once]):
+        assert [cell.evaluations[0].accuracy for cell in to_cells((str(n), r) for n, r in enumerate(results))] == [60.0]
+
+
+def test_long_names_are_kept_where_short_ones_would_be_the_same() -> None:
+    cells = to_cells(("x", result("few-shot", name, "dear", 1, {"all": 50.0})) for name in ("x/pets", "y/pets"))
+    assert [cell.dataset for cell in cells] == ["x/pets", "y/pets"]
+    (cell,) = to_cells([("x", result("few-shot", "x/pets/split.json", "dear", 1, {"all": 50.0}))])
+    assert cell.dataset == "pets"
+
+
+def test_numbers_of_classes_become_names_only_if_they_fit() -> None:
+    value = result("few-shot", "a", "zero-shot", 1, {"all": 50.0})
+    assert to_cells([("x", value)])[0].evaluations[0].confused == [(ODD, "b", 7), ("b", ODD, 3)]
+    value["evaluations"][0]["confused"] = [[0, 2, 7], [2, 0, 3]]  # a class between them has no images
+    assert to_cells([("x", value)])[0].evaluations[0].confused == [("0", "2", 7), ("2", "0", 3)]
+
+
+def test_methods_that_see_unlabelled_images_of_all_classes_stand_apart() -> None:
+    scores = {"base": 90.0, "novel": 80.0}
+    tables = main_tables([result("base-to-novel", "data/eurosat", m, 1, scores) for m in ("promptkd", "zero-shot")])
+    assert list(tables) == ["Base to novel", "Base to novel, with unlabelled images of all classes"]
+    apart, plain = (t.text() for t in (tables[name] for name in sorted(tables, key=len, reverse=True)))
+    assert "promptkd" in apart
+    assert "zero-shot" not in apart
+    assert "promptkd" not in plain
+
+
+def test_tables_without_files() -> None:
+    assert list(main_tables(grid())) == ["Base to novel", "Few-shot", "Domain generalization: from world:signs"]
+    titles = ["Inference (base to novel, 16 shots)", "Masks (base to novel, 16 shots)"]
+    assert list(ablation_tables(grid())) == titles
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda v: "{", "cannot be read as JSON"),
+        (lambda v: json.dumps([]), "is damaged"),
+        (lambda v: json.dumps(v | {"format": 2}), "not a result of this version"),
+        (lambda v: json.dumps({k: v[k] for k in v if k != "seconds"}), "missing required field seconds"),
+        (lambda v: json.dumps(v | {"evaluations": [evaluation("all", float("nan"))]}), "NaN is not a number"),
+        (lambda v: json.dumps(v | {"cell": v["cell"] | {"protocol": "guess"}}), "invalid enum value 'guess'"),
+    ],
+)
+def test_a_damaged_file_is_named(damage, said: str, tmp_path: Path, capsys) -> None:
+    folder = write(tmp_path / "runs", grid()[:2])
+    (folder / "cells" / "bad.json").write_text(damage(grid()[0]), encoding="utf-8")
+    assert main(["report", str(folder)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "bad.json" in error
+    assert error.count("\n") == 1
+
+
+def test_half_written_files_are_passed_over(tmp_path: Path) -> None:
+    folder = write(tmp_path / "runs", grid()[:2])
+    (folder / "cells" / ".x.json.1.part.json").write_text("{", encoding="utf-8")
+    assert len(read_cells([folder])) == 2
+
+
+def test_a_folder_without_cells_says_what_to_run(tmp_path: Path) -> None:
+    with pytest.raises(DearError, match="run `dear bench"):
+        read_cells([tmp_path / "nothing"])
+
+
+def test_notes_are_markdown() -> None:
+    text = (
+        "## A *b*\n\none `x*y*` <b>\ntwo **c**\n\n- i\n- j\n  k\n1. n\n\n| h |\n|---|\n| a\\|b |\n\n```\n# <raw>\n```\n"
+    )
+    html = notes_html(text)
+    assert html.splitlines()[:2] == [
+        "<h3>A <em>b</em></h3>",
+        "<p>one <code>x*y*</code> &lt;b&gt; two <strong>c</strong></p>",
+    ]
+    assert "<li>j k</li>" in html
+    assert "<th>h</th>" in html
+    assert "<td>a|b</td>" in html
+    assert "<pre><code># &lt;raw&gt;</code></pre>" in html
+    assert "href" not in notes_html("[x](javascript:alert(1)) [y](other.html)")
+
+
+def test_results_with_any_field_missing_or_of_another_kind() -> None:
+    value = grid()[0]
+    assert to_cells([("x", value)])
+    assert survives(lambda changed: to_cells([("x", changed)]), value) > 300

@@ -1,0 +1,207 @@
+"""Means, spreads, harmonic means, pairs and gaps, against numbers worked out by hand."""
+
+import math
+from statistics import fmean, stdev
+
+import pytest
+
+from dear.bench.ablation_tables import ablations
+from dear.bench.paper import base_to_novel_table, paper_name, transfer_table
+from dear.bench.results import Cell, Evaluation, Variant
+from dear.bench.summary import (
+    HM,
+    Stat,
+    average,
+    complete_datasets,
+    labels,
+    missing,
+    paired_difference,
+    scores,
+    series,
+    stat,
+)
+from dear.core.metrics import harmonic_mean
+
+
+def cell(dataset="signs", method="dear", seed=1, *, protocol="base-to-novel", shots=16, targets=(), variant=None,
+         settings=None, inference="fusion", **accuracy: float) -> Cell:  # fmt: skip
+    evaluations = [Evaluation(name, inference, 100, value, None, None, {}, []) for name, value in accuracy.items()]
+    return Cell(protocol, dataset, targets, method, seed, shots, "test", variant, settings or {}, evaluations,
+                None, [], 0, 1.0, 1.0, None, {}, {}, "")  # fmt: skip
+
+
+def test_mean_and_sample_std() -> None:
+    found = stat([70.0, 72.0, 77.0])
+    assert found == Stat(73.0, pytest.approx(math.sqrt((9 + 1 + 16) / 2)), 3)
+    assert str(found) == "73.0 ± 3.6"
+    assert str(stat([70.0])) == "70.0"  # one seed has no std
+    assert stat([]) is None
+
+
+def test_hm_is_that_of_each_seed_then_averaged() -> None:
+    (found,) = series([cell(seed=1, base=80.0, novel=60.0), cell(seed=2, base=60.0, novel=80.0)])
+    each = 2 * 80 * 60 / 140
+    assert found.stat(HM) == Stat(pytest.approx(each), pytest.approx(0.0), 2)
+    assert each < harmonic_mean(70.0, 70.0)  # which is what the mean base and novel would give
+
+
+def test_no_hm_without_novel() -> None:
+    (found,) = series([cell(method="linear-probe", inference="plain", base=80.0)])
+    assert found.stat(HM) is None
+    assert found.stat("novel") is None
+    assert str(found.stat("base")) == "80.0"
+
+
+def test_the_inference_of_each_protocol_is_the_papers() -> None:
+    both = cell(base=80.0).evaluations + cell(inference="decoupled", base=70.0).evaluations
+    of = cell()
+    of.evaluations.extend(both)
+    assert scores(of) == {"base": 80.0}
+    there = cell(protocol="domain", inference="fusion", signs=60.0, sketch=40.0, targets=("sketch",))
+    there.evaluations.extend(cell(inference="decoupled", signs=61.0, sketch=50.0).evaluations)
+    assert scores(there) == {"signs": 61.0, "sketch": 50.0, "targets": 50.0}
+    assert scores(there, "fusion")["targets"] == 40.0
+
+
+def test_targets_are_only_averaged_when_all_are_there() -> None:
+    assert "targets" not in scores(cell(protocol="domain", targets=("a", "b"), a=50.0))
+
+
+def test_average_is_over_datasets_for_each_seed_then_over_seeds() -> None:
+    found = series([
+        cell("a", seed=1, base=80.0, novel=60.0), cell("a", seed=2, base=90.0, novel=70.0),
+        cell("b", seed=1, base=60.0, novel=50.0), cell("b", seed=2, base=50.0, novel=40.0),
+        cell("b", seed=3, base=10.0, novel=10.0),  # a has no such seed
+    ])  # fmt: skip
+    assert average(found, ["a", "b"], "base") == Stat(70.0, 0.0, 2)
+    hms = [harmonic_mean(70, 55), harmonic_mean(70, 55)]
+    assert average(found, ["a", "b"], HM) == Stat(pytest.approx(fmean(hms)), pytest.approx(0.0), 2)
+    assert average(found, ["a", "c"], "base") is None
+
+
+def test_only_complete_datasets_count() -> None:
+    cells = [
+        cell(d, m, base=80.0, novel=60.0) for d in "abc" for m in ("dear", "tip-adapter") if (d, m) != ("b", "dear")
+    ]
+    cells += [cell(d, "linear-probe", base=70.0) for d in "abc"]  # it never has novel, and hinders nobody
+    assert complete_datasets(series(cells)) == ["a", "c"]
+
+
+def test_differences_are_paired_by_dataset_and_seed() -> None:
+    default = series([cell(d, seed=s, base=b, novel=b) for d, s, b in [("a", 1, 70.0), ("a", 2, 72.0), ("b", 1, 40.0)]])
+    changed = series([cell(d, seed=s, base=b, novel=b) for d, s, b in
+                      [("a", 1, 69.0), ("a", 2, 70.0), ("b", 1, 43.0), ("b", 2, 99.0)]])  # fmt: skip
+    found = paired_difference(changed, default, HM)
+    assert found is not None
+    assert (found.mean, found.pairs) == (pytest.approx(0.0), 3)
+    assert found.error == pytest.approx(stdev([-1, -2, 3]) / math.sqrt(3))
+    assert paired_difference(changed, [], HM) is None
+
+
+@pytest.mark.parametrize("own_default", [True, False])
+def test_an_ablation_is_compared_with_its_default(own_default: bool) -> None:
+    kept = Variant("masks", "DeAR", True) if own_default else None
+    changed = Variant("masks", "all mixed", False, "DeAR")
+    other = cell(seed=1, base=10.0, novel=10.0, settings={"lr": 9, "masks": "role"})  # a default of another run
+    cells = [
+        cell(seed=s, base=70.0 + s, novel=70.0 + s, settings={"lr": 1, "masks": "role"}, variant=kept) for s in (1, 2)
+    ]
+    cells += [cell(seed=s, base=60.0, novel=60.0, settings={"lr": 1, "masks": "none"}, variant=changed) for s in (1, 2)]
+    (study,) = ablations([other, *cells])
+    assert list(study.rows) == ["DeAR", "all mixed"]
+    assert study.is_default("DeAR")
+    difference = study.difference("all mixed")
+    assert difference is not None
+    assert (difference.mean, difference.pairs) == (pytest.approx(-11.5), 2)
+    assert study.difference("DeAR") is None
+
+
+def test_numeric_values_stand_in_their_order() -> None:
+    cells = [cell(base=1.0, variant=Variant("beta", value, value == "0.9")) for value in ("0.9", "10", "0.3")]
+    assert list(ablations(cells)[0].rows) == ["0.3", "0.9", "10"]
+
+
+def test_dear_answers_the_ablation_of_inference_itself() -> None:
+    of = cell(base=80.0, novel=80.0)
+    of.evaluations.extend(cell(inference="decoupled", base=78.0, novel=90.0).evaluations)
+    (study,) = ablations([of])
+    assert study.name == "inference"
+    assert {value: str(study.difference(value)) for value in list(study.rows)[1:]} == {
+        "decoupled": "+3.6",  # 83.6 - 80
+        "fusion, novel decoupled": "+4.7",  # 84.7 - 80
+    }
+
+
+def test_cells_with_other_settings_are_named_not_averaged() -> None:
+    cells = [cell(seed=1, base=80.0, settings={"lr": 0.1}), cell(seed=1, base=60.0, settings={"lr": 0.2})]
+    cells += [cell("other", seed=1, base=50.0, settings={"lr": 0.1}), cell(method="zero-shot", base=40.0)]
+    found = {(s.dataset, s.label): float(s.stat("base") or 0) for s in series(cells)}
+    assert found == {
+        ("signs", "dear (lr 0.1)"): 80.0,
+        ("signs", "dear (lr 0.2)"): 60.0,
+        ("other", "dear (lr 0.1)"): 50.0,  # the same name on every dataset
+        ("signs", "zero-shot"): 40.0,
+    }
+
+
+def test_settings_that_go_with_the_dataset_need_no_name() -> None:
+    assert labels([cell("a", settings={"template": "x {}"}), cell("b", settings={"template": "y {}"})]) == ["dear"] * 2
+
+
+def test_several_backbones_are_always_named() -> None:
+    found = labels([cell(settings={"model": "mini"}), cell(method="zero-shot", settings={"model": "ViT-B-16"})])
+    assert found == ["dear (model mini)", "zero-shot (model ViT-B-16)"]
+
+
+def test_shots_are_columns_in_few_shot_and_names_elsewhere() -> None:
+    few = [cell(protocol="few-shot", shots=n, **{"all": 50.0 + n}) for n in (1, 16)]
+    (found,) = series(few, by_shots=True)
+    assert found.scores == {1: {"1": 51.0, "16": 66.0}}
+    assert labels([cell(shots=4), cell(shots=16)]) == ["dear (shots 4)", "dear (shots 16)"]
+
+
+def test_missing_is_what_the_grid_implies() -> None:
+    cells = [cell(d, m, s) for d in ("a", "b") for m in ("dear", "tip-adapter") for s in (1, 2)]
+    del cells[5]
+    assert missing(cells) == [("b", "dear", 2, 16)]
+    few = [cell("a", "dear", protocol="few-shot", shots=n) for n in (1, 2, 4)] + [
+        cell("a", "x", protocol="few-shot", shots=1)
+    ]
+    few.append(cell("a", "zero-shot", protocol="few-shot", shots=4))  # shots mean nothing to it
+    assert missing(few) == [("a", "x", 1, 2), ("a", "x", 1, 4)]
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("eurosat", "EuroSAT"), ("/data/EuroSAT", "EuroSAT"), ("data/oxford_flowers/", "Flowers102"),
+        ("caltech-101", "Caltech101"), ("DTD", "DTD"), ("Oxford_Pets", "OxfordPets"), ("imagenet-rendition", "R"),
+        ("pets", None), ("world:textures", None), ("", None),
+    ],
+)  # fmt: skip
+def test_names_of_the_papers_datasets(name: str, known: str | None) -> None:
+    assert paper_name(name) == known
+
+
+def test_the_papers_hm_is_computed_not_copied() -> None:
+    table = base_to_novel_table(["world:signs", "caltech-101"])
+    assert table is not None
+    rows = {(row[0], row[1]): row[2:] for row in table.cells()}
+    assert rows["Caltech101", "DeAR"] == ["99.00", "95.80", "97.37"]  # 96.95 is printed
+    assert len(rows) == 13  # every method, and no average of one dataset
+    assert base_to_novel_table(["world:signs"]) is None
+
+
+def test_the_papers_average_is_that_of_the_datasets_that_occur() -> None:
+    table = base_to_novel_table(["dtd", "eurosat"])
+    assert table is not None
+    rows = {(row[0], row[1]): row[2:] for row in table.cells()}
+    assert rows["Average", "DeAR"] == ["90.45", "81.75", f"{harmonic_mean(90.45, 81.75):.2f}"]
+
+
+def test_the_papers_transfer_is_from_imagenet() -> None:
+    table = transfer_table("cross-dataset", "imagenet", ["dtd", "my own", "eurosat"])
+    assert table is not None
+    assert table.header == ["method", "ImageNet (source)", "DTD", "EuroSAT", "average of these"]
+    assert table.cells()[-1] == ["DeAR", "71.50", "45.40", "53.50", "49.45"]
+    assert transfer_table("cross-dataset", "dtd", ["eurosat"]) is None

@@ -1,0 +1,243 @@
+"""Checkpoints that people already have: transformers' folders, and files downloaded by hand."""
+
+import json
+
+import open_clip
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from dear.cli import main
+from dear.clip import load_backbone, wrap
+from dear.clip.shapes import shapes_in, shapes_of
+from dear.clip.support import supported_models
+from dear.core.errors import DearError
+
+TEXTS = ["a photo of a cat.", "two dogs", "x", "a long sentence about a striped zebra at the beach, at night"]
+SHAPES = {
+    "default act": ({}, {}, 24),
+    "gelu": ({"hidden_act": "gelu"}, {"hidden_act": "gelu"}, 24),
+    "odd mlp, other eps": (
+        {"intermediate_size": 101, "layer_norm_eps": 1e-3},
+        {"intermediate_size": 67, "layer_norm_eps": 1e-4},
+        20,
+    ),
+    "other layers, heads, patches, context": (
+        {"num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 16, "image_size": 48},
+        {"num_hidden_layers": 3, "num_attention_heads": 8, "max_position_embeddings": 40},
+        512,
+    ),
+}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """(vision, text, dim) -> a random CLIPModel, saved by transformers itself."""
+    transformers = pytest.importorskip("transformers", reason="transformers is needed to make its checkpoints")
+
+    def make(vision: dict, text: dict, dim: int):
+        torch.manual_seed(7)
+        config = transformers.CLIPConfig(
+            vision_config={
+                "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+                "image_size": 32, "patch_size": 8, **vision,
+            },
+            text_config={
+                "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, **text,
+            },
+            projection_dim=dim,
+        )  # fmt: skip
+        model = transformers.CLIPModel(config).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():  # far enough from zero for an activation or a norm to show
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+        model.save_pretrained(tmp_path / "clip")
+        return model, tmp_path / "clip"
+
+    return make
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_both_towers_give_what_transformers_gives(saved, shape: str) -> None:
+    model, folder = saved(*SHAPES[shape])
+    backbone = load_backbone(f"transformers:{folder}")
+    pixels = torch.randn(3, 3, *backbone.image.image_size)
+    tokens = backbone.text.tokenizer(TEXTS)
+    with torch.no_grad():
+        # The features as the model itself puts them into its logits: pooled, projected, normalised.
+        wanted = model(input_ids=tokens, pixel_values=pixels)
+        image, text = backbone.image.encode(pixels), backbone.text.encode(TEXTS)
+    torch.testing.assert_close(image / image.norm(dim=-1, keepdim=True), wanted.image_embeds, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(text / text.norm(dim=-1, keepdim=True), wanted.text_embeds, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(backbone.temperature, model.logit_scale.exp().detach())
+    assert backbone.activation == ("gelu" if shape == "gelu" else "quick_gelu")
+    assert not any(parameter.requires_grad for parameter in backbone.model.parameters())
+
+
+def test_the_pictures_are_prepared_as_the_folder_says(saved) -> None:
+    _, folder = saved({}, {}, 24)
+    assert load_backbone(f"transformers:{folder}").mean == pytest.approx(open_clip.OPENAI_DATASET_MEAN)
+    (folder / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.5] * 3, "image_std": [0.25] * 3}))
+    backbone = load_backbone(f"transformers:{folder}")
+    assert (backbone.mean, backbone.std) == ((0.5,) * 3, (0.25,) * 3)
+
+
+def test_what_older_versions_wrote_is_read(saved) -> None:
+    """Half precision, counted places, and the parts of the config under their old names."""
+    _, folder = saved({}, {}, 24)
+    before = load_backbone(f"transformers:{folder}").identity.weights
+    weights = load_file(folder / "model.safetensors")
+    weights["text_model.embeddings.position_ids"] = torch.arange(77)[None]
+    save_file(weights, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config_dict"], config["vision_config_dict"] = config.pop("text_config"), None
+    (folder / "config.json").write_text(json.dumps(config))
+    assert load_backbone(f"transformers:{folder}").identity.weights == before
+    save_file({key: value.half() for key, value in weights.items()}, folder / "model.safetensors")
+    assert load_backbone(f"transformers:{folder}").image.visual.proj.dtype == torch.float32
+
+
+def change(folder, **values) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    for key, value in values.items():
+        part, _, name = key.partition("__")
+        if name:
+            config[part][name] = value
+        else:
+            config[key] = value
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"model_type": "siglip"}, "it is siglip in transformers, not clip"),
+        ({"text_config__vocab_size": 30000}, "vocabulary is not that of CLIP"),
+        ({"text_config__hidden_act": "relu"}, "activation is quick_gelu and relu"),
+        ({"vision_config__num_channels": 1}, "1 channels"),
+        ({"vision_config__num_hidden_layers": 5}, "do not fit its config.json"),
+        ({"projection_dim": 7}, "do not fit its config.json"),
+        ({"projection_dim": "many"}, "is damaged .projection_dim: expected int"),
+        ({"vision_config": [1]}, "is damaged .vision_config"),
+        ({"vision_config__hidden_size": 10**8}, "do not fit its config.json"),
+        ({"text_config__num_hidden_layers": 10**8}, "do not fit its config.json"),
+        ({"vision_config__num_attention_heads": 5}, "do not fit its config.json"),
+    ],
+)
+def test_what_is_no_clip_of_this_kind_is_refused(saved, values: dict, sentence: str) -> None:
+    _, folder = saved({}, {}, 24)
+    change(folder, **values)
+    with pytest.raises(DearError, match=sentence):
+        load_backbone(f"transformers:{folder}")
+
+
+def test_pickled_weights_are_not_read(saved, tmp_path, monkeypatch) -> None:
+    _, folder = saved({}, {}, 24)
+    with pytest.raises(DearError, match="brings its own weights"):
+        load_backbone(f"transformers:{folder}", "openai")
+    (folder / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(DearError, match="cannot be read"):
+        load_backbone(f"transformers:{folder}")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(DearError, match=r"has no model.safetensors"):
+        load_backbone(f"transformers:{folder}")
+
+
+def test_a_name_is_fetched_from_the_hub_two_files_and_how_pictures_are_prepared(saved, monkeypatch) -> None:
+    _, folder = saved({}, {}, 24)
+    asked = []
+
+    def download(name: str, allow_patterns: list[str]) -> str:
+        asked.append((name, allow_patterns))
+        return str(folder)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert load_backbone("transformers:some/clip").name == "transformers:some/clip"
+    assert asked == [("some/clip", ["config.json", "model.safetensors", "preprocessor_config.json"])]
+
+    def fail(name: str, allow_patterns: list[str]) -> str:
+        raise ConnectionError("no network\nat all")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    with pytest.raises(DearError, match=r"some/clip is no folder and could not be fetched: .*\(no network\)"):
+        load_backbone("transformers:some/clip")
+
+
+def test_every_name_that_is_listed_can_be_driven_and_is_counted(capsys) -> None:
+    """Builds each architecture without memory, and sends something through each part of its towers."""
+    driven, tokenizer = [], open_clip.SimpleTokenizer()
+    for name, config in supported_models().items():
+        with torch.device("meta"):
+            model, size = open_clip.CLIP(**config), config["vision_cfg"]["image_size"]
+            open_clip.set_model_preprocess_cfg(model, {"size": size, "mean": (0.5,) * 3, "std": (0.5,) * 3})
+            backbone = wrap(model, tokenizer, name)
+            states = backbone.image.run(backbone.image.embed(torch.empty(2, 3, size, size)), 1, 1)
+            assert backbone.image.project(states[:, 0]).shape == (2, config["embed_dim"]), name
+            assert backbone.text.project(torch.empty(5, backbone.text.width)).shape == (5, config["embed_dim"]), name
+        driven.append(name)
+    others = len(open_clip.list_models()) - len(driven)
+    assert main(["backbones"]) == 0
+    page = capsys.readouterr().out
+    assert f"{len(driven)} supported; {others} others are not" in page
+    assert all(f"\n{name} " in page for name in driven)
+    assert len(driven) >= 39
+
+
+@pytest.fixture(scope="module")
+def weights():
+    """Of a small supported architecture: ViT-S-32-alt."""
+    torch.manual_seed(0)
+    return open_clip.CLIP(**supported_models()["ViT-S-32-alt"]).state_dict()
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "bin", "pt"])
+def test_a_file_under_another_name_is_told_its_own(weights, tmp_path, ending: str) -> None:
+    file = tmp_path / f"downloaded.{ending}"
+    if ending == "safetensors":
+        save_file(weights, file)
+    elif ending == "bin":
+        torch.save(weights, file)
+    else:  # as OpenCLIP's training writes it
+        torch.save({"epoch": 3, "state_dict": {f"module.{key}": value for key, value in weights.items()}}, file)
+    assert shapes_in(str(file)) == {key: tuple(value.shape) for key, value in weights.items()}
+    with pytest.raises(DearError, match=r"does not fit ViT-B-32: its shapes are those of ViT-S-32-alt\."):
+        load_backbone("ViT-B-32", str(file))
+    assert load_backbone("ViT-S-32-alt", str(file)).image.layers == 12
+
+
+def test_twins_that_differ_in_what_has_no_shape_are_both_named(tmp_path) -> None:
+    file = tmp_path / "b32.safetensors"
+    shapes = shapes_of(supported_models()["ViT-B-32"])
+    save_file({key: torch.zeros(shape, dtype=torch.int8) for key, shape in shapes.items()}, file)
+    with pytest.raises(DearError, match="ViT-B-32 or ViT-B-32-quickgelu") as caught:
+        load_backbone("ViT-B-16", str(file))
+    assert "only where it comes from can tell" in str(caught.value)
+
+
+def test_weights_of_another_picture_size_are_interpolated_if_no_name_has_it(weights, tmp_path) -> None:
+    places = weights["visual.positional_embedding"]
+    file = tmp_path / "larger.safetensors"
+    save_file({**weights, "visual.positional_embedding": torch.randn(1 + 9 * 9, places.shape[1])}, file)
+    assert load_backbone("ViT-S-32-alt", str(file)).image.grid == (7, 7)
+
+
+def test_files_that_fit_nothing_are_refused_with_the_reason(weights, tmp_path, saved) -> None:
+    file = tmp_path / "weights.safetensors"
+    save_file({key: value for key, value in weights.items() if key != "ln_final.bias"}, file)
+    with pytest.raises(DearError, match=r"nor any other OpenCLIP name .*: it has no ln_final.bias\."):
+        load_backbone("ViT-S-32-alt", str(file))
+    save_file({**weights, "logit_bias": torch.zeros(1)}, file)
+    with pytest.raises(DearError, match="it has logit_bias besides"):
+        load_backbone("ViT-S-32-alt", str(file))
+    torch.save(weights["ln_final.bias"], tmp_path / "one.pt")
+    with pytest.raises(DearError, match="no table of weights"):
+        load_backbone("ViT-S-32-alt", str(tmp_path / "one.pt"))
+    (tmp_path / "text.bin").write_text("no weights")
+    with pytest.raises(DearError, match="could not be loaded"):
+        load_backbone("ViT-S-32-alt", str(tmp_path / "text.bin"))
+    torch.jit.script(torch.nn.Linear(1, 1)).save(str(tmp_path / "program.pt"))
+    with pytest.raises(DearError, match=r"is a program .*use --pretrained openai"):
+        load_backbone("ViT-S-32-alt", str(tmp_path / "program.pt"))
+    _, folder = saved({}, {}, 24)
+    with pytest.raises(DearError, match="use --model transformers:FOLDER"):
+        load_backbone("ViT-S-32-alt", str(folder / "model.safetensors"))

@@ -1,0 +1,55 @@
+"""Metrics against counting by hand."""
+
+import math
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dear.core.metrics import bootstrap_interval, calibration_error, confusions, evaluation, harmonic_mean
+
+
+def test_harmonic_mean_recomputes_what_the_paper_misprints() -> None:
+    assert round(harmonic_mean(99.0, 95.8), 2) == 97.37  # Caltech101: 96.95 is printed
+    assert harmonic_mean(0.0, 0.0) == 0.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=60))
+def test_an_evaluation_counts_rightly(pairs: list[tuple[int, int]]) -> None:
+    labels = torch.tensor([true for true, _ in pairs])
+    logits = torch.nn.functional.one_hot(torch.tensor([chosen for _, chosen in pairs]), 4).float()
+    found = evaluation(logits, labels, "abcd")
+    right = sum(true == chosen for true, chosen in pairs)
+    assert math.isclose(found["accuracy"], 100 * right / len(pairs))
+    for i, name in enumerate("abcd"):
+        of_class = [true == chosen for true, chosen in pairs if true == i]
+        assert (name in found["per_class"]) == bool(of_class)
+        if of_class:
+            assert math.isclose(found["per_class"][name], 100 * sum(of_class) / len(of_class), abs_tol=1e-4)
+    assert {(t, c): n for t, c, n in found["confused"]} == {
+        ("abcd"[t], "abcd"[c]): pairs.count((t, c)) for t, c in set(pairs) if t != c
+    }
+    counts = [n for *_, n in found["confused"]]
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_no_mistake_is_no_confusion() -> None:
+    assert confusions(torch.tensor([1, 2]), torch.tensor([1, 2])) == []
+
+
+def test_calibration_error_is_the_gap_of_each_bin() -> None:
+    """Ten images at 0.9 of which five are right: 40 points; ten sure and right: none. Half of the images each: 20."""
+    sure, unsure = torch.tensor([1.0, 0.0]), torch.tensor([0.9, 0.1])
+    logits = torch.stack([sure] * 10 + [unsure] * 10).clamp(min=1e-9).log()
+    labels = torch.tensor([0] * 10 + [0] * 5 + [1] * 5)
+    assert math.isclose(calibration_error(logits, labels), 20.0, abs_tol=1e-3)
+
+
+def test_a_bootstrap_interval_is_that_of_a_share() -> None:
+    right = torch.tensor([True] * 300 + [False] * 100)
+    low, high = bootstrap_interval(right)
+    error = 100 * math.sqrt(0.75 * 0.25 / 400)
+    assert abs(low - (75 - 1.96 * error)) < 0.8
+    assert abs(high - (75 + 1.96 * error)) < 0.8
+    assert bootstrap_interval(right) == [low, high]  # no luck in it
+    assert bootstrap_interval(torch.tensor([True] * 5)) == [100.0, 100.0]

@@ -1,0 +1,90 @@
+"""Device, precision and seeds."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from dear.core.errors import DearError
+from dear.core.runtime import autocast, gradient_scaler, pick_device, pick_precision, seed_everything
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture
+def with_cuda(monkeypatch: pytest.MonkeyPatch):
+    def pretend(devices: int) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: devices > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+
+    return pretend
+
+
+def test_auto_takes_cuda_where_there_is_one(with_cuda) -> None:
+    with_cuda(0)
+    assert pick_device() == CPU
+    with_cuda(1)
+    assert pick_device() == CUDA
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda", "cuda:1"])
+def test_devices_that_are_there_are_taken(with_cuda, name: str) -> None:
+    with_cuda(2)
+    assert pick_device(name) == torch.device(name)
+
+
+@pytest.mark.parametrize("name", ["gpu", "", "cuda:x", "meta", "mps"])
+def test_unknown_devices_are_refused(name: str) -> None:
+    with pytest.raises(DearError, match="use cpu, cuda or cuda:N"):
+        pick_device(name)
+
+
+def test_cuda_that_is_not_there_is_refused(with_cuda) -> None:
+    with_cuda(0)
+    with pytest.raises(DearError, match="use --device cpu"):
+        pick_device("cuda")
+    with_cuda(2)
+    with pytest.raises(DearError, match="the last one is cuda:1"):
+        pick_device("cuda:2")
+
+
+@pytest.mark.parametrize(("supported", "expected"), [(True, torch.bfloat16), (False, torch.float16)])
+def test_auto_precision(monkeypatch: pytest.MonkeyPatch, supported: bool, expected: torch.dtype) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: supported)
+    assert pick_precision("auto", CUDA) is expected
+    assert pick_precision("auto", CPU) is torch.float32
+
+
+def test_half_precision_is_refused_on_the_cpu() -> None:
+    assert pick_precision("fp32", CPU) is torch.float32
+    assert pick_precision("fp16", CUDA) is torch.float16
+    for name in ("bf16", "fp16"):
+        with pytest.raises(DearError, match=f"--precision {name} needs CUDA"):
+            pick_precision(name, CPU)
+    with pytest.raises(DearError, match="no precision 'fp8'"):
+        pick_precision("fp8", CUDA)
+
+
+def test_autocast_changes_the_precision_of_a_product_only_if_asked() -> None:
+    x = torch.ones(2, 2)
+    with autocast(CPU, torch.float32):
+        assert (x @ x).dtype is torch.float32
+    with autocast(CPU, torch.bfloat16):
+        assert (x @ x).dtype is torch.bfloat16
+
+
+def test_only_fp16_scales_gradients() -> None:
+    enabled = [gradient_scaler(CPU, d).is_enabled() for d in (torch.float16, torch.bfloat16, torch.float32)]
+    assert enabled == [True, False, False]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**40])
+def test_a_seed_fixes_all_three_generators(seed: int) -> None:
+    def draw(seed: int) -> tuple[float, float, float]:
+        seed_everything(seed)
+        return random.random(), float(np.random.random()), torch.rand(()).item()
+
+    first = draw(seed)
+    assert draw(seed) == first
+    assert all(a != b for a, b in zip(draw(seed + 1), first, strict=True))

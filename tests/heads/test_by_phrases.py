@@ -1,0 +1,170 @@
+"""From a folder of images to a role map: what is in it, interruptions, bad images and bad input."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from dear.core.errors import DearError
+from dear.heads import by_phrases as module
+from dear.heads.by_phrases import analyse, encode_phrases, picks_of, thumbnails
+from dear.heads.contributions import HeadReader, head_contributions
+from dear.heads.phrases import WORLD, load_phrases
+from dear.heads.picture_list import folder_pictures, world_pictures
+from dear.heads.role_map import RoleMap
+from dear.heads.textspan import MomentsByHead, textspan
+
+PHRASES = load_phrases(WORLD)[::5]
+
+
+@pytest.fixture
+def images(tmp_path) -> Path:
+    """Seventy pictures in two folders: three batches."""
+    folder = tmp_path / "images"
+    for name in ("a", "b"):
+        (folder / name).mkdir(parents=True)
+    pixels = torch.randint(0, 256, (70, 6, 6, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    for i, picture in enumerate(pixels):
+        Image.fromarray(picture.numpy()).resize((40, 40)).save(folder / "ab"[i % 2] / f"{i:02}.png")
+    return folder
+
+
+def phrases_of(role_map: RoleMap) -> dict:
+    return {head: [phrase.text for phrase in found.phrases] for head, found in role_map.roles.items()}
+
+
+def test_a_role_map_holds_all_that_is_needed_to_trust_it(tiny, images, tmp_path) -> None:
+    backbone = tiny()
+    pictures = folder_pictures(images)
+    analysis = analyse(backbone, pictures, PHRASES, first_layer=3)
+    role_map = analysis.role_map
+    role_map.save(tmp_path / "roles.json")
+    assert RoleMap.load(tmp_path / "roles.json") == role_map
+    assert role_map.layers == (3, 4)
+    assert dict(role_map.backbone) == backbone.identity.to_json()
+    assert role_map.origin["images"] == {"source": "images", "used": 70, "sha256": pictures.digest}
+    assert role_map.origin["phrases"]["count"] == len(PHRASES)
+    low, high = role_map.origin["thresholds"].values()
+    for found in role_map.roles.values():
+        assert found.entropy is not None
+        assert (found.role in ("core_attribute", "other_specialized")) == (found.entropy <= low < high)
+        assert 0 < sum(phrase.variance for phrase in found.phrases) <= 1 + 1e-9
+        assert len(found.phrases) == 4
+
+    # The picks are those of TEXTSPAN on the contributions themselves.
+    pixels = torch.stack([backbone.preprocess(picture.open()) for picture in pictures.pictures])
+    moments = MomentsByHead((3, 4), 4, 24)
+    moments.update(head_contributions(backbone, pixels, 3))
+    texts = encode_phrases(backbone, PHRASES)
+    for head, picked in phrases_of(role_map).items():
+        assert picked == [PHRASES[i] for i in textspan(moments.of(*head), texts, 12, 4).indices]
+
+    # Most and least activating: by what the head writes along its first phrase.
+    along = head_contributions(backbone, pixels, 3).double() @ texts.T
+    for (layer, head), (most, least) in analysis.extremes.items():
+        scores = along[:, layer - 3, head, PHRASES.index(role_map[layer, head].phrases[0].text)]
+        order = scores.argsort(descending=True).tolist()
+        assert (most, least) == (order[:6], order[::-1][:6])
+    shown = thumbnails(analysis, pictures)
+    assert {len(side) for sides in shown.values() for side in sides} == {6}
+
+
+def test_a_small_head_is_not_described_by_more_phrases_than_it_has_room_for() -> None:
+    assert [picks_of(head_dim) for head_dim in (2, 12, 20, 64, 80)] == [1, 4, 6, 20, 20]
+
+
+def test_an_interrupted_run_goes_on_and_ends_the_same(tiny, images, tmp_path, monkeypatch, capsys) -> None:
+    (images / "b" / "03.png").write_bytes(b"no picture")
+    checkpoint = tmp_path / "moments.safetensors"
+    pictures = folder_pictures(images)
+    whole = analyse(tiny(), pictures, PHRASES)
+    monkeypatch.setattr(module, "_SAVE_EVERY", -1.0)
+    read, batches = HeadReader.codes, []
+
+    def interrupted(self, pixels):
+        if len(batches) == 2:
+            raise KeyboardInterrupt
+        batches.append(len(pixels))
+        return read(self, pixels)
+
+    monkeypatch.setattr(HeadReader, "codes", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        analyse(tiny(), pictures, PHRASES, checkpoint=checkpoint)
+    batches[:] = [0]  # one more batch may be read, and one is left
+    resumed = analyse(tiny(), pictures, PHRASES, checkpoint=checkpoint)
+    assert batches == [0, 6]
+    assert json.dumps(resumed.role_map.to_json()) == json.dumps(whole.role_map.to_json())
+    assert resumed.extremes == whole.extremes
+    assert "64 of 70 images" in capsys.readouterr().out
+
+    # What was left is of no use to another backbone, to other images or other layers, or if it is broken.
+    monkeypatch.setattr(HeadReader, "codes", read)
+    for backbone, some, first_layer in [
+        (tiny(seed=1), pictures, None),
+        (tiny(), pictures.spread(65), None),
+        (tiny(), pictures, 3),
+    ]:
+        expected = analyse(backbone, some, PHRASES, first_layer=first_layer).role_map
+        assert analyse(backbone, some, PHRASES, first_layer=first_layer, checkpoint=checkpoint).role_map == expected
+        assert "starting anew" in capsys.readouterr().out
+    checkpoint.write_bytes(b"broken")
+    assert analyse(tiny(), pictures, PHRASES, checkpoint=checkpoint).role_map == whole.role_map
+    assert "can't be read: starting anew" in capsys.readouterr().out
+
+
+def test_a_bad_image_is_skipped_and_counted(tiny, images) -> None:
+    (images / "a" / "99.jpg").write_bytes(b"no picture")
+    (images / "b" / "98.png").write_bytes((images / "b" / "01.png").read_bytes()[:60])
+    with_bad = analyse(tiny(), folder_pictures(images), PHRASES).role_map
+    assert with_bad.origin["skipped_images"] == ["a/99.jpg (10 bytes)", "b/98.png (60 bytes)"]
+    assert with_bad.origin["images"]["used"] == 70
+    for name in ("a/99.jpg", "b/98.png"):
+        (images / name).unlink()
+    assert phrases_of(with_bad) == phrases_of(analyse(tiny(), folder_pictures(images), PHRASES).role_map)
+
+
+def test_what_is_kept_does_not_grow_with_the_number_of_images(tiny) -> None:
+    sizes = set()
+    for count in (300, 3000):
+        seen = module._HeadStatistics(HeadReader(tiny()), world_pictures(count), "")
+        sizes.add((seen.moments.outer.shape, seen.sample.shape))
+    assert len(sizes) == 1
+
+
+def test_a_limit_is_spread_over_the_folder(images) -> None:
+    pictures = folder_pictures(images)
+    assert [name[:4] for name in pictures.spread(4).names] == ["a/00", "a/34", "b/01", "b/35"]
+    assert pictures.spread(100) == pictures
+    assert pictures.spread(4).digest != pictures.digest
+
+
+@pytest.mark.parametrize(
+    ("phrases", "settings", "sentence"),
+    [
+        (PHRASES[:3], {}, "4 phrases for each head cannot be picked from 3"),
+        ([*PHRASES[:-1], " ".join(["red"] * 80)], {}, "longer than the 77 tokens"),
+        (PHRASES, {"first_layer": 5}, "layers 1 to 4"),
+        (PHRASES, {"quantile": 0.6}, "up to 0.5"),
+        (PHRASES, {"core": ("sound",)}, "sound"),
+    ],
+)
+def test_bad_input_is_refused_before_an_image_is_opened(tiny, phrases, settings, sentence) -> None:
+    class Unopened:
+        def open(self):
+            raise AssertionError
+
+    pictures = module.PictureList("none", [Unopened()] * 3, ["a", "b", "c"])
+    with pytest.raises(DearError, match=sentence):
+        analyse(tiny(), pictures, phrases, **settings)
+
+
+def test_images_that_are_all_bad_or_missing(tiny, tmp_path) -> None:
+    with pytest.raises(DearError, match="There is no folder"):
+        folder_pictures(tmp_path / "missing")
+    with pytest.raises(DearError, match="There is no image"):
+        folder_pictures(tmp_path)
+    (tmp_path / "a.png").write_bytes(b"no picture")
+    with pytest.raises(DearError, match=r"judged by 0 images.*cannot be read"):
+        analyse(tiny(), folder_pictures(tmp_path), PHRASES)

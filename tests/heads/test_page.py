@@ -1,0 +1,127 @@
+"""The picture and the HTML report: everything is in them, and nothing comes from outside."""
+
+import json
+import re
+import shutil
+import subprocess
+from xml.etree import ElementTree
+
+import pytest
+from PIL import Image
+
+from dear.core.errors import DearError
+from dear.heads.entropy import judge_heads
+from dear.heads.head_role import Phrase
+from dear.heads.map_figure import draw_role_map, plot_role_map
+from dear.heads.map_table import color_strength, role_table
+from dear.heads.page import write_report
+from dear.heads.role_map import RoleMap
+
+PAPER = RoleMap.preset("paper")
+EVIL = '</script><img src="http://example.com/x"> & a quote'
+CHROMIUM = shutil.which("chromium")
+
+
+@pytest.fixture
+def role_map() -> RoleMap:
+    """Head h has h + 1 concepts among its phrases, so entropy rises with h."""
+    phrases = {
+        (layer, head): [Phrase(f"{layer}.{head} phrase {i}", 0.3 / (i + 1), PAPER.concepts[i]) for i in range(head + 1)]
+        for layer in (1, 2)
+        for head in range(3)
+    }
+    phrases[2, 1][0] = Phrase(EVIL, 0.3, "location")
+    roles = judge_heads(phrases, PAPER.concepts, PAPER.core)
+    return RoleMap({"model": "tiny"}, (1, 2), 3, PAPER.concepts, PAPER.core, roles)
+
+
+@pytest.fixture
+def report(role_map, tmp_path):
+    images = {(2, 1): ([Image.new("RGB", (300, 200), "red")] * 2, [Image.new("L", (40, 40), 90)])}
+    write_report(role_map, tmp_path / "report.html", images)
+    return tmp_path / "report.html"
+
+
+def test_the_report_asks_for_nothing_from_outside(report):
+    page = report.read_text(encoding="utf-8")
+    assert not re.search(r"""(?:src|href)\s*=\s*["']?(?!data:)\w""", page.replace('src=\\"http://example.com', ""))
+    assert "<link" not in page
+    assert page.count("</script>") == 1  # a phrase cannot end the script
+    assert page.count("data:image/jpeg;base64,") == 3
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@pytest.mark.parametrize(("layer", "head"), [(2, 1), (1, 2)])
+def test_a_click_on_a_head_shows_its_evidence_in_a_real_browser(report, tmp_path, role_map, layer, head):
+    click = f"<script>document.querySelector('[data-head=\"{layer}.{head}\"]').click()</script>"
+    clicked = tmp_path / "clicked.html"
+    page = report.read_text(encoding="utf-8")
+    clicked.write_text(page.replace("</body>", click + "</body>"), encoding="utf-8")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"]
+    flags += [
+        "--disable-background-networking",
+        "--disable-component-update",
+        f"--user-data-dir={tmp_path / 'u'}",
+    ]
+    command = [CHROMIUM, *flags, "--dump-dom", clicked.as_uri()]
+    dom = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    detail = re.search(r'<section class="card" id="detail".*?</section>', dom, re.DOTALL).group()
+    assert f"Layer {layer}, head {head}" in detail
+    for phrase in role_map[layer, head].phrases:
+        assert phrase.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") in detail
+        assert f"{100 * phrase.variance:.1f}%" in detail
+    assert f"Concept Entropy {role_map[layer, head].entropy:.2f} nats" in detail
+    assert detail.count("<img") == (3 if (layer, head) == (2, 1) else 0)
+    pressed = re.findall(r'<button[^>]*aria-pressed="true"', dom)
+    assert len(pressed) == 1
+    assert f'data-head="{layer}.{head}"' in pressed[0]
+
+
+def test_a_map_without_evidence_has_a_report_and_a_picture(tmp_path):
+    write_report(PAPER, tmp_path / "paper.html")
+    plot_role_map(PAPER, tmp_path / "paper.png")
+    assert Image.open(tmp_path / "paper.png").width > 1000
+
+
+def test_the_picture_names_each_head_without_colour(role_map, tmp_path):
+    texts = [text.get_text() for text in draw_role_map(role_map).axes[0].texts]
+    marks = {"core_attribute": "★", "other_specialized": "■", "generalization": "○", "mixed": "◐"}
+    for found in role_map.roles.values():
+        assert marks[found.role] in texts
+        assert found.concept in texts
+        assert f"{found.entropy:.2f}" in texts
+    plot_role_map(role_map, tmp_path / "roles.svg")
+    assert ElementTree.parse(tmp_path / "roles.svg").getroot().tag.endswith("svg")
+
+
+def test_paler_with_entropy(role_map):
+    strengths = [color_strength(role_map[1, head], role_map) for head in range(3)]
+    assert strengths == sorted(strengths, reverse=True)
+    assert strengths[0] == 1
+    assert strengths[2] == pytest.approx(0.15)
+
+
+def test_a_picture_of_another_kind_is_refused_and_leaves_no_file(tmp_path):
+    with pytest.raises(DearError, match=r"ends in \.png or \.svg"):
+        plot_role_map(PAPER, tmp_path / "roles.gif")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_measured_map_shows_shares_and_how_sure_they_are(tmp_path):
+    measured = RoleMap.preset("openai-vit-b-16")
+    write_report(measured, tmp_path / "measured.html")
+    page = (tmp_path / "measured.html").read_text(encoding="utf-8")
+    data = json.loads(page.split("const data = ", 1)[1].split(";\n", 1)[0])
+    color, object_ = measured.concepts.index("color"), measured.concepts.index("object")
+    head = data["heads"]["12.7"]
+    assert (head["concept"], head["sure"]) == ("color", 1)
+    assert head["shares"][color] > 5 * data["meanShares"][color]
+    assert head["shares"][object_] < data["meanShares"][object_]
+    text = [found.get_text() for found in draw_role_map(measured).axes[0].texts]
+    assert f"{100 * head['shares'][color]:.0f}%" in text
+    # experts are strong, the surer the stronger
+    assert color_strength(measured[12, 7], measured) > 0.9
+    mixed = next(found for found in measured.roles.values() if found.role == "mixed")
+    assert color_strength(mixed, measured) <= 0.3
+    row = next(row for row in role_table(measured).rows if row[:2] == (12, 7))
+    assert row[5] == "100%"

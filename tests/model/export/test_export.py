@@ -1,0 +1,232 @@
+"""What is exported says what PyTorch says, without PyTorch; what can't be exported leaves nothing behind."""
+
+import csv
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import dear
+from dear.cli import main
+from dear.core.errors import DearError
+from dear.core.files import atomic_folder, read_json, write_json
+from dear.data.world.tasks import world_task
+from dear.heads.head_role import HeadRole
+from dear.heads.role_map import RoleMap
+from dear.methods.dear import Dear, DearConfig
+from dear.model.adapter import Adapter, load_adapter
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+from dear.model.export.assets.classify import to_pixels
+from dear.model.export.check import Difference, pick_pictures, require_agreement
+from dear.model.export.export import pixel_settings
+from dear.model.export.graph import open_session, write_graph
+from dear.model.export.int8 import write_int8
+
+WITHOUT_TORCH = """
+import runpy, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "torchvision", "open_clip", "safetensors", "onnx", "dear"):
+            raise ImportError(f"{name} is blocked")
+
+sys.meta_path.insert(0, Blocked())
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def differences(path, model: Dear, batch: int) -> list[float]:
+    """Of features and logits on noise, against the model itself."""
+    pixels = torch.randn(batch, 3, *model.backbone.image.image_size)
+    with torch.no_grad():
+        features = model.image_features(model.trunk(pixels))
+        expected = features, model.logits(features, model.text_features())
+    found = open_session(path).run(None, {"pixels": pixels.numpy()})
+    assert [a.shape for a in expected] == [b.shape for b in found]
+    return [np.abs(a.numpy() - b).max() for a, b in zip(expected, found, strict=True)]
+
+
+@pytest.mark.parametrize("batch", [1, 3, 7])
+def test_any_batch_agrees_with_pytorch(exported, exported_run, batch: int) -> None:
+    features, logits = differences(exported / "model.onnx", load_adapter(exported_run).model, batch)
+    assert features < 1e-5
+    assert logits < 1e-3
+
+
+def small_model(backbone, **settings) -> Dear:
+    core = ("color", "shape", "texture", "object", "location")
+    given = [HeadRole("core_attribute", "color"), HeadRole("mixed"), HeadRole("generalization"), HeadRole("mixed")]
+    roles = {(layer, h): given[h] for layer in (3, 4) for h in range(4)}
+    roles = RoleMap(backbone.identity.to_json(), (3, 4), 4, core, core, roles)
+    model = Dear(backbone, DearConfig(**{"first_layer": 3, **settings}), {"roles": roles.to_json()})
+    model.set_classes([f"class {i}" for i in range(30)], "{}")  # more than a feature has numbers
+    return model.eval().requires_grad_(False)
+
+
+def test_other_settings_export_too(tiny, tmp_path) -> None:
+    model = small_model(tiny(quick_gelu=True), tokens_per_attribute=2, isolation="two_way", routing="strict")
+    write_graph(model, model.text_features(), tmp_path / "model.onnx")
+    assert max(differences(tmp_path / "model.onnx", model, 5)) < 1e-4
+
+
+def test_weights_beyond_one_file_lie_beside_it_and_move_with_it(tiny, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("dear.model.export.graph._ONE_FILE", 0)
+    model = small_model(tiny(), first_layer=4)  # only CLS and the tokens ask in the only adapted layer
+    (tmp_path / "a").mkdir()
+    write_graph(model, model.text_features(), tmp_path / "a" / "model.onnx")
+    assert (tmp_path / "a" / "model.onnx.data").stat().st_size > 1e5
+    shutil.move(tmp_path / "a", tmp_path / "b")
+    assert max(differences(tmp_path / "b" / "model.onnx", model, 2)) < 1e-4
+    write_int8(tmp_path / "b" / "model.onnx", tmp_path / "b" / "model_int8.onnx")
+    pixels = torch.randn(1, 3, 32, 32)
+    features, logits = open_session(tmp_path / "b" / "model_int8.onnx").run(None, {"pixels": pixels.numpy()})
+    again = model.logits(torch.from_numpy(features), model.text_features())
+    assert np.abs(again.numpy() - logits).max() < 1e-4  # the last step stays exact, however many classes
+
+
+def test_the_folder_is_whole_and_tells_no_paths(exported, exported_run) -> None:
+    names = ["classify.py", "model.json", "model.onnx", "model_int8.onnx", "text_features.npy"]
+    assert sorted(p.name for p in exported.iterdir()) == names
+    assert [p.name for p in exported.parent.iterdir()] == ["out"]
+    about, text = read_json(exported / "model.json"), np.load(exported / "text_features.npy")
+    model = dear.load(exported_run, device="cpu")
+    assert about["classes"] == list(model.classes)
+    assert about["components"] == list(model.model.components)
+    assert about["adapter_sha256"] == read_json(exported_run / "adapter_config.json")["weights_sha256"]
+    pixels = torch.randn(2, 3, 32, 32)
+    features, logits = open_session(exported / "model.onnx").run(None, {"pixels": pixels.numpy()})
+    assert np.allclose(np.linalg.norm(features, axis=-1), 1, atol=1e-5)
+    again = about["temperature"] * (np.array(about["fusion_weights"]) @ features) @ text.T  # as model.json says it
+    assert np.allclose(again, logits, atol=1e-4)
+    assert b".py" not in (exported / "model.onnx").read_bytes()
+
+
+def test_the_example_answers_as_dear_predict_without_torch(exported, exported_run, tmp_path, capsys) -> None:
+    for i, example in enumerate(world_task("colors").test[:6]):
+        example.picture.open().resize((90 + 7 * i, 111)).save(tmp_path / f"{i}.png")
+    (tmp_path / "notes.txt").write_text("not an image")
+    assert main(["predict", str(exported_run), str(tmp_path), "--csv", "--device", "cpu", "--exact"]) == 0
+    expected = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    command = [sys.executable, "-c", WITHOUT_TORCH, str(exported / "classify.py"), str(tmp_path)]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=120)
+    assert done.stderr == ""
+    found = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [(f[0], f[1]) for f in found] == [(e["path"], e["class"]) for e in expected]
+    assert np.allclose([float(f[2]) for f in found], [float(e["probability"]) for e in expected], atol=1e-5)
+    done = subprocess.run([*command, "model_int8.onnx"], text=True, capture_output=True, timeout=120)
+    assert len(done.stdout.splitlines()) == 6
+    assert len((exported / "classify.py").read_text().splitlines()) <= 40
+
+
+@pytest.mark.parametrize("mode", ["shortest", "squash"])
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+def test_the_example_sees_the_pixels_that_the_backbone_sees(exported_run, mode: str, interpolation: str) -> None:
+    from open_clip.transform import PreprocessCfg, image_transform_v2
+
+    adapter = load_adapter(exported_run)
+    visual = adapter.model.backbone.model.visual
+    visual.preprocess_cfg = {**visual.preprocess_cfg, "resize_mode": mode, "interpolation": interpolation}
+    preprocess = image_transform_v2(PreprocessCfg(**visual.preprocess_cfg), is_train=False)
+    settings = json.loads(json.dumps(pixel_settings(adapter)))
+    rng = np.random.default_rng(0)
+    for width, height in [(32, 32), (33, 77), (101, 47), (640, 33), (31, 500), (5, 9), (37, 36), (333, 222)]:
+        image = Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8))
+        assert np.abs(to_pixels(image, settings) - preprocess(image).numpy()).max() < 1e-5
+    grey = Image.new("L", (50, 40), 77)
+    assert np.abs(to_pixels(grey, settings) - preprocess(grey.convert("RGB")).numpy()).max() < 1e-5
+
+
+def test_preprocessing_that_the_example_does_not_know_is_refused(exported_run) -> None:
+    adapter: Adapter = load_adapter(exported_run)
+    adapter.model.backbone.model.visual.preprocess_cfg["resize_mode"] = "longest"
+    with pytest.raises(DearError, match="'longest', which the exported preprocessing does not know"):
+        pixel_settings(adapter)
+
+
+def test_int8_is_smaller_mostly_agrees_and_its_cost_is_told(exported_run, exported) -> None:
+    about = read_json(exported / "model.json")["compared"]
+    assert (about["images"], about["source"]) == (60, "test images of world:colors")
+    assert 0 <= about["largest_difference"]["features"] < 1e-5
+    whole, small = about["models"]
+    assert whole["same_answer"] == 100
+    assert small["megabytes"] * 1e6 == (exported / "model_int8.onnx").stat().st_size
+    assert small["megabytes"] < 0.7 * whole["megabytes"]
+    assert small["same_answer"] >= 90
+    examples = pick_pictures(exported_run, load_adapter(exported_run).classes, 60).examples
+    model = dear.load(exported_run, device="cpu")
+    right = [model.predict(e.picture.open()).choice == model.classes[e.label] for e in examples]
+    assert whole["accuracy"] == pytest.approx(100 * np.mean(right))
+    assert abs(small["accuracy"] - whole["accuracy"]) <= 100 - small["same_answer"] + 1e-9
+
+
+def test_the_runs_own_images_are_compared_or_else_others_without_labels(exported_run, tmp_path) -> None:
+    classes = load_adapter(exported_run).classes
+    pictures = pick_pictures(exported_run, classes, 10)
+    assert pictures.labelled
+    assert len(pictures.examples) == 10
+    assert len({e.label for e in pictures.examples}) > 3  # spread over the classes
+    config = read_json(exported_run / "config.json")
+    for changed in ({"data": str(tmp_path / "gone")}, {"data": "world:signs"}, {"classes": "base"}):
+        write_json(tmp_path / "config.json", {**config, **changed})
+        assert not pick_pictures(tmp_path, classes, 10).labelled
+    half = classes[: (len(classes) + 1) // 2]
+    assert pick_pictures(tmp_path, half, 10).labelled  # trained on the base classes
+    (tmp_path / "config.json").unlink()
+    assert not pick_pictures(tmp_path, classes, 10).labelled
+
+
+def test_disagreement_is_refused_and_leaves_nothing(exported_run, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("dear.model.export.export.write_graph", lambda model, text, path: shutil.copy(__file__, path))
+    monkeypatch.setattr("dear.model.export.export.compare", lambda *given: Difference(0.0, 0.5, 2.0, np.zeros((1, 2))))
+    assert main(["export", str(exported_run), "--onnx", str(tmp_path / "out")]) == 2
+    assert "differs from PyTorch by 5.0e-01" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    for apart in (float("nan"), 1e-3):
+        with pytest.raises(DearError, match="differs from PyTorch"):
+            require_agreement(Difference(0.0, apart, 0.0, np.zeros((1, 2))), 1e-4)
+
+
+def test_an_interruption_leaves_nothing(tmp_path) -> None:
+    def interrupted() -> None:
+        with atomic_folder(tmp_path / "out") as folder:
+            (folder / "half").write_text("written")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_input_is_one_sentence(exported_run, tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("kept")
+    (tmp_path / "file").write_text("kept")
+    run, out = str(exported_run), str(tmp_path / "out")
+    monkeypatch.setattr("dear.model.export.export.write_graph", lambda *given: pytest.fail("must be refused before"))
+    for arguments, sentence in (
+        ([run, "--onnx", str(tmp_path / "full")], "is not an empty folder"),
+        ([run, "--onnx", str(tmp_path / "file")], "is not an empty folder"),
+        ([run, "--onnx", str(tmp_path / "file" / "out")], "Cannot write"),
+        ([run, "--onnx", "."], "name a new folder"),
+        ([str(tmp_path), "--onnx", out], "is not an adapter"),
+    ):
+        assert main(["export", *arguments]) == 2
+        err = capsys.readouterr().err
+        assert sentence in err
+        assert err.count("\n") == 1
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxscript" else found(name))
+    assert main(["export", run, "--onnx", out]) == 2
+    assert "Export needs onnxscript: pip install 'dear-vlm[export]'" in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["file", "full", "mine.txt"]

@@ -1,0 +1,140 @@
+"""Sharing: what is pushed loads elsewhere and tells nothing of this machine; what does not belong is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import dear
+from dear.cli import main
+from dear.clip import load_backbone
+from dear.core.errors import DearError
+from dear.heads.role_map import RoleMap
+from dear.methods.dear import Dear, DearConfig
+from dear.model.adapter import CONFIG, WEIGHTS, read_config, save_adapter
+from dear.model.hub import fetch, without_paths
+
+CLASSES = ["red cube", "/m/0abc", "a/b"]
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory, model_folder, role_file) -> Path:
+    """A finished run as `dear train` leaves it, with paths of this machine in every place that can have one."""
+    run = tmp_path_factory.mktemp("runs") / "mine"
+    run.mkdir()
+    roles = json.loads(role_file.read_text())
+    roles["origin"] = {"images": {"source": "/home/somebody/photos", "used": 3}, "skipped_images": ["/srv/x/y.jpg"]}
+    role_map = RoleMap.from_json(roles)
+    torch.manual_seed(0)
+    model = Dear(
+        load_backbone(f"local-dir:{model_folder}"), DearConfig(roles=str(role_file)), {"roles": role_map.to_json()}
+    )
+    model.set_classes(CLASSES, "a photo of {}.")
+    save_adapter(run, "dear", model, "a photo of {}.")
+    settings = {"data": "/home/somebody/pets", "data_root": "~/data", "model": f"local-dir:{model_folder}"}
+    settings |= {"shots": 4, "seed": 1, "classes": "all", "epochs": 2, "batch": 8, "lr": 0.01, "roles": str(role_file)}
+    (run / "config.json").write_text(json.dumps(settings))
+    (run / "few_shot.json").write_text(json.dumps({"train": [["/home/somebody/pets/1.jpg", 0]]}))
+    (run / "metrics.jsonl").write_text('{"epoch": 1, "fusion": [0.9, 0.02, 0.02, 0.02, 0.02, 0.02]}\n')
+    (run / "test.json").write_text('{"all": 81.25}')
+    return run
+
+
+@pytest.fixture
+def pushed(hub, run_folder, capsys):
+    assert main(["push", str(run_folder), "somebody/pets", "--private"]) == 0
+    assert "hf-hub:somebody/pets" in capsys.readouterr().out
+    return hub.repositories["somebody/pets"]
+
+
+def test_a_pushed_adapter_answers_as_the_run_does(hub, pushed, run_folder, model_folder) -> None:
+    here = dear.load(run_folder)
+    there = dear.load("hf-hub:somebody/pets", model=f"local-dir:{model_folder}")
+    torch.manual_seed(1)
+    image = Image.fromarray(torch.randint(0, 255, (40, 40, 3), dtype=torch.uint8).numpy())
+    assert there.predict(image) == here.predict(image)
+    assert list(there.classes) == CLASSES
+    assert hub.private["somebody/pets"]
+    tokens = [call for call in hub.calls if WEIGHTS in call or CONFIG in call]
+    assert not [call for call in hub.calls if "README" in call and call.startswith("GET")]  # only what is needed
+    assert tokens
+
+
+def test_what_is_pushed_is_the_adapter_and_its_story(pushed) -> None:
+    assert set(pushed) == {WEIGHTS, CONFIG, "roles.json", "README.md", "fusion.png"}
+    assert RoleMap.from_json(json.loads(pushed["roles.json"])).heads == 4
+    card = pushed["README.md"].decode()
+    for told in ("red cube", "81.2", "| shots | 4 |", "fusion.png", 'dear.load("hf-hub:somebody/pets")', "Data: pets"):
+        assert told in card, told
+    assert pushed["fusion.png"].startswith(b"\x89PNG")
+    assert len(pushed["fusion.png"]) < 50_000
+
+
+def test_nothing_tells_of_this_machine(pushed, model_folder, role_file, run_folder) -> None:
+    for name in (CONFIG, "roles.json", "README.md"):
+        text = pushed[name].decode()
+        for private in ("/home/", "somebody/photos", "/srv", "~", str(model_folder.parent), str(role_file.parent)):
+            assert private not in text, (name, private)
+        assert str(run_folder.parent) not in text
+    config = json.loads(pushed[CONFIG])
+    assert config["classes"] == CLASSES  # names that look like paths stay
+    assert config["backbone"]["model"] == f"local-dir:{model_folder.name}"
+
+
+def test_a_path_in_an_unforeseen_place_stops_the_push(hub, run_folder, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("dear.model.hub.without_paths", lambda value: value)
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/somebody"))
+    assert main(["push", str(run_folder), "somebody/pets"]) == 2
+    assert "would tell the path /home/somebody to the world, so nothing was pushed" in capsys.readouterr().err
+    assert hub.repositories == {}
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "adapter.pkl", "modeling.py", "sub/adapter_model.safetensors"])
+def test_what_does_not_belong_is_refused_before_it_is_fetched(hub, pushed, name: str) -> None:
+    pushed[name] = b"anything"
+    with pytest.raises(DearError, match=f"holds {name}, which does not belong"):
+        dear.load("hf-hub:somebody/pets")
+    assert not [call for call in hub.calls if "/resolve/" in call]
+
+
+@pytest.mark.parametrize(("file", "sentence"), [(WEIGHTS, "checksum differs"), (CONFIG, "was changed after training")])
+def test_a_changed_file_is_noticed(pushed, file: str, sentence: str, model_folder) -> None:
+    changed = bytearray(pushed[file])
+    place = pushed[file].index(b"red cube") if file == CONFIG else len(changed) - 5
+    changed[place] ^= 1
+    pushed[file] = bytes(changed)
+    with pytest.raises(DearError, match=sentence):
+        dear.load("hf-hub:somebody/pets", model=f"local-dir:{model_folder}")
+
+
+def test_offline_the_copy_in_the_cache_is_used(hub, pushed, monkeypatch) -> None:
+    folder = fetch("hf-hub:somebody/pets")
+    assert read_config(folder)["classes"] == CLASSES
+    hub.repositories.clear()
+    hub.shutdown()
+    hub.server_close()
+    assert fetch("hf-hub:somebody/pets") == folder
+    with pytest.raises(DearError, match="could not be fetched"):
+        fetch("hf-hub:somebody/unseen")
+
+
+def test_unusable_names_and_refusals_of_the_hub_are_one_sentence(hub, run_folder, capsys, tmp_path) -> None:
+    assert main(["push", str(run_folder), "no-slash"]) == 2
+    assert "write ORG/NAME" in capsys.readouterr().err
+    assert main(["push", str(tmp_path), "somebody/pets"]) == 2
+    assert "is not an adapter" in capsys.readouterr().err
+    hub.shutdown()
+    hub.server_close()
+    assert main(["push", str(run_folder), "somebody/pets"]) == 2
+    assert "log in with `hf auth login`" in capsys.readouterr().err
+
+
+def test_without_paths_keeps_names_of_the_hub(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos" / "cats").mkdir(parents=True)
+    names = ["hf-hub:org/model", "transformers:openai/clip-vit-base-patch16", "world:signs", "a photo of {}.", 3, None]
+    assert without_paths(names) == names
+    paths = ["/a/b", "~/b", "../x/b", "C:\\me\\b", "local-dir:/a/b/", "transformers:/a/b", "photos/cats"]
+    assert without_paths(paths) == ["b", "b", "b", "b", "local-dir:b", "transformers:b", "cats"]

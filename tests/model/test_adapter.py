@@ -1,0 +1,147 @@
+"""An adapter loads as it was saved, or is refused with a sentence; what it predicts is what it is."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from PIL import Image
+
+import dear
+from dear.cli import main
+from dear.core.errors import DearError
+from dear.data.world.tasks import world_task
+from dear.model.adapter import load_adapter
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, model_folder, role_file):
+    out = tmp_path_factory.mktemp("runs") / "run"
+    arguments = ["train", "--model", f"local-dir:{model_folder}", "--roles", str(role_file), "--data", "world:colors",
+                 "--shots", "2", "--epochs", "2", "--first-layer", "2", "--workers", "0", "--device", "cpu",
+                 "--method", "dear", "--out", str(out)]  # fmt: skip
+    assert main(arguments) == 0
+    return out
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    return shutil.copytree(run, tmp_path / "copy")
+
+
+def test_saved_and_loaded_are_the_same(run) -> None:
+    one, two = load_adapter(run).model, load_adapter(run).model
+    pixels = torch.randn(2, 3, 32, 32)
+    assert torch.equal(one.image_features(one.trunk(pixels)), two.image_features(two.trunk(pixels)))
+    config = json.loads((run / "adapter_config.json").read_text())
+    assert {"backbone", "method", "classes", "template", "facts", "normalisation", "versions"} <= set(config)
+    assert config["classes"][0] == "red"
+
+
+def refused(folder, sentence: str, **options) -> None:
+    with pytest.raises(DearError, match=sentence):
+        load_adapter(folder, **options)
+
+
+def test_damaged_adapters_are_refused(copy) -> None:
+    weights, config = copy / "adapter_model.safetensors", copy / "adapter_config.json"
+    whole, settings = weights.read_bytes(), config.read_text()
+    weights.write_bytes(whole[:-10])
+    refused(copy, "damaged or was changed")
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    refused(copy, "damaged or was changed")
+    weights.unlink()
+    refused(copy, "incomplete")
+    weights.write_bytes(whole)
+    config.write_text(settings.replace('"beta": 0.9', '"beta": 0.1'))
+    refused(copy, "changed after training")
+    config.write_text(settings[: len(settings) // 2])
+    refused(copy, "cannot be read as JSON")
+    config.unlink()
+    refused(copy, "is not an adapter")
+
+
+def test_another_backbone_is_refused(run, tiny) -> None:
+    refused(run, "was made for local-dir:", backbone=tiny(layers=3, text_layers=3))
+    refused(run, "quick_gelu", backbone=tiny(layers=3, text_layers=3, quick_gelu=True))
+
+
+def test_predictions_are_explained_and_agree_with_the_maths(run, tmp_path) -> None:
+    picture = world_task("colors").test[0].picture.open()
+    picture.save(tmp_path / "a.png")
+    model = dear.load(run, device="cpu")
+    answer = model.predict(tmp_path / "a.png", topk=2)
+    assert answer == model.predict(picture, topk=2)
+    assert len(answer.top) == 2
+    assert [v.component for v in answer.votes] == ["cls", "color", "shape", "texture", "object", "location"]
+    assert sum(v.weight for v in answer.votes) == pytest.approx(1, abs=1e-5)
+    features = model.encode_image([picture])
+    assert {name: tuple(f.shape) for name, f in features.items()} == dict.fromkeys(model.model.components, (1, 32))
+    weights = model.model.fusion_weights()
+    logits = sum(w * model.model.backbone.temperature * f @ model.model.text_features().T
+                 for w, f in zip(weights, features.values(), strict=True))  # fmt: skip
+    assert answer.probability == pytest.approx(logits.softmax(-1).max().item(), abs=1e-5)
+    alone = model.predict(picture, inference="decoupled")
+    assert alone.choice == alone.votes[0].choice
+
+
+def test_predict_command_streams_skips_and_reports(run, tmp_path, capsys) -> None:
+    for i, example in enumerate(world_task("colors").test[:40]):
+        example.picture.open().save(tmp_path / f"{i:02}.png")
+    (tmp_path / "05.png").write_bytes(b"broken")
+    assert main(["predict", str(run), str(tmp_path), "--json", "--device", "cpu"]) == 0
+    captured = capsys.readouterr()
+    rows = [json.loads(line) for line in captured.out.splitlines()]
+    assert len(rows) == 39
+    assert rows[0]["path"].endswith("00.png")
+    assert "1 of 40 images could not be read" in captured.err
+    assert main(["predict", str(run), str(tmp_path / "0*.png"), "--csv", "--device", "cpu"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "path,class,probability"
+    assert len(lines) == 10
+    assert main(["predict", str(run), str(tmp_path / "05.png")]) == 2
+    assert main(["predict", str(run), str(tmp_path / "none*.png")]) == 2
+    assert main(["predict", str(tmp_path), str(tmp_path)]) == 2
+    assert "is not an adapter" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_explain_draws_a_picture_and_maps_are_attention(run, tmp_path, capsys) -> None:
+    picture = world_task("colors").test[0].picture.open()
+    picture.save(tmp_path / "a.png")
+    out = ["--out", str(tmp_path / "why.png"), "--device", "cpu"]
+    assert main(["explain", str(run), str(tmp_path / "a.png"), *out]) == 0
+    with Image.open(tmp_path / "why.png") as drawn:
+        assert min(drawn.size) > 600
+    model = dear.load(run, device="cpu")
+    maps = model.model.attention_maps(model.pixels([picture]))
+    assert set(maps) == {"color", "shape", "texture", "object", "location"}
+    for values in maps.values():
+        assert values.shape == (1, 4, 4)
+        assert values.min() >= 0
+        assert 0 < values.sum() <= 1 + 1e-5
+
+
+def test_attention_to_registers_is_left_out(run, monkeypatch) -> None:
+    """A patch whose state is many times longer than the others' draws attention and shows no place."""
+    model = dear.load(run, device="cpu").model
+    pixels = torch.randn(1, 3, *model.backbone.image.image_size)
+    before = model.attention_maps(pixels)["color"]
+    trunk = type(model.backbone.image).trunk
+
+    def with_register(self, pixels, last):
+        states = trunk(self, pixels, last)
+        states[:, 1 + 6] *= 50  # row 1, column 2
+        return states
+
+    monkeypatch.setattr(type(model.backbone.image), "trunk", with_register)
+    after = model.attention_maps(pixels)["color"]
+    assert before[0, 1, 2] > 0
+    assert after[0, 1, 2] == 0
+    assert (after.flatten() > 0).sum() == 15
+
+
+def test_create_starts_as_clip_with_tokens(model_folder, role_file) -> None:
+    with pytest.raises(DearError, match="no ready role map"):
+        dear.create(f"local-dir:{model_folder}", classes=["a", "b"])
+    model = dear.create(f"local-dir:{model_folder}", classes=["a", "b"], roles=str(role_file), device="cpu")
+    assert model.predict(Image.new("RGB", (40, 50))).choice in ("a", "b")
