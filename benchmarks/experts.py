@@ -13,21 +13,28 @@ from collections.abc import Callable
 import torch
 
 from dear.clip import load_backbone
-from dear.clip.image import CachedStates
+from dear.clip.layer_input import CachedStates, Images, LayerInput
 from dear.core.table import Table
 from dear.methods.dear import Dear, DearConfig
 from dear.methods.experts import Experts, ExpertsConfig
-from dear.methods.shared.attributes import AttributeMethod
 from training import interleaved  # beside this file
 
 BATCH, CLASSES = 16, 37
 
 
-def step(method: AttributeMethod, images: object, labels: torch.Tensor) -> Callable[[], None]:
+def cached_input(method: Dear, states: CachedStates) -> Images:
+    """What is cached for the method: keys and values where the whole tower is constant."""
+    if method.masks.visible_heads is None:
+        return states
+    tower = method.backbone.image
+    return tower.cached_kv(tower.layer_input(states, method.first_layer), method.masks)
+
+
+def step(method: Dear, images: Images, labels: torch.Tensor) -> Callable[[], None]:
     optimizer = torch.optim.AdamW(method.parameters(), lr=1e-3)
 
     def once() -> None:
-        loss = method.loss(method.trunk(images), labels)
+        loss = method.loss(method.layer_input(images), labels)
         optimizer.zero_grad(set_to_none=True)
         loss.total.backward()
         optimizer.step()
@@ -47,7 +54,7 @@ def main() -> None:
     began = time.perf_counter()
     states = tower.trunk(pixels, 8)
     with torch.no_grad():
-        kept = CachedStates(states, tower.read_cls(tower.enter(states, 9)))
+        cached = CachedStates(states, tower.cls_state(LayerInput(tower, 9, states)))
     encoding = time.perf_counter() - began
     methods = {
         "dear": Dear(backbone, DearConfig(roles="paper")),
@@ -57,7 +64,7 @@ def main() -> None:
     runs = {}
     for name, method in methods.items():
         method.set_classes([f"kind {i}" for i in range(args.classes)], "a photo of a {}.")
-        runs[name] = step(method, kept if method.constant is None else method.reads(kept), labels)
+        runs[name] = step(method, cached_input(method, cached), labels)
     best = dict(zip(runs, interleaved(args.steps, *runs.values()), strict=True))
     table = Table(["training step on kept states", "s", "dear / this", "of encoding the batch"])
     for name, seconds in best.items():

@@ -22,7 +22,7 @@ from PIL import Image
 
 from dear.clip import load_backbone
 from dear.core.table import Table
-from dear.data.augment import Batches, TrainingData
+from dear.data.augment import Batches, FreshViews
 from dear.data.check import why_unreadable
 from dear.data.dataset import Example, ImageFile
 from dear.data.loading import evaluation_batches
@@ -60,7 +60,7 @@ def measure(folder: Path, images: int, rounds: int, width: int, height: int) -> 
     exactly, quickly = (FileReader(backbone.preprocess, exact) for exact in (True, False))
 
     def epoch(examples: list[Example]) -> Callable[[], object]:
-        data = TrainingData(examples, backbone, Batches([0] * images, 0, 16, False, False), workers=0)
+        data = FreshViews(examples, backbone, Batches([0] * images, 0, 16, False, False), workers=0)
         return lambda: list(data.epoch(0))
 
     def again() -> None:

@@ -116,7 +116,7 @@ def prompted_images(method: Method, pixels: Tensor) -> Tensor:
 
 
 def prompted_text(method: Method, ids: Tensor) -> Tensor:
-    return token_text(method, ids, method.text_layers(method.texts), inserted=False)
+    return token_text(method, ids, method.text_layers(method.classes), inserted=False)
 
 
 def maple(method: Method, ids: Tensor, labels: Tensor, images: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ def maple(method: Method, ids: Tensor, labels: Tensor, images: Tensor) -> Tensor
 
 
 def promptsrc(method: Method, ids: Tensor, labels: Tensor, images: Tensor) -> Tensor:
-    text, target, tau = prompted_text(method, ids), method.texts.frozen[: len(ids)], method.backbone.temperature
+    text, target, tau = prompted_text(method, ids), method.classes.frozen[: len(ids)], method.backbone.temperature
     logits, kept = tau * images[:, 0] @ text.T, tau * images[:, 1] @ target.T
     apart = F.kl_div(logits.log_softmax(-1), kept.softmax(-1), reduction="sum") / logits.numel()
     moved = 25 * (text - target).abs().mean() + 10 * (images[:, 0] - images[:, 1]).abs().mean()
@@ -141,7 +141,7 @@ def mmrl_images(method: Method, pixels: Tensor) -> Tensor:
 def mmrl(method: Method, ids: Tensor, labels: Tensor, images: Tensor) -> Tensor:
     text, alpha = token_text(method, ids, method.text_layers(), inserted=True), method.config.alpha
     of_cls, of_tokens = (method.backbone.temperature * images[:, i] @ text.T for i in range(2))
-    kept = (images[:, 0] * images[:, 2]).sum(-1).mean() + (text * method.texts.frozen[: len(ids)]).sum(-1).mean()
+    kept = (images[:, 0] * images[:, 2]).sum(-1).mean() + (text * method.classes.frozen[: len(ids)]).sum(-1).mean()
     loss = alpha * F.cross_entropy(of_cls, labels) + (1 - alpha) * F.cross_entropy(of_tokens, labels)
     return loss + method.config.lambda_reg * (2 - kept)
 
@@ -162,7 +162,7 @@ class Case:
         torch.manual_seed(0)
         its_templates.SIXTY = ("a photo of a {}.",)
         kind, recipe = find_method(name), recipe_of(name)
-        self.method = kind(load_backbone("ViT-B-16-quickgelu", random_weights=True), kind.Settings.pick(recipe))
+        self.method = kind(load_backbone("ViT-B-16-quickgelu", random_weights=True), kind.Config.pick(recipe))
         self.names = [f"{WORDS[i % 8]} {i}" for i in range(classes)]
         self.method.set_classes(self.names, "a photo of a {}.")
         batch = TrainConfig.pick(recipe).batch
@@ -171,7 +171,7 @@ class Case:
         self.published = PUBLISHED[name]
 
     def our_step(self) -> Tensor:
-        loss = self.method.loss(self.method.trunk(self.pixels), self.labels)
+        loss = self.method.loss(self.method.layer_input(self.pixels), self.labels)
         self.method.backward(loss, lambda total: total)
         return loss.total.detach()
 

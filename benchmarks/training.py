@@ -74,13 +74,13 @@ def published_step(dear: Dear, pixels: Tensor, labels: Tensor, ids: Tensor) -> T
     with torch.no_grad():
         frozen = model.encode_image(pixels, normalize=True)
     loss = F.cross_entropy(logits, labels) + 2 - (features[:, 0] * frozen).sum(-1).mean()
-    loss = loss - (text * dear.texts.frozen).sum(-1).mean() + 0.7 * (1 - dear.fusion_weights()[0])
+    loss = loss - (text * dear.classes.frozen).sum(-1).mean() + 0.7 * (1 - dear.fusion_weights()[0])
     loss.backward()
     return loss.detach()
 
 
 def our_step(dear: Dear, pixels: Tensor, labels: Tensor) -> Tensor:
-    loss = dear.loss(dear.trunk(pixels), labels).total
+    loss = dear.loss(dear.layer_input(pixels), labels).total
     loss.backward()
     return loss.detach()
 
@@ -149,7 +149,7 @@ def main() -> None:
         plain, adapted = interleaved(
             2 * args.steps,
             lambda: with_reg.backbone.model.encode_image(pixels),
-            lambda: with_reg.image_features(with_reg.trunk(pixels)),
+            lambda: with_reg.encode_image(with_reg.layer_input(pixels)),
         )
     print(f"inference, all six features against OpenCLIP's encode_image: {adapted / plain:.2f}x", flush=True)
     command = [sys.executable, __file__, "--memory-of", "1000"]

@@ -54,7 +54,7 @@ def test_the_method_of_the_tutorial_trains_and_answers(tmp_path, model_folder, m
     exec(compile(code, "blend.py", "exec"), module.__dict__)
     monkeypatch.setitem(registry.METHODS, "blend", eval(line, {"MethodInfo": registry.MethodInfo}))
     asked = ["train", "--method", "blend", "--model", f"local-dir:{model_folder}", "--data", "world:places"]
-    small = ["--shots", "1", "--epochs", "1", "--share", "0.3", "--fixed-views", "1", "--workers", "0"]
+    small = ["--shots", "1", "--epochs", "1", "--share", "0.3", "--augment", "fixed:1", "--workers", "0"]
     assert main([*asked, *small, "--out", str(tmp_path / "run")]) == 0
     assert "dear predict" in capsys.readouterr().out  # what to do next
     assert main(["world", "--out", str(tmp_path / "world.png")]) == 0

@@ -32,16 +32,16 @@ def test_real_photos_through_the_paper_roles(real: Backbone, shared: Path) -> No
     dear = Dear(real, DearConfig(roles="paper"))
     dear.set_classes(dataset.classes, dataset.template)
     with torch.no_grad():
-        states = dear.trunk(pixels)
-        features = dear.image_features(states)
-        frozen = dear.frozen_image(states)
+        states = dear.layer_input(pixels)
+        features = dear.encode_image(states)
+        frozen = dear.backbone.image.frozen_feature(states)
         expected = real.model.encode_image(pixels[:8], normalize=True)
     torch.testing.assert_close(frozen[:8], expected, rtol=0, atol=1e-5)
-    zero_shot = accuracy(frozen @ dear.texts.frozen.T, labels)
+    zero_shot = accuracy(frozen @ dear.classes.frozen.T, labels)
     assert zero_shot > 50  # the whole test split: 69.2, chance: 10
     # method.md: attribute features classify 70-74% under one_way isolation with tokens at their random start.
     for i, name in enumerate(dear.attributes):
-        assert accuracy(features[:, 1 + i] @ dear.texts.frozen.T, labels) > 40, name
+        assert accuracy(features[:, 1 + i] @ dear.classes.frozen.T, labels) > 40, name
 
 
 def test_auto_knows_a_copy_of_openais_tower(real: Backbone) -> None:

@@ -62,6 +62,6 @@ def create(
     names, kind = check_class_names(classes), find_method(method)
     check_template(template)
     with os_errors_as_dear_errors():
-        adapted = kind(load_backbone(model, pretrained, device=pick_device(device)), kind.Settings(**settings))
+        adapted = kind(load_backbone(model, pretrained, device=pick_device(device)), kind.Config(**settings))
     adapted.set_classes(names, template)
     return Predictor(Adapter(adapted.eval().requires_grad_(False), names, template))

@@ -171,7 +171,7 @@ def test_every_name_that_is_listed_can_be_driven_and_is_counted(capsys) -> None:
             model, size = open_clip.CLIP(**config), config["vision_cfg"]["image_size"]
             open_clip.set_model_preprocess_cfg(model, {"size": size, "mean": (0.5,) * 3, "std": (0.5,) * 3})
             backbone = wrap(model, tokenizer, name)
-            states = backbone.image.run(backbone.image.embed(torch.empty(2, 3, size, size)), 1, 1)
+            states = backbone.image.trunk(torch.empty(2, 3, size, size), 1)
             assert backbone.image.project(states[:, 0]).shape == (2, config["embed_dim"]), name
             assert backbone.text.project(torch.empty(5, backbone.text.width)).shape == (5, config["embed_dim"]), name
         driven.append(name)

@@ -66,10 +66,10 @@ def test_kept_keys_and_values_give_what_the_whole_tower_gives(tiny, life: str, r
     raw = {at: torch.randn(TOKENS, tower.width, dtype=torch.float64, requires_grad=True) for at in layers}
     seen = (HIDDEN, OF_LEARNED[read])
     given = Masks(dict.fromkeys(range(first, 5), seen), HEADS, ORIGINALS)
-    entry = tower.enter(tower.trunk(pixels, first - 1), first)
-    kept = tower.behind(*tower.reads(entry, given))
+    entry = tower.layer_input(pixels, first)
+    kept = tower.layer_input(pixels, first, given)
     (cls, added), (of_whole, expected) = (
-        tower.read_with_tokens(one, LearnedTokens(raw, beta), given) for one in (kept, entry)
+        tower.with_tokens(one, LearnedTokens(raw, beta), given) for one in (kept, entry)
     )
     torch.testing.assert_close(cls, of_whole, rtol=0, atol=1e-10)
     torch.testing.assert_close(added, expected, rtol=0, atol=1e-10)
@@ -82,4 +82,4 @@ def test_kept_keys_and_values_give_what_the_whole_tower_gives(tiny, life: str, r
     assert any(gradient.abs().max() > 0 for gradient in wanted)
     for one, other in zip(got, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
-    assert torch.equal(tower.read_with_tokens(kept, LearnedTokens(raw, beta), given, False)[0], tower.read_cls(entry))
+    assert torch.equal(tower.with_tokens(kept, LearnedTokens(raw, beta), given, False)[0], tower.cls_state(entry))

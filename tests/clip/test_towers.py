@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from dear.clip import LearnedTokens, load_backbone
 from dear.clip.attention import QueryGroup, attend, attention_weights, finish_block, merge_heads
+from dear.clip.layer_input import LayerInput
 from dear.clip.masks import Masks
 from dear.core.errors import DearError
 
@@ -48,12 +49,12 @@ def test_trunk_and_rest_equal_the_whole(tiny) -> None:
     for split in range(4):
         states = backbone.image.trunk(pixels, split)
         whole = backbone.model.encode_image(pixels)
-        cls = backbone.image.read_cls(backbone.image.enter(states, split + 1))
+        cls = backbone.image.cls_state(LayerInput(backbone.image, split + 1, states))
         torch.testing.assert_close(backbone.image.project(cls), whole)
         prompts = backbone.text.prompts(TEXTS)
         packed = backbone.text.trunk(prompts, split)
         plain = backbone.model.encode_text(backbone.text.tokenizer(TEXTS))
-        torch.testing.assert_close(backbone.text.project(backbone.text.read_eot(packed, prompts, split + 1)), plain)
+        torch.testing.assert_close(backbone.text.project(backbone.text.eot_states(packed, prompts, split + 1)), plain)
 
 
 def plain_text_features(backbone, texts, raw: dict, beta: float, first: int, slots=None) -> torch.Tensor:
@@ -108,7 +109,7 @@ def test_fast_text_equals_plain_forward_and_gradients(tiny, texts, count: int) -
     tokens = LearnedTokens.in_all(raw, (3, 4), beta=0.7) if count else None
     prompts = backbone.text.prompts(texts)
     packed = backbone.text.trunk(prompts, first - 1)
-    fast = backbone.text.project(backbone.text.read_eot(packed, prompts, first, tokens))
+    fast = backbone.text.project(backbone.text.eot_states(packed, prompts, first, tokens))
     plain = plain_text_features(backbone, texts, tokens.raw if tokens else {}, 0.7, first)
     torch.testing.assert_close(fast, plain, atol=1e-10, rtol=1e-10)
     if count:
@@ -141,8 +142,8 @@ def test_head_masks_equal_the_loop_over_heads(tiny, additive: bool) -> None:
         of_first, of_rest = (
             torch.zeros(m.shape, dtype=x.dtype).masked_fill(~m, -torch.inf) for m in (of_first, of_rest)
         )
-    entry = tower.enter(x, layer)
-    heads = attend(entry.q, entry.k, entry.v, [QueryGroup(5, of_first), QueryGroup(2, of_rest)])
+    entry = LayerInput(tower, layer, x)
+    heads = attend(entry.q, *entry.kv, [QueryGroup(5, of_first), QueryGroup(2, of_rest)])
     out = finish_block(block, x, merge_heads(heads))
     for i in range(2):
         full = x[i] + textbook_attention(block.attn, block.ln_1(x[i]), mask)
@@ -152,11 +153,12 @@ def test_head_masks_equal_the_loop_over_heads(tiny, additive: bool) -> None:
 
 def test_attention_weights_are_those_that_attention_uses(tiny) -> None:
     tower = tiny().image
-    entry = tower.enter(torch.randn(2, 7, tower.width), 1)
+    entry = LayerInput(tower, 1, torch.randn(2, 7, tower.width))
     mask = torch.ones(1, tower.heads, 1, 7, dtype=torch.bool)
     mask[0, 1, 0, 2:5] = False
-    weights = attention_weights(entry.q, entry.k, mask)
-    torch.testing.assert_close(weights @ entry.v, attend(entry.q, entry.k, entry.v, [QueryGroup(7, mask)]))
+    keys, values = entry.kv
+    weights = attention_weights(entry.q, keys, mask)
+    torch.testing.assert_close(weights @ values, attend(entry.q, keys, values, [QueryGroup(7, mask)]))
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, tower.heads, 7))
 
 
@@ -188,8 +190,8 @@ def test_tokens_in_word_slots_equal_the_plain_way(tiny, texts, beta: float, slot
     backbone.model.double()
     own = {layer: randn(2, text.width) for layer in (1, 2, 4)}
     prompts = text.prompts(texts, slots)
-    raw = {**own, 1: text.placed(own[1], prompts)}
-    fast = text.project(text.read_eot(text.embed(prompts).detach(), prompts, 1, LearnedTokens(raw, beta)))
+    raw = {**own, 1: text.add_positions(own[1], prompts)}
+    fast = text.project(text.eot_states(text.embed(prompts).detach(), prompts, 1, LearnedTokens(raw, beta)))
     same_with_gradients(fast, plain_text_features(backbone, texts, raw, beta, 1, list(slots)), own)
 
 
@@ -201,21 +203,21 @@ def test_tokens_of_each_class_equal_the_plain_way(tiny, slots) -> None:
     backbone.model.double()
     raw = {1: randn(2, text.width), 3: randn(4, 2, text.width), 4: randn(2, text.width)}
     prompts = text.prompts(WORDS, slots or ())
-    fast = text.project(text.read_eot(text.embed(prompts).detach(), prompts, 1, LearnedTokens(raw, 0.6)))
+    fast = text.project(text.eot_states(text.embed(prompts).detach(), prompts, 1, LearnedTokens(raw, 0.6)))
     same_with_gradients(fast, plain_text_features(backbone, WORDS, raw, 0.6, 1, slots and list(slots)), raw)
 
 
 def test_a_context_for_each_class_with_equal_rows_is_the_shared_one(tiny) -> None:
     text = tiny().text
-    prompts, shared = text.prompts(WORDS, (1, 2, 3, 4)), text.words("a photo of a")
+    prompts, shared = text.prompts(WORDS, (1, 2, 3, 4)), text.word_embeddings("a photo of a")
     states = text.embed(prompts)
     with torch.no_grad():
         one, many = (
-            text.read_eot(states, prompts, 1, LearnedTokens({1: text.placed(raw, prompts)}))
+            text.eot_states(states, prompts, 1, LearnedTokens({1: text.add_positions(raw, prompts)}))
             for raw in (shared, shared.expand(4, -1, -1))
         )
         torch.testing.assert_close(one, many, atol=1e-5, rtol=1e-5)
-        plain = text.read_eot(text.embed(text.prompts(WORDS)), text.prompts(WORDS), 1)
+        plain = text.eot_states(text.embed(text.prompts(WORDS)), text.prompts(WORDS), 1)
     torch.testing.assert_close(one, plain, atol=1e-5, rtol=1e-5)  # the words themselves in their own slots
 
 
@@ -229,7 +231,7 @@ def test_many_prompts_keep_less_and_give_the_same(tiny, monkeypatch) -> None:
         monkeypatch.setattr("dear.clip.text._MANY", many)
         kept: list[int] = []
         with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
-            eot = text.read_eot(text.embed(prompts).detach(), prompts, 1, LearnedTokens(raw))
+            eot = text.eot_states(text.embed(prompts).detach(), prompts, 1, LearnedTokens(raw))
         return eot, torch.autograd.grad(eot.square().sum(), list(raw.values())), sum(kept)
 
     (plain, gradients, much), (again, others, little) = run(10_000), run(0)
@@ -251,7 +253,7 @@ def test_a_subset_of_prompts_is_the_rows_of_all(tiny) -> None:
     chosen = torch.tensor([5, 1, 3])
     some, places = prompts.subset(chosen)
     with torch.no_grad():
-        whole, part = text.read_eot(states, prompts, 3), text.read_eot(states[places], some, 3)
+        whole, part = text.eot_states(states, prompts, 3), text.eot_states(states[places], some, 3)
     torch.testing.assert_close(part, whole[chosen], atol=1e-5, rtol=1e-5)
 
 
@@ -276,8 +278,8 @@ def test_image_tokens_equal_the_plain_way(tiny, life: str, read_tokens: bool) ->
     allowed[1:originals, originals] = False
     masks = (allowed[:originals][None, None], allowed[originals:][None, None])
     forbidden = torch.zeros(allowed.shape, dtype=torch.float64).masked_fill(~allowed, -torch.inf)
-    cls, added = tower.read_with_tokens(
-        tower.enter(start, first),
+    cls, added = tower.with_tokens(
+        LayerInput(tower, first, start),
         LearnedTokens(raw, beta),
         Masks(dict.fromkeys(range(first, 5), masks), tower.heads, originals),
         read_tokens,
@@ -303,8 +305,8 @@ def test_replaced_tokens_are_keys_and_values_only(tiny, monkeypatch) -> None:
     plain = module.attend
     monkeypatch.setattr(module, "attend", lambda q, *rest: asked.append(q.shape[2]) or plain(q, *rest))
     raw = {layer: torch.zeros(2, tower.width) for layer in (1, 2, 3)}
-    entry = tower.enter(tower.embed(torch.zeros(1, 3, 32, 32)), 1)
-    tower.read_with_tokens(entry, LearnedTokens(raw), read_tokens=False)
+    entry = tower.layer_input(torch.zeros(1, 3, 32, 32), 1)
+    tower.with_tokens(entry, LearnedTokens(raw), read_tokens=False)
     assert asked == [17, 17, 19, 1]  # layer 3's tokens are carried into layer 4 as they came out
 
 

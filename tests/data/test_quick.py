@@ -106,7 +106,7 @@ def test_training_takes_reduced_photos_unless_exactness_is_asked_for(tiny, tmp_p
 
     photo(900, 600).save(tmp_path / "a.jpg")
     backbone, example = tiny(), Example(ImageFile(tmp_path / "a.jpg"), 0)
-    model, train = find_method("coop")(backbone, find_method("coop").Settings()), TrainConfig(shots=1)
+    model, train = find_method("coop")(backbone, find_method("coop").Config()), TrainConfig(shots=1)
     taken = {
         exact: ImageSource(backbone, workers=0, exact=exact)
         .training([example], model, train)

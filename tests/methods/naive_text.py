@@ -71,7 +71,7 @@ def make(tiny: Callable[..., Backbone], name: str, dtype=torch.float64, spread: 
     backbone = frozen_backbone(tiny, dtype)
     kind = find_method(name)
     torch.manual_seed(5)
-    method = kind(backbone, kind.Settings(**settings))
+    method = kind(backbone, kind.Config(**settings))
     with torch.no_grad():  # away from the start, where gradients could vanish by symmetry
         for parameter in method.parameters():
             parameter += spread * torch.randn_like(parameter)

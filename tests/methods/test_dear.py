@@ -10,79 +10,13 @@ import torch
 from dear.clip.image import last_third
 from dear.core.errors import DearError
 from dear.heads.head_role import HeadRole
-from dear.heads.role_map import RoleMap
-from dear.methods.dear import Dear, DearConfig
-from dear.methods.shared.role_mask import head_mask, role_masks
+from dear.methods.dear import head_mask, role_masks
 
 sys.path.append(str(Path(__file__).parents[1]))
 import naive
 
-CORE = ("color", "shape", "texture")
-CONCEPTS = (*CORE, "animal", "style")
-PROMPTS = [f"a photo of a {name}." for name in ("cat", "polar bear", "dog", "fire truck", "tabby")]
-ROLES = [
-    HeadRole("core_attribute", "color"), HeadRole("mixed"), HeadRole("generalization", "style"),
-    HeadRole("other_specialized", "animal"), HeadRole("core_attribute", "texture"), HeadRole("core_attribute", "shape"),
-    HeadRole("generalization"), HeadRole("mixed"),
-]  # fmt: skip
-
-
-def role_map(first: int = 3, layers: int = 4, heads: int = 4, roles=None) -> RoleMap:
-    numbers = range(first, layers + 1)
-    positions = [(layer, h) for layer in numbers for h in range(heads)]
-    given = roles or ROLES
-    chosen = {at: given[i % len(given)] for i, at in enumerate(positions)}
-    return RoleMap({}, tuple(numbers), heads, CONCEPTS, CORE, chosen)
-
-
-def make(tiny, dtype=torch.float64, roles=None, spread: float = 0.5, **settings) -> Dear:
-    backbone = tiny(quick_gelu=True)
-    backbone.model.to(dtype)
-    config = DearConfig(**{"first_layer": 3, "token_std": 0.5, **settings})
-    torch.manual_seed(5)
-    found = roles or role_map(first=config.first_layer or 3)
-    dear = Dear(backbone, config, {"roles": found.to_json()})
-    with torch.no_grad():  # away from the start, where gradients could vanish by symmetry
-        dear.projection += spread * torch.randn_like(dear.projection) * 0.1
-        dear.fusion += spread * torch.randn_like(dear.fusion)
-    dear.set_classes(PROMPTS, "{}")
-    return dear
-
-
-CONFIGS = {
-    "default": {},
-    "two_way": {"isolation": "two_way"},
-    "strict": {"routing": "strict"},
-    "strict two_way": {"routing": "strict", "isolation": "two_way"},
-    "two tokens": {"tokens_per_attribute": 2, "text_tokens": 2},
-    "re-inject": {"beta": 1.0},
-    "carry on": {"beta": 0.0},
-    "last layer only": {"first_layer": 4},
-    "first layer": {"first_layer": 1},
-    "log fusion": {"fusion_loss": "log", "lambda_reg": 0.3, "projection_start": "random"},
-}
-
-
-@pytest.mark.parametrize(("dtype", "loss_tolerance", "grad_tolerance"), [
-    (torch.float32, 1e-6, 1e-5), (torch.float64, 1e-10, 1e-10),
-])  # fmt: skip
-@pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
-def test_equals_the_naive_form(tiny, settings, dtype, loss_tolerance, grad_tolerance) -> None:
-    dear = make(tiny, dtype, **settings)
-    model, tokenizer = dear.backbone.model, dear.backbone.text.tokenizer
-    torch.manual_seed(0)
-    pixels, labels = torch.randn(6, 3, 32, 32, dtype=dtype), torch.tensor([0, 1, 2, 3, 4, 0])
-    slow, slow_logits = naive.loss(model, tokenizer, pixels, labels, PROMPTS, dear)
-    expected = dict(zip(dict(dear.named_parameters()), torch.autograd.grad(slow, list(dear.parameters())), strict=True))
-    found = dear.loss(dear.trunk(pixels), labels)
-    fast, logits = found.total, found.logits
-    got = torch.autograd.grad(fast, list(dear.parameters()))
-    torch.testing.assert_close(fast, slow, rtol=loss_tolerance, atol=loss_tolerance)
-    torch.testing.assert_close(logits, slow_logits, rtol=grad_tolerance, atol=10 * grad_tolerance)
-    for (name, gradient), value in zip(expected.items(), got, strict=True):
-        assert gradient.abs().max() > 0, f"{name} gets no gradient: the comparison would say nothing"
-        difference = (value - gradient).norm() / gradient.norm()
-        assert difference < grad_tolerance, f"gradient of {name} differs by {difference:.1e}"
+sys.path.append(str(Path(__file__).parent))
+from dear_cases import CORE, PROMPTS, ROLES, make, role_map
 
 
 @pytest.mark.parametrize("role", ROLES[:4], ids=lambda r: r.role)
@@ -106,8 +40,10 @@ def test_masks_stay_small_where_queries_agree() -> None:
 def test_with_every_head_isolated_the_class_feature_is_frozen_clips(tiny, isolation) -> None:
     dear = make(tiny, roles=role_map().all_generalization(), isolation=isolation)
     pixels = torch.randn(3, 3, 32, 32, dtype=torch.float64)
-    features = dear.image_features(dear.trunk(pixels))
-    torch.testing.assert_close(features[:, 0], dear.frozen_image(dear.trunk(pixels)), rtol=0, atol=1e-12)
+    features = dear.encode_image(dear.layer_input(pixels))
+    torch.testing.assert_close(
+        features[:, 0], dear.backbone.image.frozen_feature(dear.layer_input(pixels)), rtol=0, atol=1e-12
+    )
     clip = dear.backbone.model.encode_image(pixels, normalize=True)
     torch.testing.assert_close(features[:, 0], clip, rtol=0, atol=1e-12)
     assert torch.equal(features[:, 0], torch.nn.functional.normalize(dear.backbone.image.encode(pixels), dim=-1))
@@ -128,9 +64,9 @@ def test_with_every_head_isolated_the_kept_form_equals_the_full_and_the_naive_on
     settings = {"isolation": isolation, "routing": routing, "beta": beta, "tokens_per_attribute": per}
     dear = make(tiny, roles=role_map(roles=ISOLATED), **settings)
     pixels, labels = torch.randn(4, 3, 32, 32, dtype=torch.float64), torch.tensor([0, 1, 2, 3])
-    kept, full = dear.trunk(pixels), dear.enter(pixels)
+    kept, full = dear.layer_input(pixels), dear.backbone.image.layer_input(pixels, dear.first_layer)
     assert (kept.layer, full.layer) == (5, 3)
-    torch.testing.assert_close(dear.image_features(kept), dear.image_features(full), rtol=0, atol=1e-10)
+    torch.testing.assert_close(dear.encode_image(kept), dear.encode_image(full), rtol=0, atol=1e-10)
     naive_loss, _ = naive.loss(dear.backbone.model, dear.backbone.text.tokenizer, pixels, labels, PROMPTS, dear)
     losses = [dear.loss(kept, labels).total, dear.loss(full, labels).total, naive_loss]
     gradients = [torch.autograd.grad(loss, list(dear.parameters())) for loss in losses]
@@ -146,8 +82,8 @@ def test_with_every_head_isolated_only_tokens_go_through_the_layers(tiny, monkey
 
     dear, asked, plain = make(tiny, roles=role_map(roles=ISOLATED)), [], module.attend
     monkeypatch.setattr(module, "attend", lambda q, *rest: asked.append(q.shape[2]) or plain(q, *rest))
-    entry = dear.trunk(torch.randn(2, 3, 32, 32, dtype=torch.float64))
-    assert not any(tensor.requires_grad for tensor in entry[1:])
+    entry = dear.layer_input(torch.randn(2, 3, 32, 32, dtype=torch.float64))
+    assert not any(tensor.requires_grad for tensor in entry.cached)
     asked.clear()
     dear.loss(entry, torch.tensor([0, 1]))
     assert asked == [3, 3]
@@ -157,18 +93,18 @@ def test_with_every_head_isolated_only_tokens_go_through_the_layers(tiny, monkey
 def test_a_single_head_that_sees_a_token_is_enough_for_the_full_form(tiny, role) -> None:
     dear = make(tiny, roles=role_map(roles=[*[HeadRole("generalization")] * 7, role]))
     pixels = torch.randn(2, 3, 32, 32, dtype=torch.float64)
-    assert dear.constant is None
-    assert dear.trunk(pixels).layer == 3
-    features = dear.image_features(dear.trunk(pixels))
-    assert (features[:, 0] - dear.frozen_image(dear.trunk(pixels))).abs().max() > 1e-6
+    assert dear.masks.visible_heads is None
+    assert dear.layer_input(pixels).layer == 3
+    features = dear.encode_image(dear.layer_input(pixels))
+    assert (features[:, 0] - dear.backbone.image.frozen_feature(dear.layer_input(pixels))).abs().max() > 1e-6
 
 
 @pytest.mark.parametrize("routing", ["open", "strict"])
-def test_attention_maps_of_the_kept_form_are_those_of_the_full_one(tiny, monkeypatch, routing) -> None:
+def test_attention_maps_of_the_kept_form_are_those_of_the_full_one(tiny, routing) -> None:
     dear = make(tiny, roles=role_map(roles=ISOLATED), routing=routing)
     pixels = torch.randn(2, 3, 32, 32, dtype=torch.float64)
     kept = dear.attention_maps(pixels)
-    monkeypatch.setattr(Dear, "constant", None)
+    dear.masks.visible_heads = None  # as if learned tokens were seen
     for name, expected in dear.attention_maps(pixels).items():
         torch.testing.assert_close(kept[name], expected, rtol=0, atol=1e-7)
 
@@ -177,8 +113,8 @@ def test_isolation_is_exact_at_the_first_layer_only(tiny) -> None:
     """Heads that attribute heads wrote for are read by isolated heads of later layers: the docs say so."""
     roles = [HeadRole("core_attribute", "color")] + [HeadRole("generalization")] * 3
     dear = make(tiny, roles=role_map(roles=roles))
-    states = dear.trunk(torch.randn(2, 3, 32, 32, dtype=torch.float64))
-    assert (dear.image_features(states)[:, 0] - dear.frozen_image(states)).abs().max() > 1e-6
+    states = dear.layer_input(torch.randn(2, 3, 32, 32, dtype=torch.float64))
+    assert (dear.encode_image(states)[:, 0] - dear.backbone.image.frozen_feature(states)).abs().max() > 1e-6
 
 
 def test_all_mixed_is_plain_token_insertion(tiny) -> None:
@@ -187,7 +123,7 @@ def test_all_mixed_is_plain_token_insertion(tiny) -> None:
     x = torch.cat([dear.backbone.image.trunk(pixels, 2), dear.tokens.expand(2, -1, -1)], 1)
     for layer in (3, 4):
         x = dear.backbone.image.blocks[layer - 1](x)  # OpenCLIP's own block
-    features = dear.image_features(dear.trunk(pixels))
+    features = dear.encode_image(dear.layer_input(pixels))
     cls = dear.backbone.image.project(x[:, 0])
     torch.testing.assert_close(features[:, 0], cls / cls.norm(dim=-1, keepdim=True), rtol=0, atol=1e-12)
 
@@ -195,7 +131,7 @@ def test_all_mixed_is_plain_token_insertion(tiny) -> None:
 @pytest.mark.parametrize("loss", ["linear", "log"])
 def test_fusion_loss_pushes_the_class_weight_up(tiny, loss) -> None:
     dear = make(tiny, spread=0.0, fusion_loss=loss)
-    parts = dear.loss(dear.trunk(torch.randn(2, 3, 32, 32, dtype=torch.float64)), torch.tensor([0, 1])).parts
+    parts = dear.loss(dear.layer_input(torch.randn(2, 3, 32, 32, dtype=torch.float64)), torch.tensor([0, 1])).parts
     (gradient,) = torch.autograd.grad(parts["fusion"], dear.fusion)
     before = dear.fusion_weights()[0]
     with torch.no_grad():
@@ -217,7 +153,7 @@ def test_only_declared_parameters_learn_and_the_backbone_keeps_its_bytes(tiny) -
         == set(dear.state_dict())
     )
     optimizer = torch.optim.AdamW(dear.parameters(), lr=0.1)
-    loss = dear.loss(dear.trunk(torch.randn(2, 3, 32, 32)), torch.tensor([0, 1])).total
+    loss = dear.loss(dear.layer_input(torch.randn(2, 3, 32, 32)), torch.tensor([0, 1])).total
     loss.backward()
     optimizer.step()
     assert all(p.grad is None for p in dear.backbone.model.parameters())
@@ -226,8 +162,8 @@ def test_only_declared_parameters_learn_and_the_backbone_keeps_its_bytes(tiny) -
 
 def test_decoupled_inference_is_the_class_feature_alone(tiny) -> None:
     dear = make(tiny)
-    features = dear.image_features(dear.trunk(torch.randn(2, 3, 32, 32, dtype=torch.float64)))
-    text = dear.text_features()
+    features = dear.encode_image(dear.layer_input(torch.randn(2, 3, 32, 32, dtype=torch.float64)))
+    text = dear.encode_text()
     votes = dear.votes(features, text)
     torch.testing.assert_close(dear.logits(features, text, "decoupled"), votes[:, 0])
     fused = (dear.fusion_weights()[None, :, None] * votes).sum(1)

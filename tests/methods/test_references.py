@@ -16,7 +16,7 @@ from dear.methods.base import Method
 from dear.methods.linear_probe import logistic
 from dear.methods.registry import METHODS, find_method
 from dear.methods.zero_shot import ENSEMBLE, ensemble
-from dear.training.adapt import adapt, answers
+from dear.training.adapt import adapt, predict_logits
 from dear.training.config import TrainConfig
 from dear.training.images import ImageSource
 
@@ -29,11 +29,11 @@ class Bench:
 
     def fit(self, name: str, data: Dataset) -> Method:
         kind = find_method(name)
-        return adapt(kind, kind.Settings(), data, TrainConfig(epochs=0), self.source, self.out)
+        return adapt(kind, kind.Config(), data, TrainConfig(epochs=0), self.source, self.out)
 
     def logits(self, model: Method, data: Dataset) -> torch.Tensor:
         model.set_classes(data.classes, data.template)
-        return answers(model, data.test, self.source, "test")["plain"]
+        return predict_logits(model, data.test, self.source, "test")["plain"]
 
     @torch.no_grad()
     def encoded(self, data: Dataset, split: str) -> torch.Tensor:
@@ -65,7 +65,7 @@ def test_an_ensemble_averages_normalised_prompts(bench: Bench) -> None:
                     backbone.text.tokenizer([template.format(name)]), normalize=True
                 )[0]
     found = bench.fit("zero-shot-ensemble", data)
-    torch.testing.assert_close(found.text_features(), F.normalize(sums, dim=-1), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.encode_text(), F.normalize(sums, dim=-1), rtol=1e-4, atol=1e-5)
 
 
 def test_templates_that_a_backbone_cannot_read_are_left_out_of_an_ensemble(bench: Bench) -> None:
@@ -96,7 +96,7 @@ def test_a_probe_answers_only_what_it_was_trained_on(bench: Bench) -> None:
         probe.set_classes(novel.classes, "{}")
     again = replace(base, classes=base.classes[::-1])  # the same classes in another order
     torch.testing.assert_close(bench.logits(probe, base), bench.logits(probe, again).flip(1))
-    assert probe.learned() == len(base.classes) * (24 + 1)
+    assert sum(p.numel() for p in probe.parameters()) == len(base.classes) * (24 + 1)
 
 
 def test_tip_adapter_is_its_formula(bench: Bench) -> None:

@@ -37,11 +37,11 @@ COUNTS = {
 def test_learns_as_many_numbers_as_published(tiny, name) -> None:
     settings, published, formula = COUNTS[name]
     assert formula(768, 512, 512, 12) == published
-    assert make(tiny, name, **settings).learned() == formula(48, 32, 24, 4)
+    assert sum(p.numel() for p in make(tiny, name, **settings).parameters()) == formula(48, 32, 24, 4)
 
 
 def features(method, pixels) -> Tensor:
-    return method.image_features(method.trunk(pixels))[:, 0]
+    return method.encode_image(method.layer_input(pixels))[:, 0]
 
 
 def test_text_of_shallow_prompts_starts_as_zero_shot(tiny) -> None:
@@ -50,7 +50,7 @@ def test_text_of_shallow_prompts_starts_as_zero_shot(tiny) -> None:
         method = make(tiny, name, spread=0.0, **settings)
         with torch.no_grad():
             expected = method.backbone.model.encode_text(method.backbone.text.tokenizer(OWN), normalize=True)
-        torch.testing.assert_close(method.text_features(), expected, atol=1e-12, rtol=0)
+        torch.testing.assert_close(method.encode_text(), expected, atol=1e-12, rtol=0)
 
 
 def test_order_of_image_tokens_does_not_matter(tiny) -> None:
@@ -67,7 +67,7 @@ def test_low_rank_terms_start_as_clip_and_only_b_gets_a_gradient(tiny) -> None:
     torch.testing.assert_close(features(method, pixels), clip, atol=1e-12, rtol=0)
     method.train()  # with dropout, too
     torch.testing.assert_close(features(method, pixels), clip, atol=1e-12, rtol=0)
-    method.loss(method.trunk(pixels), labels).total.backward()
+    method.loss(method.layer_input(pixels), labels).total.backward()
     assert method.image_terms.down.grad.abs().max() == 0 == method.text_terms.down.grad.abs().max()
     assert min(method.image_terms.up.grad.abs().max(), method.text_terms.up.grad.abs().max()) > 0
 
@@ -82,7 +82,7 @@ def test_dropout_changes_training_only(tiny) -> None:
 def test_mmrl_fuses_features_as_it_fuses_answers(tiny) -> None:
     for name in ("mmrl", "mmrlpp"):
         method, (pixels, _) = make(tiny, name, space=16), batch()
-        found, text = method.image_features(method.trunk(pixels)), method.text_features()
+        found, text = method.encode_image(method.layer_input(pixels)), method.encode_text()
         of_cls, of_tokens = method.votes(found, text).unbind(1)
         torch.testing.assert_close(method.logits(found, text), 0.7 * of_cls + 0.3 * of_tokens)
         torch.testing.assert_close(method.logits(found, text, "decoupled"), of_cls)
@@ -96,10 +96,10 @@ def test_mmrlpp_with_beta_one_is_mmrl_on_merged_projections(tiny) -> None:
             for i, linear in enumerate(into):
                 linear.weight.copy_(of.weight + of.down[i] @ of.up[i])
                 linear.bias.copy_(of.bias[i])
-        one.projection.copy_(plus.read_out())
+        one.projection.copy_(plus.token_projection())
     pixels, _ = batch()
-    torch.testing.assert_close(one.image_features(one.trunk(pixels)), plus.image_features(plus.trunk(pixels)))
-    torch.testing.assert_close(one.text_features(), plus.text_features())
+    torch.testing.assert_close(one.encode_image(one.layer_input(pixels)), plus.encode_image(plus.layer_input(pixels)))
+    torch.testing.assert_close(one.encode_text(), plus.encode_text())
 
 
 def test_at_their_start_all_layers_of_mmrl_get_the_same_tokens(tiny) -> None:
@@ -109,15 +109,15 @@ def test_at_their_start_all_layers_of_mmrl_get_the_same_tokens(tiny) -> None:
             first, *others = layers.values()
             assert others
             assert all(torch.equal(first, other) for other in others)
-    torch.testing.assert_close(method.read_out(), method.backbone.image.visual.proj)
+    torch.testing.assert_close(method.token_projection(), method.backbone.image.visual.proj)
 
 
 def test_a_student_that_is_its_teacher_has_no_promptsrc_penalty(tiny, monkeypatch) -> None:
     method, (pixels, labels) = make(tiny, "promptsrc"), batch()
-    entry = method.trunk(pixels)
+    entry = method.layer_input(pixels)
     kind = type(method)
-    monkeypatch.setattr(kind, "image_features", lambda self, entry, observe=None: self.frozen_image(entry)[:, None])
-    monkeypatch.setattr(kind, "text_features", lambda self, texts=None: self.texts.frozen)
+    monkeypatch.setattr(kind, "encode_image", lambda self, x: self.backbone.image.frozen_feature(x)[:, None])
+    monkeypatch.setattr(kind, "encode_text", lambda self, classes=None: self.classes.frozen)
     parts = method.loss(entry, labels).parts
     for name in ("text", "image", "answers"):
         assert parts[name].abs() < 1e-12, name
@@ -126,7 +126,7 @@ def test_a_student_that_is_its_teacher_has_no_promptsrc_penalty(tiny, monkeypatc
 def test_promptsrc_held_to_nothing_is_ivlp(tiny) -> None:
     held = make(tiny, "promptsrc", lambda_text=0.0, lambda_image=0.0, lambda_logits=0.0)
     free, (pixels, labels) = make(tiny, "ivlp"), batch()
-    assert held.loss(held.trunk(pixels), labels).total == free.loss(free.trunk(pixels), labels).total
+    assert held.loss(held.layer_input(pixels), labels).total == free.loss(free.layer_input(pixels), labels).total
 
 
 def test_couplings_of_deeper_layers_start_alike_and_tokens_get_gradients_of_both_towers(tiny) -> None:
@@ -134,10 +134,10 @@ def test_couplings_of_deeper_layers_start_alike_and_tokens_get_gradients_of_both
     assert all(torch.equal(deeper[0].weight, other.weight) for other in deeper[1:])
     assert not torch.equal(first.weight, deeper[0].weight)
     method, (pixels, labels) = make(tiny, "maple"), batch()
-    entry = method.trunk(pixels)
+    entry = method.layer_input(pixels)
 
     def gradient(image: bool, text: bool) -> Tensor:
-        of_image, of_text = method.image_features(entry), method.text_features()
+        of_image, of_text = method.encode_image(entry), method.encode_text()
         logits = method.logits(of_image if image else of_image.detach(), of_text if text else of_text.detach())
         return torch.autograd.grad(F.cross_entropy(logits, labels), method.text_tokens)[0]
 
@@ -155,33 +155,33 @@ def test_provp_is_vpt_where_nothing_or_all_is_carried_on(tiny) -> None:
             own.image_tokens[: len(vpt.image_tokens)] = vpt.image_tokens
             own.image_tokens[0] = norm(vpt.image_tokens[0])
             torch.testing.assert_close(features(own, pixels), features(vpt, pixels), atol=1e-12, rtol=0)
-    carried.loss(carried.trunk(pixels), labels).total.backward()
+    carried.loss(carried.layer_input(pixels), labels).total.backward()
     assert carried.image_tokens.grad[0].abs().max() > 0 == carried.image_tokens.grad[1:].abs().max()
 
 
 def test_only_answers_of_tokens_need_their_projection(tiny) -> None:
     method, (pixels, labels) = make(tiny, "mmrl", space=16, alpha=1.0), batch()
-    entry = method.trunk(pixels)
+    entry = method.layer_input(pixels)
     method.loss(entry, labels).total.backward()
     assert method.projection.grad.abs().max() == 0 < method.space.grad.abs().max()
-    before = method.image_features(entry)
+    before = method.encode_image(entry)
     with torch.no_grad():
         method.projection += 1
-    after = method.image_features(entry)
+    after = method.encode_image(entry)
     assert torch.equal(after[:, 0], before[:, 0])
     assert not torch.equal(after[:, 1], before[:, 1])
 
 
 def test_low_rank_parts_of_mmrlpp_start_with_a_gradient_on_one_side(tiny) -> None:
     method, (pixels, labels) = make(tiny, "mmrlpp", spread=0.0, space=16), batch()
-    method.loss(method.trunk(pixels), labels).total.backward()
+    method.loss(method.layer_input(pixels), labels).total.backward()
     for part in (method, method.of_image, method.of_text):
         assert part.down.grad.abs().max() == 0 < part.up.grad.abs().max()
 
 
 def test_low_rank_terms_can_be_merged_into_the_weights(tiny) -> None:
     method, (pixels, _) = make(tiny, "clip-lora"), batch()
-    image, text = features(method, pixels), method.text_features()
+    image, text = features(method, pixels), method.encode_text()
     model = method.backbone.model
     with torch.no_grad():
         for terms, tower in ((method.image_terms, model.visual), (method.text_terms, model)):
@@ -195,8 +195,8 @@ def test_low_rank_terms_can_be_merged_into_the_weights(tiny) -> None:
 
 def test_provp_contrast_of_one_image_is_nothing(tiny) -> None:
     method, (pixels, labels) = make(tiny, "provp"), batch()
-    assert method.loss(method.trunk(pixels[:1]), labels[:1]).parts["contrast"] == 0
-    assert method.loss(method.trunk(pixels), labels).parts["contrast"] > 0
+    assert method.loss(method.layer_input(pixels[:1]), labels[:1]).parts["contrast"] == 0
+    assert method.loss(method.layer_input(pixels), labels).parts["contrast"] > 0
 
 
 def test_task_tokens_are_centres_of_the_classes_trained_on(tiny) -> None:
@@ -228,25 +228,25 @@ def test_skipt_starts_as_clip_and_leaves_the_backbone_alone(tiny) -> None:
     method, (pixels, labels) = make(tiny, "skipt", spread=0.0), batch()
     clip = method.backbone.model.encode_image(pixels, normalize=True)
     torch.testing.assert_close(features(method, pixels), clip, atol=1e-12, rtol=0)
-    torch.testing.assert_close(method.text_features(), method.texts.frozen, atol=1e-12, rtol=0)
-    method.loss(method.trunk(pixels), labels).total.backward()
+    torch.testing.assert_close(method.encode_text(), method.classes.frozen, atol=1e-12, rtol=0)
+    method.loss(method.layer_input(pixels), labels).total.backward()
     assert all(p.grad is None for p in method.backbone.model.parameters())
     assert all(p.grad is not None for p in method.parameters())
     groups = method.parameter_groups(1.0)
     assert [group["lr"] for group in groups] == [1.0, 0.25]
-    assert sum(p.numel() for group in groups for p in group["params"]) == method.learned()
+    assert sum(p.numel() for group in groups for p in group["params"]) == sum(p.numel() for p in method.parameters())
 
 
 def test_a_step_of_skipt_keeps_its_own_classes_and_skips_others(tiny) -> None:
     method, (pixels, _) = make(tiny, "skipt", spread=0.0, class_share=0.4), batch()
     labels = torch.tensor([3, 3, 4, 3, 3, 3])
-    entry = method.trunk(pixels)
-    seen = [method.kept_classes(method.image_features(entry), labels).tolist() for _ in range(20)]
+    entry = method.layer_input(pixels)
+    seen = [method.kept_classes(method.encode_image(entry), labels).tolist() for _ in range(20)]
     assert all({3, 4} <= set(kept) for kept in seen)
     assert min(map(len, seen)) == 3  # two always, and the next one, whose chance is one
     loss = method.loss(entry, labels)
     kept = torch.isfinite(loss.logits[0])
     assert loss.logits.shape == (6, 5)
     assert kept[[3, 4]].all()
-    whole = F.cross_entropy(method.logits(method.image_features(entry), method.text_features()), labels)
+    whole = F.cross_entropy(method.logits(method.encode_image(entry), method.encode_text()), labels)
     assert loss.total <= whole  # fewer classes to be mistaken for

@@ -16,14 +16,14 @@ def make(tiny, name: str, dtype=torch.float64, spread: float = 0.2, **settings) 
     backbone = tiny(quick_gelu=True)
     backbone.model.to(dtype)
     kind = find_method(name)
-    own = {key: value for key, value in kind.recipe.items() if key in kind.Settings.__dataclass_fields__}
+    own = {key: value for key, value in kind.recipe.settings.items() if key in kind.Config.__dataclass_fields__}
     torch.manual_seed(5)
-    method = kind(backbone, kind.Settings(**{**own, **settings}))
+    method = kind(backbone, kind.Config(**{**own, **settings}))
     with torch.no_grad():  # away from the start, where zeros would hide what is wrong
         for parameter in method.parameters():
             parameter += spread * torch.randn_like(parameter)
     method.set_classes(NAMES, TEMPLATE)
-    method.look(Named())
+    method.before_training(Named())
     return method.eval()
 
 

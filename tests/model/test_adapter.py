@@ -32,7 +32,7 @@ def copy(run, tmp_path):
 def test_saved_and_loaded_are_the_same(run) -> None:
     one, two = load_adapter(run).model, load_adapter(run).model
     pixels = torch.randn(2, 3, 32, 32)
-    assert torch.equal(one.image_features(one.trunk(pixels)), two.image_features(two.trunk(pixels)))
+    assert torch.equal(one.encode_image(one.layer_input(pixels)), two.encode_image(two.layer_input(pixels)))
     config = json.loads((run / "adapter_config.json").read_text())
     assert {"backbone", "method", "classes", "template", "facts", "normalisation", "versions"} <= set(config)
     assert config["classes"][0] == "red"
@@ -78,7 +78,7 @@ def test_predictions_are_explained_and_agree_with_the_maths(run, tmp_path) -> No
     features = model.encode_image([picture])
     assert {name: tuple(f.shape) for name, f in features.items()} == dict.fromkeys(model.model.components, (1, 32))
     weights = model.model.fusion_weights()
-    logits = sum(w * model.model.backbone.temperature * f @ model.model.text_features().T
+    logits = sum(w * model.model.backbone.temperature * f @ model.model.encode_text().T
                  for w, f in zip(weights, features.values(), strict=True))  # fmt: skip
     assert answer.probability == pytest.approx(logits.softmax(-1).max().item(), abs=1e-5)
     alone = model.predict(picture, inference="decoupled")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from dear.methods.registry import recipe_of, with_given
+from dear.methods.registry import recipe_of, with_overrides
 from dear.training.averaging import WeightAverage, epoch_weights
 from dear.training.config import TrainConfig
 
@@ -44,16 +44,16 @@ def test_in_a_shorter_or_longer_run_the_bell_keeps_its_place(epochs: int) -> Non
     recipe = recipe_of("promptsrc")
     expected = [math.exp(-((epoch / epochs - 0.75) ** 2) / (2 * 0.05**2)) for epoch in range(1, epochs + 1)]
     expected = [share / sum(expected) for share in expected]
-    by_images = TrainConfig.pick(with_given(recipe, {"images_seen": 1000}))
-    by_epochs = TrainConfig.pick(with_given(recipe, {"epochs": epochs}))
+    by_images = TrainConfig.pick(with_overrides(recipe, {"images_seen": 1000}))
+    by_epochs = TrainConfig.pick(with_overrides(recipe, {"epochs": epochs}))
     for config in (by_images, by_epochs):
         assert epoch_weights(config, epochs) == pytest.approx(expected)
 
 
 def test_what_was_asked_for_is_not_moved() -> None:
     recipe = recipe_of("promptsrc")
-    assert with_given(recipe, {"epochs": 5, "average_peak": 2.0})["average_peak"] == 2.0
-    assert with_given(recipe, {"epochs": 0})["average_peak"] == 15.0
+    assert with_overrides(recipe, {"epochs": 5, "average_peak": 2.0})["average_peak"] == 2.0
+    assert with_overrides(recipe, {"epochs": 0})["average_peak"] == 15.0
 
 
 @pytest.mark.parametrize("average", ["uniform", "gaussian"])

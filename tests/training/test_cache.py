@@ -9,15 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dear.clip import Backbone
-from dear.clip.image import CachedStates
-from dear.data.augment import Batches, TrainingData
+from dear.clip.layer_input import CachedStates
+from dear.clip.masks import Masks
+from dear.data.augment import CLEAN, RANDOM, Batches, FreshViews
 from dear.data.resolve import resolve_dataset
 from dear.heads.head_role import HeadRole
 from dear.heads.role_map import RoleMap
 from dear.methods.dear import Dear, DearConfig
 from dear.methods.experts import Experts, ExpertsConfig
-from dear.training.adapt import adapt, answers
-from dear.training.cache import KeptViews, StateStore
+from dear.training.adapt import adapt, predict_logits
+from dear.training.cache import CachedViews, StateCache
 from dear.training.config import TrainConfig
 from dear.training.images import ImageSource
 
@@ -31,14 +32,14 @@ def model(tiny: Callable[..., Backbone]) -> Dear:
     dealt = {(layer, head): roles[(layer + head) % 4] for layer in (3, 4) for head in range(4)}
     torch.manual_seed(0)
     roles_found = RoleMap(backbone.identity.to_json(), (3, 4), 4, CORE, CORE, dealt)
-    dear = Dear(backbone, DearConfig(first_layer=3), {"roles": roles_found.to_json()})
+    dear = Dear(backbone, DearConfig(first_layer=3), roles_found)
     data = resolve_dataset("world:colors")
     dear.set_classes(data.classes, data.template)
     return dear
 
 
-def _store(model: Dear, folder: Path) -> StateStore:
-    return StateStore(folder, model.backbone, model.first_layer, workers=0)
+def _store(model: Dear, folder: Path) -> StateCache:
+    return StateCache(folder, model.backbone, model.first_layer, workers=0)
 
 
 def test_kept_evaluation_states_are_exact(model: Dear, tmp_path: Path) -> None:
@@ -47,18 +48,19 @@ def test_kept_evaluation_states_are_exact(model: Dear, tmp_path: Path) -> None:
     (kept, labels), *_ = _store(model, tmp_path).batches(examples, "test")
     assert labels.tolist() == [e.label for e in examples]
     with torch.no_grad():
-        plain, entry = model.trunk(pixels), model.trunk(kept)
-        torch.testing.assert_close(entry.x, plain.x, rtol=0, atol=0)
-        torch.testing.assert_close(model.image_features(entry), model.image_features(plain), rtol=0, atol=0)
-        torch.testing.assert_close(model.frozen_image(entry), model.frozen_image(plain), rtol=0, atol=1e-6)
+        plain, entry = model.layer_input(pixels), model.layer_input(kept)
+        torch.testing.assert_close(entry.states, plain.states, rtol=0, atol=0)
+        torch.testing.assert_close(model.encode_image(entry), model.encode_image(plain), rtol=0, atol=0)
+        frozen = [model.backbone.image.frozen_feature(x) for x in (entry, plain)]
+        torch.testing.assert_close(*frozen, rtol=0, atol=1e-6)
 
 
 def test_states_are_computed_once(model: Dear, tmp_path: Path, monkeypatch) -> None:
     examples = resolve_dataset("world:colors").train[:6]
     _store(model, tmp_path).prepare(examples[:4], 0, "views")
     seen: list[int] = []
-    compute = StateStore._compute
-    monkeypatch.setattr(StateStore, "_compute", lambda self, pixels: seen.append(len(pixels)) or compute(self, pixels))
+    compute = StateCache._compute
+    monkeypatch.setattr(StateCache, "_compute", lambda self, pixels: seen.append(len(pixels)) or compute(self, pixels))
     again = _store(model, tmp_path)
     again.prepare(examples, 0, "views")  # another run, which needs two more
     again.prepare(examples, 0, "views")
@@ -69,11 +71,11 @@ def test_loss_and_gradients_on_kept_views_are_those_of_their_pixels(model: Dear,
     """Views are kept in fp16, hence the tolerance."""
     examples = resolve_dataset("world:colors").train[:6]
     shown: list[torch.Tensor] = []
-    compute = StateStore._compute
-    monkeypatch.setattr(StateStore, "_compute", lambda self, pixels: shown.append(pixels) or compute(self, pixels))
+    compute = StateCache._compute
+    monkeypatch.setattr(StateCache, "_compute", lambda self, pixels: shown.append(pixels) or compute(self, pixels))
     labels = torch.tensor([e.label for e in examples])
     batches = Batches(labels.tolist(), seed=5, batch=6, one_class=False, drop_last=False)
-    data = KeptViews(examples, _store(model, tmp_path), batches, fixed=2)
+    data = CachedViews(examples, _store(model, tmp_path), batches, fixed=2)
     for epoch in range(3):
         ((kept, given),) = data.epoch(epoch)
         assert isinstance(kept, CachedStates)
@@ -82,7 +84,7 @@ def test_loss_and_gradients_on_kept_views_are_those_of_their_pixels(model: Dear,
         results = []
         for images in (kept, shown[epoch % 2][order]):
             model.zero_grad()
-            loss = model.loss(model.trunk(images), given).total
+            loss = model.loss(model.layer_input(images), given).total
             loss.backward()
             results.append((loss.detach(), torch.cat([p.grad.flatten() for p in model.parameters()])))
         torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-3, atol=1e-3)
@@ -101,13 +103,13 @@ def test_a_view_does_not_depend_on_who_else_is_there(model: Dear, tmp_path: Path
 
 
 def test_another_backbone_or_layer_has_its_own_states(tiny: Callable[..., Backbone], tmp_path: Path) -> None:
-    folders = {StateStore(tmp_path, tiny(seed=s), layer).folder for s in (0, 1) for layer in (2, 3)}
+    folders = {StateCache(tmp_path, tiny(seed=s), layer).folder for s in (0, 1) for layer in (2, 3)}
     assert len(folders) == 4
 
 
 def test_without_a_folder_states_are_kept_in_memory(model: Dear, tmp_path: Path) -> None:
     examples = resolve_dataset("world:colors").train[:3]
-    stores = [StateStore(folder, model.backbone, 3, workers=0) for folder in (tmp_path, None)]
+    stores = [StateCache(folder, model.backbone, 3, workers=0) for folder in (tmp_path, None)]
     for store in stores:
         store.prepare(examples, 1, "views")
     on_disk, in_memory = (store.read(examples, 1) for store in stores)
@@ -117,7 +119,7 @@ def test_without_a_folder_states_are_kept_in_memory(model: Dear, tmp_path: Path)
 
 def test_behind_the_last_layer_only_cls_is_kept(model: Dear) -> None:
     tower, examples = model.backbone.image, resolve_dataset("world:colors").test[:3]
-    store = StateStore(None, model.backbone, tower.layers + 1, workers=0)
+    store = StateCache(None, model.backbone, tower.layers + 1, workers=0)
     (kept, _), *_ = store.batches(examples, "test")
     pixels = torch.stack([model.backbone.preprocess(e.picture.open()) for e in examples])
     assert kept.states.shape[1] == 1
@@ -127,14 +129,14 @@ def test_behind_the_last_layer_only_cls_is_kept(model: Dear) -> None:
 def test_views_of_a_batch_stand_one_behind_the_other_with_the_clean_one_last(model: Dear) -> None:
     examples = resolve_dataset("world:colors").train[:4]
     batches = Batches([e.label for e in examples], 1, 4, False, False)
-    store = StateStore(None, model.backbone, 3, workers=0)
-    ((kept, labels),) = KeptViews(examples, store, batches, fixed=3, views=2, clean_view=True).epoch(1)
+    store = StateCache(None, model.backbone, 3, workers=0)
+    ((kept, labels),) = CachedViews(examples, store, batches, 3, (RANDOM, RANDOM, CLEAN)).epoch(1)
     (order,) = batches.of_epoch(1)
     shown = [examples[i] for i in order]
     expected = [store.read(shown, view).states for view in (2, 0, None)]  # views 0 and 1 were the first epoch's
     torch.testing.assert_close(kept.states, torch.cat(expected))
     assert labels.tolist() == [e.label for e in shown]
-    fresh = TrainingData(examples, model.backbone, batches, 0, views=2, clean_view=True)
+    fresh = FreshViews(examples, model.backbone, batches, 0, views=(RANDOM, RANDOM, CLEAN))
     ((pixels, same),) = fresh.epoch(1)
     assert pixels.shape == (12, 3, 32, 32)
     assert same.tolist() == labels.tolist()
@@ -163,7 +165,7 @@ def _experts(model: Dear, *attributes: str) -> Experts:
     dealt |= {(3, head): HeadRole("core_attribute", name) for head, name in enumerate(attributes)}
     roles = RoleMap(model.backbone.identity.to_json(), (3, 4), 4, CORE, CORE, dealt)
     torch.manual_seed(1)
-    experts = Experts(model.backbone, ExpertsConfig(first_layer=3), {"roles": roles.to_json()})
+    experts = Experts(model.backbone, ExpertsConfig(first_layer=3), roles)
     experts.set_classes(["red", "blue"], "{}")
     return experts
 
@@ -171,45 +173,47 @@ def _experts(model: Dear, *attributes: str) -> Experts:
 def test_what_is_constant_is_held_for_all_methods_that_read_it(model: Dear, tmp_path: Path, monkeypatch) -> None:
     examples = resolve_dataset("world:colors").test[:5]
     reads: list[int] = []
-    read = StateStore.read
-    monkeypatch.setattr(StateStore, "read", lambda *args: reads.append(1) or read(*args))
+    read = StateCache.read
+    monkeypatch.setattr(StateCache, "read", lambda *args: reads.append(1) or read(*args))
     kept, fresh = ImageSource(model.backbone, tmp_path, 0), ImageSource(model.backbone, None, 0)
     for methods, expected in ((("color", "shape"), 5), (("shape", "texture", "color"), 5)):
         experts = _experts(model, *methods)
-        found, plain = (answers(experts, examples, source, "test")["fusion"] for source in (kept, fresh))
+        found, plain = (predict_logits(experts, examples, source, "test")["fusion"] for source in (kept, fresh))
         torch.testing.assert_close(found, plain, rtol=1e-5, atol=1e-5)
         assert len(reads) == expected  # the second takes what was held of the first
-    few = Experts(model.backbone, ExpertsConfig(first_layer=3, rest=False), _experts(model, "color").facts())
+    few = Experts(model.backbone, ExpertsConfig(first_layer=3, rest=False), _experts(model, "color").roles)
     few.set_classes(["red", "blue"], "{}")
-    answers(few, examples, kept, "test")
+    predict_logits(few, examples, kept, "test")
     assert len(reads) == 10  # it reads in other heads
-    monkeypatch.setattr("dear.training.cache._HELD", 0)
+    monkeypatch.setattr("dear.training.cache._LIMIT", 0)
     crowded = ImageSource(model.backbone, tmp_path, 0)
     for _ in range(2):
-        torch.testing.assert_close(answers(experts, examples, crowded, "test")["fusion"], plain, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            predict_logits(experts, examples, crowded, "test")["fusion"], plain, rtol=1e-5, atol=1e-5
+        )
     assert len(reads) == 20  # what does not fit is made again
 
 
 def test_states_that_do_not_fit_in_memory_are_not_kept_there(model: Dear, tmp_path: Path, monkeypatch) -> None:
     """And training sees the same images either way, in the same order."""
     examples, experts = resolve_dataset("world:colors").train[:6], _experts(model, "color")
-    train = TrainConfig(views=0, clean_view=True, batch=4, workers=0)
+    train = TrainConfig(augment="none", batch=4, workers=0)
     kept = ImageSource(model.backbone, None, 0).training(examples, experts, train)
-    assert isinstance(kept, KeptViews)
-    monkeypatch.setattr("dear.training.cache._HELD", 1000)
+    assert isinstance(kept, CachedViews)
+    monkeypatch.setattr("dear.training.cache._LIMIT", 1000)
     fresh = ImageSource(model.backbone, None, 0).training(examples, experts, train)
-    assert isinstance(fresh, TrainingData)
-    assert isinstance(ImageSource(model.backbone, tmp_path, 0).training(examples, experts, train), KeptViews)
+    assert isinstance(fresh, FreshViews)
+    assert isinstance(ImageSource(model.backbone, tmp_path, 0).training(examples, experts, train), CachedViews)
     for (reads, labels), (pixels, same) in zip(kept.epoch(1), fresh.epoch(1), strict=True):
         assert labels.tolist() == same.tolist()
-        torch.testing.assert_close(reads.keys, experts.reads(pixels).keys, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(reads.keys, experts.layer_input(pixels).cached.keys, rtol=1e-5, atol=1e-5)
 
 
 SHOWN = {
-    "clean view": {"views": 0, "clean_view": True},
+    "clean view": {"augment": "none"},
     "fresh views": {},
-    "fixed views": {"fixed_views": 2},
-    "fixed views that do not fit": {"fixed_views": 2},
+    "fixed views": {"augment": "fixed:2"},
+    "fixed views that do not fit": {"augment": "fixed:2"},
 }
 
 
@@ -220,22 +224,29 @@ def test_training_with_every_head_isolated_is_that_of_the_full_form(
     """What is constant is held, or made of a batch without a graph, or not known to be constant."""
     data = resolve_dataset("world:colors").few_shot(2, 1)
     train = TrainConfig(**SHOWN[shown], batch=8, epochs=2, lr=0.01, workers=0)
-    roles = RoleMap.from_json(model.facts()["roles"]).all_generalization()
+    roles = model.roles.all_generalization()
     roles.save(tmp_path / "roles.json")
     config = DearConfig(first_layer=3, roles=str(tmp_path / "roles.json"), beta=0.5)
     # The full form takes CLS from the views' states, which are kept in fp16.
     monkeypatch.setattr(torch.Tensor, "half", lambda self: self)
     if "not fit" in shown:
-        monkeypatch.setattr("dear.training.cache._HELD", 1000)
+        monkeypatch.setattr("dear.training.cache._LIMIT", 1000)
 
     def trained(name: str) -> dict[str, torch.Tensor]:
         source = ImageSource(model.backbone, tmp_path / "states", 0)
         found = adapt(Dear, config, data, train, source, tmp_path / name)
         found.set_classes(data.classes, data.template)
-        return {**found.state_dict(), **answers(found, data.test[::40], source, "test")}
+        return {**found.state_dict(), **predict_logits(found, data.test[::40], source, "test")}
 
     kept = trained("kept")
-    monkeypatch.setattr(Dear, "constant", None)
+    build = Dear.build_masks
+
+    def seen_masks(self: Dear) -> Masks:
+        masks = build(self)
+        masks.visible_heads = None  # as if learned tokens were seen
+        return masks
+
+    monkeypatch.setattr(Dear, "build_masks", seen_masks)
     for name, expected in trained("full").items():
         torch.testing.assert_close(kept[name], expected, rtol=1e-6, atol=1e-6, msg=lambda said, n=name: f"{n}: {said}")
 
@@ -246,11 +257,11 @@ def test_cls_behind_the_last_layer_is_taken_from_states_before_another(
     examples = resolve_dataset("world:colors").test[:3]
     _store(model, tmp_path).prepare(examples[:2], None, "states")
     seen: list[int] = []
-    compute = StateStore._compute
-    monkeypatch.setattr(StateStore, "_compute", lambda self, pixels: seen.append(len(pixels)) or compute(self, pixels))
+    compute = StateCache._compute
+    monkeypatch.setattr(StateCache, "_compute", lambda self, pixels: seen.append(len(pixels)) or compute(self, pixels))
     last = model.backbone.image.layers + 1
-    (found, _), *_ = StateStore(tmp_path, model.backbone, last, workers=0).batches(examples, "test")
+    (found, _), *_ = StateCache(tmp_path, model.backbone, last, workers=0).batches(examples, "test")
     assert seen == [1]
-    (plain, _), *_ = StateStore(None, model.backbone, last, workers=0).batches(examples, "test")
+    (plain, _), *_ = StateCache(None, model.backbone, last, workers=0).batches(examples, "test")
     torch.testing.assert_close(found.frozen_cls, plain.frozen_cls, rtol=1e-5, atol=1e-5)
     assert found.states.shape == plain.states.shape

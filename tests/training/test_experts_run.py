@@ -12,7 +12,7 @@ from dear.data.world.tasks import world_task
 ADAPTER = "adapter_model.safetensors"
 
 
-ISOLATED = ("--role-strategy", "all_generalization", "--views", "0", "--clean-view")
+ISOLATED = ("--role-strategy", "all_generalization", "--augment", "none")
 
 
 @pytest.fixture(params=[("--method", "experts"), ISOLATED], ids=["experts", "dear"])
@@ -48,7 +48,7 @@ def test_a_run_answers_explains_and_is_found(arguments, tmp_path) -> None:
     picture = world_task("colors").test[0].picture.open()
     picture.save(tmp_path / "a.png")
     model = dear.load(tmp_path / "run", device="cpu")
-    assert model.model.constant is not None
+    assert model.model.masks.visible_heads is not None
     features = model.encode_image([picture])
     tower = model.model.backbone.image
     pixels = model.model.backbone.preprocess(picture)[None]

@@ -21,8 +21,9 @@ from torch import Tensor
 from dear.cli import main
 from dear.clip import load_backbone, text
 from dear.core.errors import DearError
+from dear.core.names import inferences
 from dear.data import loading
-from dear.data.augment import TrainingData
+from dear.data.augment import FreshViews
 from dear.data.resolve import resolve_dataset
 from dear.data.world import tasks
 from dear.methods import promptsrc, tac
@@ -31,7 +32,7 @@ from dear.methods.registry import METHODS, find_method, recipe_of
 from dear.methods.shared.templates import SIXTY
 from dear.parallel import processes
 from dear.training import loop
-from dear.training.adapt import adapt, answers
+from dear.training.adapt import adapt, predict_logits
 from dear.training.config import TrainConfig
 from dear.training.images import ImageSource
 
@@ -42,7 +43,7 @@ SETTINGS = {
     "average_peak": 1.0,
 }  # fmt: skip
 
-ISOLATED = {"role_strategy": "all_generalization", "fixed_views": 2}
+ISOLATED = {"role_strategy": "all_generalization", "augment": "fixed:2"}
 
 
 class Cut(Exception):
@@ -70,15 +71,15 @@ class Cases:
         with pytest.MonkeyPatch.context() as patch:
             for module in (promptsrc, tac):
                 patch.setattr(module, "SIXTY", SIXTY[:2])
-            model = adapt(kind, kind.Settings.pick(settings), self.data, train, source, self.out / folder)
-        found = answers(model, self.data.test, source, "test")
-        return {**model.state_dict(), "answers": found[model.inferences[0]]}
+            model = adapt(kind, kind.Config.pick(settings), self.data, train, source, self.out / folder)
+        found = predict_logits(model, self.data.test, source, "test")
+        return {**model.state_dict(), "answers": found[inferences(model.components)[0]]}
 
 
 def together(cases: Cases) -> None:
     """What each of the two processes does."""
     found = {name: cases.train(name, name) for name in TRAINED}
-    found["fixed"] = cases.train("coop", "fixed", fixed_views=2)
+    found["fixed"] = cases.train("coop", "fixed", augment="fixed:2")
     found["isolated"] = cases.train("dear", "isolated", **ISOLATED)
     found["scaled"] = scaled(cases)
     found["computed again"] = computed_again(cases)
@@ -108,14 +109,14 @@ def computed_again(cases: Cases) -> dict[str, Tensor]:
 def cut(cases: Cases) -> None:
     """Ends before the second epoch."""
 
-    def epoch(self: TrainingData, number: int) -> object:
+    def epoch(self: FreshViews, number: int) -> object:
         if number:
             raise Cut
         return of(self, number)
 
-    of = TrainingData.epoch
+    of = FreshViews.epoch
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrainingData, "epoch", epoch)
+        patch.setattr(FreshViews, "epoch", epoch)
         with pytest.raises(Cut):
             cases.train("dear", "cut")
 
@@ -155,7 +156,7 @@ def test_two_processes_train_what_one_does(name: str, found, one: Cases) -> None
 
 
 def test_two_processes_keep_the_same_views(found, one: Cases) -> None:
-    same(one.train("coop", "fixed", fixed_views=2), found["fixed"])
+    same(one.train("coop", "fixed", augment="fixed:2"), found["fixed"])
 
 
 def test_two_processes_hold_what_is_constant(found, one: Cases) -> None:

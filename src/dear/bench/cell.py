@@ -24,7 +24,7 @@ from dear.core.metrics import evaluation
 from dear.core.version import __version__
 from dear.data.dataset import Dataset
 from dear.methods.registry import find_method
-from dear.training.adapt import adapt, answers
+from dear.training.adapt import adapt, predict_logits
 from dear.training.config import TrainConfig
 
 PROTOCOLS = ("base-to-novel", "few-shot", "cross-dataset", "domain")
@@ -81,7 +81,7 @@ def run_cell(cell: Cell, bench: Workbench, work: Path) -> dict[str, Any]:
     )
     source = bench.source(cell.settings["model"], cell.settings["pretrained"])
     began = time.perf_counter()
-    model = adapt(kind, kind.Settings.pick(cell.settings), trained, train, source, work, pool=whole)
+    model = adapt(kind, kind.Config.pick(cell.settings), trained, train, source, work, pool=whole)
     fitted = time.perf_counter()
     evaluations, components = [], []
     several = len(model.components) > 1
@@ -95,7 +95,7 @@ def run_cell(cell: Cell, bench: Workbench, work: Path) -> dict[str, Any]:
         labels = torch.tensor([example.label for example in data.test])
         model.set_classes(data.classes, data.template)
         apart = Apart(model.components)
-        found = answers(model, data.test, source, data.name, told=apart.add if several else None)
+        found = predict_logits(model, data.test, source, data.name, observer=apart.add if several else None)
         for inference, logits in found.items():
             evaluations.append({"name": name, "inference": inference, **evaluation(logits, labels, data.classes)})
         if several:
@@ -108,7 +108,7 @@ def run_cell(cell: Cell, bench: Workbench, work: Path) -> dict[str, Any]:
         "evaluations": _rounded(evaluations),
         "fusion": _rounded(fusion),
         "components": _rounded(components),
-        "trained_parameters": model.learned(),
+        "trained_parameters": sum(parameter.numel() for parameter in model.parameters()),
         "seconds": _rounded(seconds),
         "peak_memory_mb": _peak_memory_mb(),
         "versions": _versions(),

@@ -16,7 +16,7 @@ from dear.core.metrics import harmonic_mean
 from dear.core.progress import Progress
 from dear.data import loading
 from dear.data.resolve import is_world
-from dear.methods.registry import METHODS, find_method, recipe_of, with_given
+from dear.methods.registry import METHODS, find_method, recipe_of, with_overrides
 from dear.parallel.cluster import Cluster
 from dear.training.config import RunConfig, TrainConfig
 
@@ -38,8 +38,8 @@ def cell_settings(
 
     A method that is not trained depends on the backbone's and its own only. `constants_of`: see `recipe_of`.
     """
-    settings = with_given(recipe_of(method, protocol, shots, constants_of), given)
-    found = {**RunConfig.pick(settings).to_json(), **find_method(method).Settings.pick(settings).to_json()}
+    settings = with_overrides(recipe_of(method, protocol, shots, constants_of), given)
+    found = {**RunConfig.pick(settings).to_json(), **find_method(method).Config.pick(settings).to_json()}
     if METHODS[method].trained:
         found |= TrainConfig.pick(settings).to_json()
     return {name: value for name, value in found.items() if name not in _NOT_SETTINGS}

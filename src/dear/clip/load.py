@@ -58,6 +58,16 @@ class Backbone:
     def dim(self) -> int:
         return self.image.visual.proj.shape[1]
 
+    def normal(self, *shape: int, std: float = 0.02) -> Tensor:
+        """Normal noise on the device and in the precision of the weights, as new tokens start."""
+        like = self.image.visual.proj
+        return std * torch.randn(shape, device=like.device, dtype=like.dtype)
+
+    def text_layer(self, image_layer: int) -> int:
+        """The text layer that corresponds to an image layer: in a tower of another depth, the same share is adapted."""
+        adapted = round((self.image.layers - image_layer + 1) * self.text.layers / self.image.layers)
+        return self.text.layers - max(1, adapted) + 1
+
 
 def load_backbone(
     name: str = MINI,

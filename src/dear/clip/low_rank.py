@@ -1,17 +1,39 @@
-"""Blocks with low-rank terms beside the frozen projections of queries, keys and values."""
+"""Towers with low-rank terms (LoRA) beside the frozen projections of queries, keys and values, or on other blocks."""
 
 from collections.abc import Callable
 from copy import copy
 from typing import Any, TypeVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from dear.clip.image import ImageTower
 from dear.clip.text import TextTower
+from dear.parallel.processes import dropout
 
 Term = Callable[[int, Tensor], Tensor]
-"""(0: queries, 1: keys, 2: values; what is projected, [..., width]) -> what is added, [..., width]."""
+"""(0: queries, 1: keys, 2: values; input of the projection, [..., width]) -> term, [..., width]."""
 Tower = TypeVar("Tower", ImageTower, TextTower)
+
+
+class LowRank(nn.Module):
+    """s B A drop(x) for queries, keys and values of each layer; B starts at zero."""
+
+    def __init__(
+        self, tower: ImageTower | TextTower, rank: int, alpha: float, dropout_share: float, like: Tensor
+    ) -> None:
+        super().__init__()
+        self.scale, self.dropout_share, bound = alpha / rank**0.5, dropout_share, tower.width**-0.5
+        shape = (tower.layers, 3, rank, tower.width)
+        self.down = nn.Parameter(torch.empty(shape).uniform_(-bound, bound).to(like))
+        self.up = nn.Parameter(torch.zeros(tower.layers, 3, tower.width, rank).to(like))
+
+    def of_layer(self, layer: int) -> Term:
+        def term(part: int, x: Tensor) -> Tensor:
+            x = dropout(x, self.dropout_share, self.training)
+            return self.scale * (x @ self.down[layer - 1, part].T) @ self.up[layer - 1, part].T
+
+        return term
 
 
 class _Attention:

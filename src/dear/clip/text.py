@@ -1,17 +1,16 @@
-"""The text tower, computing nothing twice and nothing that cannot reach EOT.
+"""The text tower, without any computation that is repeated or cannot reach EOT.
 
-Under a causal mask a token sees only what stands before it. So nothing behind EOT matters, and the part that
-all prompts share at their beginning (BOT, learned tokens, the template's first words) is the same for every
-prompt: it is run once, and each prompt's own few tokens attend to it. All tokens that are left are packed
-into one matrix, [shared + own, width], so that every linear layer is one product; only attention unfolds
-the own tokens to [prompts, longest, ...].
+Under a causal mask a token attends only to tokens before it. So nothing after EOT matters, and the beginning that all
+prompts share (BOT, learned tokens, the template's first words) is the same for every prompt: it is run once, and the
+few remaining tokens of each prompt attend to it. All these tokens are packed into one matrix, [shared + own, width],
+so that every linear layer is one product; only attention unfolds the own tokens to [prompts, longest, ...].
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -114,6 +113,16 @@ def unshare(x: Tensor, prompts: Prompts, shared: int, places: Tensor) -> tuple[T
     return x[order], replace(prompts, shared=1, filled=filled), own
 
 
+class ClassTexts(NamedTuple):
+    """The constant part of the text tower for some class names (or sentences)."""
+
+    names: tuple[str, ...]
+    prompts: Prompts
+    first_layer: int  # the first adapted text layer
+    states: Tensor  # packed, before that layer, [packed, width]
+    frozen: Tensor  # features of unadapted CLIP, normalised, [names, dim]
+
+
 class TextTower:
     """OpenCLIP's causal text transformer as a list of blocks. Layers are counted from 1."""
 
@@ -143,17 +152,17 @@ class TextTower:
         return tokens.argmax(-1) if self.end is None else (tokens == self.end).int().argmax(-1)
 
     def prompts(self, texts: Sequence[str], slots: Sequence[int] = ()) -> Prompts:
-        """`slots`: places, counted from BOT's 0, of the words that learned tokens stand in for."""
+        """`slots`: positions (BOT has 0) of the words that learned tokens replace."""
         if not texts:
             raise DearError("There is no text to encode: give at least one class name or phrase.")
         return Prompts.pack(*self.tokenize(texts), slots)
 
-    def words(self, text: str) -> Tensor:
+    def word_embeddings(self, text: str) -> Tensor:
         """Embeddings of the tokens of `text` alone, without BOT, EOT and positions, [tokens, width]."""
         tokens, eot = self.tokenize([text])
         return self.module.token_embedding(tokens[0, 1 : int(eot)]).detach()
 
-    def placed(self, raw: Tensor, prompts: Prompts) -> Tensor:
+    def add_positions(self, raw: Tensor, prompts: Prompts) -> Tensor:
         """Learned tokens [..., tokens, width] with the positions of the words they stand in for, as at layer 1."""
         return raw + self.module.positional_embedding[prompts.slots].detach()
 
@@ -172,7 +181,7 @@ class TextTower:
         """Packed states after layer `last`, without a graph; constant for a class list. [packed, width]."""
         return self.run(self.embed(prompts), prompts, 1, last)
 
-    def read_eot(self, x: Tensor, prompts: Prompts, first: int, tokens: LearnedTokens | None = None) -> Tensor:
+    def eot_states(self, x: Tensor, prompts: Prompts, first: int, tokens: LearnedTokens | None = None) -> Tensor:
         """Layers first..L on packed states -> EOT states [prompts, width]; the last layer reads EOT alone.
 
         Learned tokens, if any, enter at `first`: in the slots of the prompts where they have some, else right behind
@@ -183,10 +192,10 @@ class TextTower:
             own, packed, chosen = prompts.own
             tokens = tokens if tokens is None else tokens.of(chosen)
             with processes.row_places(own.places):
-                return processes.gather(self._read_eot(x[packed], own, first, tokens), len(prompts))
-        return self._read_eot(x, prompts, first, tokens)
+                return processes.gather(self._eot_states(x[packed], own, first, tokens), len(prompts))
+        return self._eot_states(x, prompts, first, tokens)
 
-    def _read_eot(self, x: Tensor, prompts: Prompts, first: int, tokens: LearnedTokens | None) -> Tensor:
+    def _eot_states(self, x: Tensor, prompts: Prompts, first: int, tokens: LearnedTokens | None) -> Tensor:
         shared, places, run = prompts.shared, prompts.slots, self._run_block
         if len(x) > _MANY and torch.is_grad_enabled():  # keep what enters a layer, and compute the rest of it again
             contexts = partial(_second_pass_places, prompts.places)
@@ -214,10 +223,15 @@ class TextTower:
             return eot
         return projection(eot) if isinstance(projection, nn.Linear) else eot @ projection
 
+    def features(self, classes: ClassTexts, tokens: LearnedTokens | None = None) -> Tensor:
+        """Class features, normalised, [classes, dim], with learned tokens from the first adapted layer on."""
+        eot = self.eot_states(classes.states, classes.prompts, classes.first_layer, tokens)
+        return F.normalize(self.project(eot), dim=-1)
+
     def encode(self, texts: Sequence[str]) -> Tensor:
         """Texts -> text features [texts, dim], as OpenCLIP's `encode_text`, not normalised."""
         prompts = self.prompts(texts)
-        return self.project(self.read_eot(self.embed(prompts), prompts, 1))
+        return self.project(self.eot_states(self.embed(prompts), prompts, 1))
 
     def _run_block(self, block: Any, x: Tensor, prompts: Prompts, shared: int, read: Tensor | None = None) -> Tensor:
         """One block on packed states [shared + own, width].

@@ -89,7 +89,7 @@ def _kinds(methods: Sequence[str]) -> list[Any]:
     from dear.methods.registry import find_method
     from dear.training.config import RunConfig, TrainConfig
 
-    return [RunConfig, TrainConfig, *dict.fromkeys(find_method(name).Settings for name in methods)]
+    return [RunConfig, TrainConfig, *dict.fromkeys(find_method(name).Config for name in methods)]
 
 
 def given_settings(args: argparse.Namespace, methods: Sequence[str]) -> dict[str, Any]:

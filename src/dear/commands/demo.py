@@ -79,11 +79,12 @@ def typical(model: "Predictor", data: "Dataset") -> "Example":
     """The test picture that is neither easy nor hard: the median by the probability of its true class."""
     import torch
 
-    from dear.training.adapt import answers
+    from dear.core.names import inferences
+    from dear.training.adapt import predict_logits
     from dear.training.images import ImageSource
 
-    usual = model.model.inferences[0]
-    logits = answers(model.model, data.test, ImageSource(model.model.backbone), "test", [usual])[usual]
+    usual = inferences(model.model.components)[0]
+    logits = predict_logits(model.model, data.test, ImageSource(model.model.backbone), "test", [usual])[usual]
     labels = torch.tensor([example.label for example in data.test])
     sure = logits.softmax(-1)[torch.arange(len(labels)), labels]
     return data.test[int(sure.argsort()[len(labels) // 2])]

@@ -16,6 +16,6 @@ def run(args: argparse.Namespace) -> None:
     table = Table(["method", "what it does", "published", "trained"])
     for name, listed in METHODS.items():
         trained = "transductive" if listed.transductive else "yes" if listed.trained else "no"
-        table.add(name, listed.line, listed.published, trained)
+        table.add(name, listed.summary, listed.published, trained)
     args.show("methods", table)
     print("\nSettings of one, with its published recipe: dear train --method NAME --help")

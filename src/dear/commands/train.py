@@ -17,7 +17,7 @@ _NEXT = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="folder of the run; becomes the adapter")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out after an interruption")
-    parser.add_argument("--states", type=Path, metavar="DIR", help="with --fixed-views: where their states are kept")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="folder for cached states of images, shared by runs")
     add_constants_argument(parser)
 
 
@@ -34,25 +34,25 @@ def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     from dear.training.config import RunConfig, TrainConfig
 
     method = early_method(argv)
-    add(parser, RunConfig, TrainConfig, find_method(method).Settings, defaults=recipe_of(method))
+    add(parser, RunConfig, TrainConfig, find_method(method).Config, defaults=recipe_of(method))
 
 
 def run(args: argparse.Namespace) -> None:
     from dear.core.config import given_arguments
     from dear.core.runtime import pick_device
-    from dear.methods.registry import find_method, recipe_of, with_given
+    from dear.methods.registry import find_method, recipe_of, with_overrides
     from dear.model.train import train_run
     from dear.parallel.processes import process_group
     from dear.training.config import RunConfig, TrainConfig
 
     method = chosen_method(args)
-    own = find_method(method).Settings
+    own = find_method(method).Config
     given = given_arguments(args, RunConfig, TrainConfig, own)
     recipe = recipe_of(method, constants_of=RunConfig.pick(given).data if args.published_constants else None)
-    settings = with_given(recipe, given)
+    settings = with_overrides(recipe, given)
     train = TrainConfig.pick(settings)
     with process_group(pick_device(train.device)):
-        result = train_run(RunConfig.pick(settings), own.pick(settings), train, args.out, args.resume, args.states)
+        result = train_run(RunConfig.pick(settings), own.pick(settings), train, args.out, args.resume, args.cache)
         print("test accuracy (%): " + "  ".join(f"{name} {value:.1f}" for name, value in result.items()))
         commands = {command.format(shlex.quote(str(args.out))): what for command, what in _NEXT.items()}
         width = max(map(len, commands))

@@ -1,4 +1,4 @@
-"""Training views: each is decided by the seed, the epoch and the image alone, whatever worker makes it."""
+"""Training views: each depends on the seed, the epoch and the image alone, whatever worker draws it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -7,19 +7,22 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 
 from dear.data.dataset import Example
+from dear.data.loading import Mapped
 from dear.parallel.processes import local_rows
 
 if TYPE_CHECKING:
     from dear.clip import Backbone
 
+RANDOM, CLEAN = "random", "clean"
+"""Kinds of view: an augmented one, and the image as evaluation sees it."""
+
 
 def training_view(backbone: "Backbone", crop: float) -> Callable[[Image.Image], Tensor]:
-    """RandomResizedCrop that keeps a share from `crop` to 1, bicubic, and a flip; normalised for the backbone."""
+    """RandomResizedCrop to a share from `crop` to 1, bicubic, and a flip; normalised for the backbone."""
     return transforms.Compose(
         [
             transforms.RandomResizedCrop(
@@ -33,7 +36,7 @@ def training_view(backbone: "Backbone", crop: float) -> Callable[[Image.Image], 
 
 
 class Batches:
-    """Which examples are in which batch, decided by the seed and the epoch's number."""
+    """The examples of each batch, decided by the seed and the epoch."""
 
     def __init__(self, labels: Sequence[int], seed: int, batch: int, one_class: bool, drop_last: bool) -> None:
         self.labels, self.seed, self.batch, self.one_class = labels, seed, batch, one_class
@@ -59,32 +62,13 @@ class Batches:
         return cut[:-1] if self.drop_last and len(cut) > 1 and len(cut[-1]) < self.batch else cut
 
 
-class _Views(TorchDataset):
-    """Indexed by (epoch, example), so that a view does not depend on who asks, or when."""
-
-    def __init__(
-        self, examples: Sequence[Example], view: Callable, clean: Callable | None, views: int, seed: int
-    ) -> None:
-        self.examples, self.view, self.clean, self.views, self.seed = examples, view, clean, views, seed
-
-    def __getitem__(self, key: tuple[int, int]) -> Tensor:
-        epoch, index = key
-        picture = self.examples[index].picture.open()
-        with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
-            torch.default_generator.manual_seed(hash((self.seed, epoch, index)))  # alone: torch's own asks all devices
-            made = [self.view(picture) for _ in range(self.views)]
-        if self.clean is not None:
-            made.append(self.clean(picture))
-        return torch.stack(made)
-
-
 def _collate(items: list[Tensor]) -> Tensor:
     """View by view: first the first view of every image, then the second."""
     return torch.stack(items, 1).flatten(0, 1)
 
 
 class _Sampler:
-    """The batches of one epoch after the other, as (epoch, example); of several processes, each has its part."""
+    """The batches of an epoch as keys (epoch, example); each process of a run gets its part of every batch."""
 
     def __init__(self, batches: Batches) -> None:
         self.batches, self.epoch = batches, 0
@@ -93,15 +77,25 @@ class _Sampler:
         return len(self.batches.of_epoch(self.epoch))
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        return iter(
-            [[(self.epoch, index) for index in local_rows(batch)] for batch in self.batches.of_epoch(self.epoch)]
-        )
+        for batch in self.batches.of_epoch(self.epoch):
+            yield [(self.epoch, index) for index in local_rows(batch)]
 
 
-class TrainingData:
-    """Batches of fresh views, [views * images, 3, height, width] and labels [images], for any epoch.
+class _Keys:
+    """Hands a key through, so that a view depends on its epoch and example, not on who asks for it, or when."""
 
-    Of several processes each gets the views of its own images, and the labels of all.
+    def __getitem__(self, key: tuple[int, int]) -> tuple[int, int]:
+        return key
+
+    def __len__(self) -> int:
+        return 0  # the sampler decides
+
+
+class FreshViews:
+    """Batches of newly drawn views, [views * images, 3, height, width], and labels [images], for any epoch.
+
+    `views` are the kinds of view of each image. Each process of a run gets the views of its own images, and the labels
+    of all.
     """
 
     def __init__(
@@ -111,13 +105,20 @@ class TrainingData:
         batches: Batches,
         workers: int,
         crop: float = 0.5,
-        views: int = 1,
-        clean_view: bool = False,
+        views: Sequence[str] = (RANDOM,),
     ) -> None:
+        view, clean, seed = training_view(backbone, crop), backbone.preprocess, batches.seed
+
+        def decode(key: tuple[int, int]) -> Tensor:
+            epoch, index = key
+            picture = examples[index].picture.open()
+            with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
+                torch.default_generator.manual_seed(hash((seed, epoch, index)))  # alone: torch's own asks all devices
+                return torch.stack([view(picture) if kind == RANDOM else clean(picture) for kind in views])
+
         self.sampler = _Sampler(batches)
-        clean = backbone.preprocess if clean_view else None
         self.loader = DataLoader(
-            _Views(examples, training_view(backbone, crop), clean, views, batches.seed),
+            Mapped(_Keys(), decode),  # type: ignore[arg-type]
             batch_sampler=self.sampler,  # type: ignore[arg-type]  # keys need not be numbers
             collate_fn=_collate,
             num_workers=workers,

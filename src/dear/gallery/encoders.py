@@ -52,7 +52,7 @@ class AdapterEncoder:
     def __init__(self, run: str | Path, predictor: "Predictor") -> None:
         self.predictor = predictor
         self.components = tuple(predictor.model.components)
-        self.dim = predictor.model.dim
+        self.dim = predictor.dim
         self.preprocess = predictor.model.backbone.preprocess
         # The config holds the checksum of the weights, so its own tells adapters apart.
         checksum = hashlib.sha256((Path(run) / CONFIG).read_bytes()).hexdigest()

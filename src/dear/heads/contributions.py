@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from dear.clip import Backbone
 from dear.clip.attention import QueryGroup, attend, finish_block, merge_heads
 from dear.clip.image import ImageTower, last_third
+from dear.clip.layer_input import LayerInput
 from dear.core.errors import DearError
 
 Block = Any  # OpenCLIP's ResidualAttentionBlock; torch types a module's parts as "Tensor or Module"
@@ -139,11 +140,12 @@ def run_layer_heads(
 
     The only query of the last layer is CLS. `change` may replace the heads' outputs before the layer goes on with them.
     """
-    entry = tower.enter(x, layer, only_cls=layer == tower.layers)
-    of_heads = attend(entry.q, entry.k, entry.v, [QueryGroup(entry.q.shape[2])])
+    entry, only_cls = LayerInput(tower, layer, x), layer == tower.layers
+    q, residual = (entry.cls_q, x[:, :1]) if only_cls else (entry.q, x)
+    of_heads = attend(q, *entry.kv, [QueryGroup(q.shape[2])])
     if change is not None:
         of_heads = change(of_heads)
-    return finish_block(tower.blocks[layer - 1], entry.x, merge_heads(of_heads)), of_heads
+    return finish_block(tower.blocks[layer - 1], residual, merge_heads(of_heads)), of_heads
 
 
 def _fold(tower: ImageTower) -> tuple[Tensor, Tensor]:

@@ -1,16 +1,16 @@
 """ATPrompt with CoOp: words for attributes, each with learned vectors, before the class name (Li et al., ICCV 2025)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from dear.clip import Backbone
+from dear.clip.text import ClassTexts
 from dear.core.config import Config, setting
-from dear.methods.base import Texts
-from dear.methods.shared.context import COOP_RECIPE, PLACEHOLDER, WordContext, random_words
+from dear.methods.recipe import Recipe
+from dear.methods.shared.context import COOP, PLACEHOLDER, WordContext, random_words
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,11 @@ class ATPrompt(WordContext):
     the next attribute out. Only the vectors in use are created.
     """
 
-    Settings = ATPromptConfig
-    recipe: ClassVar[Mapping[str, Any]] = {**COOP_RECIPE, "epochs": 100}
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "cross-dataset": {"context_tokens": 4, "epochs": 10},
-        "domain": {"context_tokens": 4, "epochs": 10},
-    }
+    Config = ATPromptConfig
+    recipe = Recipe(COOP, epochs=100).on("cross-dataset", "domain", context_tokens=4, epochs=10)
     config: ATPromptConfig
 
-    def __init__(self, backbone: Backbone, config: ATPromptConfig, facts: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, backbone: Backbone, config: ATPromptConfig) -> None:
         super().__init__(backbone, config)
         self.attributes = config.attributes.split()
         self.of_attributes = nn.ParameterList(
@@ -46,15 +42,15 @@ class ATPrompt(WordContext):
         )
         self.context = random_words(backbone, config.context_tokens)
 
-    def sentences(self, names: Sequence[str], template: str) -> tuple[list[str], Sequence[int]]:
+    def prompts(self, names: Sequence[str], template: str) -> tuple[list[str], Sequence[int]]:
         count, place = len(self.context), 1
         slots: list[int] = []
         words: list[str] = []
         for attribute in [*self.attributes, ""]:
             slots += range(place, place + count)
             words += [PLACEHOLDER] * count + [attribute] * bool(attribute)
-            place += count + (len(self.backbone.text.words(attribute)) if attribute else 0)
+            place += count + (len(self.backbone.text.word_embeddings(attribute)) if attribute else 0)
         return [f"{' '.join(words)} {name}." for name in names], slots
 
-    def text_features(self, texts: Texts | None = None) -> Tensor:
-        return self.encode_with(torch.cat([*self.of_attributes, self.context]), texts or self.texts)
+    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
+        return self.encode_with(torch.cat([*self.of_attributes, self.context]), classes or self.classes)

@@ -1,18 +1,16 @@
-"""CLIP-Adapter: two small layers behind the image feature (Gao et al., IJCV 2024)."""
+"""CLIP-Adapter: two small layers after the image feature (Gao et al., IJCV 2024)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from dear.clip import Backbone
-from dear.clip.image import LayerInput, Observer
+from dear.clip.layer_input import LayerInput
 from dear.core.config import Config, setting
-from dear.methods.base import Method
-from dear.methods.shared.context import COOP_RECIPE, EPOCHS_BY_SHOTS
+from dear.methods.base import Method, normalized
+from dear.methods.recipe import Recipe
+from dear.methods.shared.context import COOP, epochs_by_shots
 
 
 @dataclass(frozen=True)
@@ -30,12 +28,11 @@ class ClipAdapter(Method):
     it: the layers have the width of the backbone at hand, and the text of the classes is computed once.
     """
 
-    Settings = ClipAdapterConfig
-    recipe: ClassVar[Mapping[str, Any]] = {**COOP_RECIPE, "epochs": 200}
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = EPOCHS_BY_SHOTS
+    Config = ClipAdapterConfig
+    recipe = epochs_by_shots(Recipe(COOP, epochs=200))
     config: ClipAdapterConfig
 
-    def __init__(self, backbone: Backbone, config: ClipAdapterConfig, facts: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, backbone: Backbone, config: ClipAdapterConfig) -> None:
         super().__init__(backbone, config)
         hidden = backbone.dim // 4
         self.adapter = nn.Sequential(
@@ -45,8 +42,8 @@ class ClipAdapter(Method):
             nn.ReLU(),
         ).to(backbone.image.visual.proj)
 
-    def image_features(self, entry: LayerInput, observe: Observer | None = None) -> Tensor:
-        tower, ratio = self.backbone.image, self.config.ratio
+    def encode_image(self, x: LayerInput) -> Tensor:
+        ratio = self.config.ratio
         with torch.no_grad():
-            plain = tower.project(tower.read_cls(entry, observe))
-        return F.normalize(ratio * self.adapter(plain) + (1 - ratio) * plain, dim=-1)[:, None]
+            v = self.backbone.image.features(x).cls
+        return normalized(ratio * self.adapter(v) + (1 - ratio) * v)

@@ -1,17 +1,15 @@
 """CoCoOp: CoOp whose context is moved by every image (Zhou et al., CVPR 2022)."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dear.clip import Backbone
-from dear.clip.image import LayerInput
-from dear.methods.base import PLAIN, Loss
+from dear.clip.layer_input import LayerInput
+from dear.methods.base import Loss
 from dear.methods.coop import CoOp, CoOpConfig
-from dear.methods.shared.context import COOP_RECIPE
+from dear.methods.recipe import Recipe
+from dear.methods.shared.context import COOP
 
 
 class CoCoOp(CoOp):
@@ -22,29 +20,27 @@ class CoCoOp(CoOp):
     official code: fp32, and only the tokens up to each EOT are computed.
     """
 
-    recipe: ClassVar[Mapping[str, Any]] = {**COOP_RECIPE, "epochs": 10, "batch": 1}
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    constant_texts = False
+    recipe = Recipe(COOP, epochs=10, batch=1)
 
-    def __init__(self, backbone: Backbone, config: CoOpConfig, facts: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, backbone: Backbone, config: CoOpConfig) -> None:
         super().__init__(backbone, config)
         hidden = max(1, backbone.dim // 16)
         self.network = nn.Sequential(
             nn.Linear(backbone.dim, hidden), nn.ReLU(), nn.Linear(hidden, backbone.text.width)
         ).to(self.context)
 
-    def logits(self, features: Tensor, text: Tensor | None = None, inference: str = PLAIN) -> Tensor:
+    def logits(self, features: Tensor, text: Tensor | None = None, inference: str | None = None) -> Tensor:
         """Features [batch, 1, dim] -> [batch, classes]; `text` is not used, as no text is the same for all images."""
         return torch.stack([self._of_one(image) for image in features[:, 0]])
 
     def _of_one(self, image: Tensor) -> Tensor:
-        text = self.encode_with(self.context + self.network(image), self.texts)
+        text = self.encode_with(self.context + self.network(image), self.classes)
         return self.backbone.temperature * text @ image
 
     def votes(self, features: Tensor, text: Tensor) -> Tensor:
         return self.logits(features)[:, None]
 
-    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
-        logits = self.logits(self.image_features(entry))
+    def loss(self, x: LayerInput, labels: Tensor) -> Loss:
+        logits = self.logits(self.encode_image(x))
         total = F.cross_entropy(logits, labels)
         return Loss(total, {"cross_entropy": total}, logits)

@@ -1,18 +1,19 @@
 """CoOp: the words in front of the class name, learned (Zhou et al., IJCV 2022)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import nn
 
 from dear.clip import Backbone
-from dear.core.config import Config, setting
-from dear.methods.shared.context import COOP_RECIPE, EPOCHS_BY_SHOTS, WordContext, random_words
+from dear.core.config import Config as Settings
+from dear.core.config import setting
+from dear.methods.recipe import Recipe
+from dear.methods.shared.context import COOP, WordContext, epochs_by_shots, random_words
 
 
 @dataclass(frozen=True)
-class CoOpConfig(Config):
+class CoOpConfig(Settings):
     """The learned context."""
 
     context_words: str = setting("a photo of a", "words that the context starts as; empty: at random")
@@ -29,19 +30,15 @@ class CoOp(WordContext):
     or be one for each class: none of these is in its published tables for novel classes).
     """
 
-    Settings: ClassVar[type[Config]] = CoOpConfig
-    recipe: ClassVar[Mapping[str, Any]] = {**COOP_RECIPE, "epochs": 200}
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "few-shot": {"context_words": ""},
-        **EPOCHS_BY_SHOTS,
-        "cross-dataset": {"epochs": 50},
-        "domain": {"epochs": 50},
-    }
+    Config: ClassVar[type[Settings]] = CoOpConfig
+    recipe = epochs_by_shots(Recipe(COOP, epochs=200).on("few-shot", context_words="")).on(
+        "cross-dataset", "domain", epochs=50
+    )
     config: CoOpConfig
 
-    def __init__(self, backbone: Backbone, config: CoOpConfig, facts: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, backbone: Backbone, config: CoOpConfig) -> None:
         super().__init__(backbone, config)
         if config.context_words.strip():
-            self.context = nn.Parameter(backbone.text.words(config.context_words).clone())
+            self.context = nn.Parameter(backbone.text.word_embeddings(config.context_words).clone())
         else:
             self.context = random_words(backbone, config.context_tokens)

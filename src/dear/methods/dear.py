@@ -1,28 +1,64 @@
-"""DeAR: attribute tokens that each head sees by its role, learned fusion, three losses. Eq. 5-19 of the paper.
+"""DeAR (Ma et al., CVPR 2026), Eq. 5 to 19 from top to bottom; Eq. 1 to 4, the roles of heads, are in `dear.heads`.
 
-Where the paper leaves a choice open, the choice is a setting of `DearConfig`; docs/method.md gives the reasons.
+Where the paper leaves a choice open, it is a setting of `DearConfig`; docs/method.md gives the reasons.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dear.clip import Backbone, LearnedTokens
-from dear.clip.image import LayerInput, Observer
+from dear.clip.image import last_third
+from dear.clip.layer_input import LayerInput
 from dear.clip.masks import Masks
+from dear.clip.text import ClassTexts
+from dear.core.config import Config as Settings
 from dear.core.config import setting
-from dear.methods.base import Loss
+from dear.core.errors import DearError
+from dear.core.names import CLS
+from dear.heads.head_role import CORE_ATTRIBUTE, MIXED, HeadRole
+from dear.heads.role_map import RoleMap
+from dear.methods.base import Loss, Method
+from dear.methods.recipe import Recipe
 from dear.methods.shared.attention_maps import token_attention
-from dear.methods.shared.attributes import AttributeMethod, AttributeSettings
-from dear.methods.shared.role_mask import role_masks
+from dear.methods.shared.role_settings import RoleSettings, pick_roles
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
-class DearConfig(AttributeSettings):
+class AttributeConfig(RoleSettings):
+    """Attribute tokens and their fusion."""
+
+    first_layer: int | None = setting(
+        None, "first adapted image layer J, from 1; default: the last third, 9 of 12", low=1, advanced=True
+    )
+    tokens_per_attribute: int = setting(1, "learnable tokens per core attribute", low=1, high=1000, advanced=True)
+    text_tokens: int = setting(
+        5, "learnable tokens on the text side, between BOT and the words", low=1, high=1000, advanced=True
+    )
+    token_std: float = setting(0.02, "initial standard deviation of the tokens", low=0.0, high=10.0, advanced=True)
+    beta: float = setting(
+        0.9, "weight of the raw token between layers: 1 re-injects it, 0 carries on", low=0.0, high=1.0, advanced=True
+    )
+    fusion_init: float = setting(0.9, "initial fusion weight of the class feature", low=0.01, high=0.99, advanced=True)
+    fusion_loss: str = setting(
+        "linear", "L_fusion: linear is 1 - alpha_cls, log is -log alpha_cls", choices=("linear", "log"), advanced=True
+    )
+    lambda_reg: float = setting(1.0, "weight of the self-regularisation", low=0.0, advanced=True)
+    lambda_fusion: float = setting(0.7, "weight of L_fusion", low=0.0, advanced=True)
+    fusion_lr: float | None = setting(
+        None, "learning rate of the fusion weights; default: --lr", low=0.0, advanced=True
+    )
+
+
+@dataclass(frozen=True)
+class DearConfig(AttributeConfig):
     """The method (Eq. 5-19)."""
 
     isolation: str = setting(
@@ -45,50 +81,180 @@ class DearConfig(AttributeSettings):
     )
 
 
-class Dear(AttributeMethod):
-    Settings = DearConfig
-    recipe: ClassVar[Mapping[str, Any]] = {}  # the defaults of training are the paper's
-    config: DearConfig
+class Dear(Method):
+    """Learned attribute tokens that heads see by their roles, and a learned fusion of their votes."""
+
+    Config: ClassVar[type[Settings]] = DearConfig
+    recipe = Recipe()  # the defaults of training are the paper's
+    config: AttributeConfig
+    roles: RoleMap
     masks: Masks
 
-    def __init__(self, backbone: Backbone, config: DearConfig, facts: Mapping[str, Any] | None = None) -> None:
-        super().__init__(backbone, config, facts)
-        image, device = backbone.image, self.tokens.device
-        found: dict[int, tuple[Tensor, Tensor]] = {}
-        for layer in range(self.first_layer, image.layers + 1):  # Eq. 7
-            masks = role_masks(self.roles, layer, self.token_of, image.originals, config.isolation, config.routing)
-            found[layer] = (masks[0].to(device), masks[1].to(device))
-        self.masks = Masks(found, image.heads, image.originals)
+    def __init__(self, backbone: Backbone, config: AttributeConfig, roles: RoleMap | None = None) -> None:
+        super().__init__(backbone, config)
+        image, text = backbone.image, backbone.text
+        self._first = config.first_layer or last_third(image.layers)
+        if self._first > image.layers:
+            raise DearError(f"--first-layer {self._first} is beyond the {image.layers} layers of the image tower.")
+        roles = roles or pick_roles(config, backbone)
+        roles.check_backbone(backbone.identity.to_json(), image.layers, image.heads)
+        self.roles = roles.for_layers(self._first)
+        self.attributes = self.token_attributes()
+        self.components = (CLS, *self.attributes)
+        self.token_of = [name for name in self.attributes for _ in range(config.tokens_per_attribute)]
+        self.tokens = nn.Parameter(backbone.normal(len(self.token_of), image.width, std=config.token_std))
+        self.text_tokens = nn.Parameter(backbone.normal(config.text_tokens, text.width, std=config.token_std))
+        self.projection = nn.Parameter(self.initial_projection(image.visual.proj.detach()))
+        alpha = self.tokens.new_full((len(self.components),), (1 - config.fusion_init) / len(self.attributes))
+        alpha[0] = config.fusion_init
+        self.fusion = nn.Parameter(alpha.log())
+        self.masks = self.build_masks()
 
-    def start_projection(self, of_clip: Tensor) -> Tensor:
-        if self.config.projection_start == "copy":
-            return of_clip.clone()
-        return torch.randn_like(of_clip) * len(of_clip) ** -0.5
+    def token_attributes(self) -> tuple[str, ...]:
+        """The attributes that get a token."""
+        return self.roles.tokens
 
-    def image_features(self, entry: LayerInput, observe: Observer | None = None) -> Tensor:
-        """f_cls and each f_a (Eq. 10, 11), normalised, [batch, components, dim]."""
-        tower = self.backbone.image
-        tokens = LearnedTokens.in_all(self.tokens, range(self.first_layer, tower.layers + 1), self.config.beta)
-        cls, added = tower.read_with_tokens(entry, tokens, self.masks, observe=observe)
-        of_class = F.normalize(tower.project(cls), dim=-1)
-        return torch.cat([of_class[:, None], self.read_out(tower.visual.ln_post(added))], dim=1)
+    def initial_projection(self, clip_projection: Tensor) -> Tensor:
+        """P_attr before training, [width, dim]."""
+        if self.config.projection_start == "copy":  # type: ignore[attr-defined]
+            return clip_projection.clone()
+        return torch.randn_like(clip_projection) * len(clip_projection) ** -0.5
 
-    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
-        """Eq. 12-16 for a batch behind the trunk."""
-        features, text = self.image_features(entry), self.text_features()
+    @property
+    def first_layer(self) -> int:
+        return self._first
+
+    @property
+    def first_text_layer(self) -> int:
+        return self.backbone.text_layer(self._first)
+
+    # --- tokens: Eq. 5 (image), Eq. 6 (text) -------------------------------------------------------------
+
+    def image_tokens(self) -> LearnedTokens:
+        """Eq. 5: t_a at layer J, then beta t_a + (1 - beta) output of the layer before."""
+        layers = range(self.first_layer, self.backbone.image.layers + 1)
+        return LearnedTokens.in_all(self.tokens, layers, self.config.beta)
+
+    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
+        """Eq. 6: w, adapted class features, normalised, [classes, dim]."""
+        layers = range(self.first_text_layer, self.backbone.text.layers + 1)
+        tokens = LearnedTokens.in_all(self.text_tokens, layers, self.config.beta)
+        return self.backbone.text.features(classes or self.classes, tokens)
+
+    # --- role mask: Eq. 7-9 ------------------------------------------------------------------------------
+
+    def build_masks(self) -> Masks:
+        """Eq. 7: one mask per head of layers J to L, by the head's role."""
+        tower, config = self.backbone.image, self.config
+        by_layer = {}
+        for layer in range(self.first_layer, tower.layers + 1):
+            pair = role_masks(self.roles, layer, self.token_of, tower.originals, config.isolation, config.routing)  # type: ignore[attr-defined]
+            by_layer[layer] = (pair[0].to(self.tokens.device), pair[1].to(self.tokens.device))
+        return Masks(by_layer, tower.heads, tower.originals)
+
+    # --- features: Eq. 10, 11 ----------------------------------------------------------------------------
+
+    def encode_image(self, x: LayerInput) -> Tensor:
+        """f_cls (Eq. 10) and each f_a (Eq. 11), normalised, [batch, components, dim]."""
+        out = self.backbone.image.features(x, self.image_tokens(), self.masks, read_tokens=True)
+        assert out.tokens is not None
+        return torch.cat([F.normalize(out.cls, dim=-1)[:, None], self.attribute_features(out.tokens)], dim=1)
+
+    def attribute_features(self, states: Tensor) -> Tensor:
+        """Eq. 11: token states after the final LayerNorm, [batch, tokens, width] -> f_a [batch, attributes, dim]."""
+        features = states @ self.projection
+        if self.config.tokens_per_attribute > 1:
+            features = features.unflatten(1, (len(self.attributes), -1)).mean(2)
+        return F.normalize(features, dim=-1)
+
+    # --- loss: Eq. 12-16 ---------------------------------------------------------------------------------
+
+    def loss(self, x: LayerInput, labels: Tensor) -> Loss:
+        """Eq. 12: cross entropy of the fused logits, self-regularisation, and a pull towards the class feature."""
+        features, text = self.encode_image(x), self.encode_text()
         logits = self.logits(features, text)
         parts = {"cross_entropy": F.cross_entropy(logits, labels)}
         total = parts["cross_entropy"]
         if self.config.lambda_reg:
-            moved_image = 1 - (features[:, 0] * self.frozen_image(entry)).sum(-1).mean()  # Eq. 13
-            parts["regulariser"] = moved_image + self.moved_text(text)  # Eq. 15
+            image_drift = 1 - (features[:, 0] * self.backbone.image.frozen_feature(x)).sum(-1).mean()  # Eq. 13
+            parts["regulariser"] = image_drift + self.text_drift(text)  # Eq. 15
             total = total + self.config.lambda_reg * parts["regulariser"]
         if self.config.lambda_fusion:
             parts["fusion"] = self.fusion_penalty()
             total = total + self.config.lambda_fusion * parts["fusion"]
         return Loss(total, parts, logits)
 
+    def text_drift(self, text: Tensor) -> Tensor:
+        """Eq. 14: 1 - mean cosine between adapted and frozen class features."""
+        return 1 - (text * self.classes.frozen).sum(-1).mean()
+
+    def fusion_penalty(self) -> Tensor:
+        """Eq. 16: L_fusion."""
+        alpha_cls = self.fusion_weights()[0]
+        return 1 - alpha_cls if self.config.fusion_loss == "linear" else -alpha_cls.log()
+
+    # --- fusion: Eq. 17-19 (the votes and their weighted sum are `Method.votes` and `Method.logits`) -----
+
+    def fusion_weights(self) -> Tensor:
+        """alpha: softmax of the learned scalars, [components], the class feature first."""
+        return self.fusion.softmax(0)
+
+    # --- hooks -------------------------------------------------------------------------------------------
+
+    def extra_state(self) -> dict[str, Any]:
+        return {"roles": self.roles.to_json()}
+
+    @classmethod
+    def restore(cls, backbone: Backbone, config: Any, extra_state: Mapping[str, Any]) -> "Self":
+        return cls(backbone, config, RoleMap.from_json(extra_state["roles"]))
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        """Fusion scalars may have their own rate: AdamW moves each by about the sum of the rates at most, so that on a
+        small set they would otherwise stay near their start."""
+        own_rate = lr if self.config.fusion_lr is None else self.config.fusion_lr
+        rest = [parameter for name, parameter in self.named_parameters() if name != "fusion"]
+        return [{"params": rest, "lr": lr}, {"params": [self.fusion], "lr": own_rate}]
+
     def attention_maps(self, pixels: Tensor) -> dict[str, Tensor]:
-        """Of each attribute's tokens in its own heads; of those of an attribute without any, in all heads."""
-        experts = {name: self.roles.heads_for(name) or list(self.roles.roles) for name in self.attributes}
-        return token_attention(self, pixels, experts, self.token_of, self.masks)
+        """Of each attribute's tokens in its own heads; in all heads for an attribute without any."""
+        heads = {name: self.roles.heads_for(name) or list(self.roles.roles) for name in self.attributes}
+        return token_attention(self, pixels, heads, self.token_of, self.masks)
+
+
+def head_mask(head: HeadRole, token_of: list[str], isolation: str, routing: str) -> tuple[Tensor, Tensor]:
+    """Eq. 8, 9 for one head; True: may attend. `token_of` names the attribute of each token.
+
+    O are the original tokens (CLS and patches), A the attribute tokens after them; within O keys never differ. Returns
+    original queries over [O, A...] -> [1 + tokens], attribute queries over [O, A...] -> [tokens, 1 + tokens].
+    """
+    count = len(token_of)
+    original = torch.ones(1 + count, dtype=torch.bool)
+    attribute = torch.ones(count, 1 + count, dtype=torch.bool)
+    own = torch.tensor([name == head.concept for name in token_of])
+    if head.role == MIXED:  # no mask
+        return original, attribute
+    if head.role == CORE_ATTRIBUTE:  # Eq. 9: of A, every query sees only the tokens of this head's attribute
+        original[1:] = own
+        attribute[:, 1:] = own
+        if routing == "strict":  # a token reads the image only in the heads of its own attribute
+            attribute[:, 0] = own
+    else:  # Eq. 8: generalization and other specialised heads
+        original[1:] = False
+        attribute[:, 0] = isolation == "one_way" and routing != "strict"
+    return original, attribute
+
+
+def role_masks(
+    roles: RoleMap, layer: int, token_of: list[str], originals: int, isolation: str, routing: str
+) -> tuple[Tensor, Tensor]:
+    """Boolean masks of one layer over all keys O + A.
+
+    Returns those of original queries [1, heads, 1, keys] and of attribute queries [1, heads, 1 or tokens, keys].
+    """
+    pairs = [head_mask(roles[layer, h], token_of, isolation, routing) for h in range(roles.heads)]
+    original = torch.stack([pair[0] for pair in pairs])[None, :, None]
+    attribute = torch.stack([pair[1] for pair in pairs])[None]
+    if bool((attribute == attribute[:, :, :1]).all()):  # the same for every attribute query: one row suffices
+        attribute = attribute[:, :, :1]
+    repeats = torch.tensor([originals] + [1] * len(token_of))
+    return original.repeat_interleave(repeats, -1), attribute.repeat_interleave(repeats, -1)

@@ -4,28 +4,27 @@ VPT: Jia et al., ECCV 2022, on CLIP as in MaPLe's comparison. IVLP: Rasheed et a
 PromptSRC's baseline.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from dear.clip import Backbone, LearnedTokens
-from dear.clip.image import LayerInput, Observer
-from dear.core.config import Config, setting
-from dear.methods.base import Method, Texts
+from dear.clip.layer_input import LayerInput
+from dear.clip.text import ClassTexts
+from dear.core.config import Config as Settings
+from dear.core.config import setting
+from dear.methods.base import Method, normalized
+from dear.methods.recipe import Recipe
 
 WORDS = "a photo of a"
-DASSL = {
-    "optimizer": "sgd", "weight_decay": 5e-4, "crop": 0.08, "drop_last": True, "warmup_epochs": 1, "warmup_lr": 1e-5,
-}  # fmt: skip
+DASSL = Recipe(optimizer="sgd", weight_decay=5e-4, crop=0.08, drop_last=True, warmup_epochs=1, warmup_lr=1e-5)
 """What the recipes of CoOp's and MaPLe's descendants share."""
 
 
 @dataclass(frozen=True)
-class DeepPromptConfig(Config):
+class DeepPromptConfig(Settings):
     """Tokens in both towers."""
 
     image_tokens: int = setting(4, "learned tokens in each of the first image layers", low=1, high=1000)
@@ -33,11 +32,6 @@ class DeepPromptConfig(Config):
     text_tokens: int = setting(4, f'learned tokens in the place of "{WORDS}"', low=1, high=60)
     text_depth: int = setting(9, "text layers with tokens of their own, from the first on", low=1, high=1000)
     token_std: float = setting(0.02, "standard deviation of tokens that are no words at the start", low=0.0, high=10.0)
-
-
-def random_tokens(like: Tensor, depth: int, count: int, width: int, std: float) -> Tensor:
-    """[depth, count, width] of normal noise, on the device and in the precision of `like`."""
-    return std * torch.randn(depth, count, width, device=like.device, dtype=like.dtype)
 
 
 class ImagePrompts(Method):
@@ -51,14 +45,12 @@ class ImagePrompts(Method):
         first = self.backbone.image.visual.ln_pre(self.image_tokens[0])
         return {1: first} | {1 + i: tokens for i, tokens in enumerate(self.image_tokens) if i}
 
-    def projected(self, entry: LayerInput, observe: Observer | None = None) -> Tensor:
-        """The class feature, not normalised, [batch, dim]."""
-        tower, tokens = self.backbone.image, LearnedTokens(self.image_layers())
-        cls, _ = tower.read_with_tokens(entry, tokens, read_tokens=False, observe=observe)
-        return tower.project(cls)
+    def class_feature(self, x: LayerInput) -> Tensor:
+        """Not normalised, [batch, dim]."""
+        return self.backbone.image.features(x, LearnedTokens(self.image_layers())).cls
 
-    def image_features(self, entry: LayerInput, observe: Observer | None = None) -> Tensor:
-        return F.normalize(self.projected(entry, observe), dim=-1)[:, None]
+    def encode_image(self, x: LayerInput) -> Tensor:
+        return normalized(self.class_feature(x))
 
 
 class DeepPrompts(ImagePrompts):
@@ -69,42 +61,40 @@ class DeepPrompts(ImagePrompts):
     placeholders and the start is random.
     """
 
-    Settings: ClassVar[type[Config]] = DeepPromptConfig
-    recipe: ClassVar[Mapping[str, Any]] = {**DASSL, "lr": 0.0025, "epochs": 20, "batch": 4}
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    Config: ClassVar[type[Settings]] = DeepPromptConfig
+    recipe = Recipe(DASSL, lr=0.0025, epochs=20, batch=4)
     first_text_layer = 1
     config: DeepPromptConfig
 
-    def __init__(self, backbone: Backbone, config: Config, facts: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, backbone: Backbone, config: DeepPromptConfig) -> None:
         super().__init__(backbone, config)
-        image, text, like = backbone.image, backbone.text, backbone.image.visual.proj
-        depth, text_depth = min(self.config.image_depth, image.layers), min(self.config.text_depth, text.layers)
-        std, count = self.config.token_std, self.config.text_tokens
-        self.image_tokens = nn.Parameter(random_tokens(like, depth, self.config.image_tokens, image.width, std))
-        start = random_tokens(like, text_depth, count, text.width, std)
-        words = text.words(WORDS)[:count]
+        image, text = backbone.image, backbone.text
+        depth, text_depth = min(config.image_depth, image.layers), min(config.text_depth, text.layers)
+        std, count = config.token_std, config.text_tokens
+        self.image_tokens = nn.Parameter(backbone.normal(depth, config.image_tokens, image.width, std=std))
+        start = backbone.normal(text_depth, count, text.width, std=std)
+        words = text.word_embeddings(WORDS)[:count]
         if len(words) == count:
             start[0] = words
         self.text_tokens = nn.Parameter(start)
 
-    def sentences(self, names: Sequence[str], template: str) -> tuple[list[str], Sequence[int]]:
+    def prompts(self, names: Sequence[str], template: str) -> tuple[list[str], Sequence[int]]:
         count = self.config.text_tokens
-        lead = WORDS if len(self.backbone.text.words(WORDS)) >= count else " ".join(["X"] * count)
+        lead = WORDS if len(self.backbone.text.word_embeddings(WORDS)) >= count else " ".join(["X"] * count)
         return [f"{lead} {name}." for name in names], range(1, 1 + count)
 
-    def text_layers(self, texts: Texts) -> dict[int, Tensor]:
+    def text_layers(self, classes: ClassTexts) -> dict[int, Tensor]:
         """The tokens of each text layer; at the first they get the positions of the words they replace."""
-        first = self.backbone.text.placed(self.text_tokens[0], texts.prompts)
+        first = self.backbone.text.add_positions(self.text_tokens[0], classes.prompts)
         return {1: first} | {1 + i: tokens for i, tokens in enumerate(self.text_tokens) if i}
 
-    def text_features(self, texts: Texts | None = None) -> Tensor:
-        text, texts = self.backbone.text, texts or self.texts
-        eot = text.read_eot(texts.states, texts.prompts, 1, LearnedTokens(self.text_layers(texts)))
-        return F.normalize(text.project(eot), dim=-1)
+    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
+        classes = classes or self.classes
+        return self.backbone.text.features(classes, LearnedTokens(self.text_layers(classes)))
 
 
 @dataclass(frozen=True)
-class VptConfig(Config):
+class VptConfig(Settings):
     """Tokens in the image tower."""
 
     image_tokens: int = setting(8, "learned tokens in each of the first image layers", low=1, high=1000)
@@ -118,18 +108,18 @@ class VptDeep(ImagePrompts):
     Differs from the official code for CLIP: the text is the dataset's own template (there "a photo of a {}." for all).
     """
 
-    Settings = VptConfig
-    recipe: ClassVar[Mapping[str, Any]] = {**DASSL, "lr": 0.0025, "epochs": 5, "batch": 4}
+    Config: ClassVar[type[Settings]] = VptConfig
+    recipe = Recipe(DASSL, lr=0.0025, epochs=5, batch=4)
     config: VptConfig
 
-    def __init__(self, backbone: Backbone, config: Config, facts: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, backbone: Backbone, config: VptConfig) -> None:
         super().__init__(backbone, config)
-        tower, depth = backbone.image, min(self.config.image_depth, backbone.image.layers)
-        start = random_tokens(tower.visual.proj, depth, self.config.image_tokens, tower.width, self.config.token_std)
-        self.image_tokens = nn.Parameter(start)
+        depth = min(config.image_depth, backbone.image.layers)
+        shape = (depth, config.image_tokens, backbone.image.width)
+        self.image_tokens = nn.Parameter(backbone.normal(*shape, std=config.token_std))
 
 
 class VptShallow(VptDeep):
     """One set of tokens at the first layer, carried on."""
 
-    recipe: ClassVar[Mapping[str, Any]] = {**VptDeep.recipe, "image_depth": 1}
+    recipe = Recipe(VptDeep.recipe, image_depth=1)

@@ -1,15 +1,14 @@
 """Expert tokens: attribute tokens that read the image only in the heads of their own attribute, and change nothing.
 
-Like DeAR's they are learned, one for each core attribute, and vote beside CLIP's class feature. What differs, and why,
-is in docs/experts.md: no original token sees them, so the class feature is frozen CLIP's, exactly, and all that they
-read is constant; in every other head a token gets that head's mean output at CLS over the training images; tokens start
-at the mean CLS state and are carried on; and a feature is what a token makes of an image beyond what it makes of the
-mean one.
+Like DeAR's they are learned, one per core attribute, and vote beside the class feature. What differs, with reasons in
+docs/experts.md: no original token attends to them, so that the class feature is exactly frozen CLIP's and all keys and
+values are constant; in every other head a token gets that head's mean output at CLS over the training images; tokens
+start at the mean CLS state and are carried on; and a feature is the difference to the token of the mean image.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,151 +16,163 @@ from torch.nn import functional as F
 
 from dear.clip import Backbone
 from dear.clip.attention import attention_weights, finish_block, merge_heads, project_queries
-from dear.clip.image import LayerInput, Observer
+from dear.clip.layer_input import LayerInput
 from dear.clip.masks import Masks
 from dear.core.config import setting
 from dear.core.errors import DearError
 from dear.heads.head_role import CORE_ATTRIBUTE
-from dear.heads.role_map import Head
+from dear.heads.role_map import Head, RoleMap
 from dear.methods.base import LabelledImages, Loss
+from dear.methods.dear import AttributeConfig, Dear
+from dear.methods.recipe import Recipe
 from dear.methods.shared.attention_maps import registers
-from dear.methods.shared.attributes import AttributeMethod, AttributeSettings
-from dear.parallel.processes import gather_rows
 
 REST = "rest"
 
 
 @dataclass(frozen=True)
-class ExpertsConfig(AttributeSettings):
+class ExpertsConfig(AttributeConfig):
     """Expert tokens."""
 
     fusion_lr: float | None = setting(0.05, "learning rate of the fusion weights", low=0.0, advanced=True)
     pull: float = setting(
-        0.3, "weight of the pull that keeps the attributes' projection near its start", low=0.0, advanced=True
+        0.3, "weight of the squared distance of the attributes' projection from its start", low=0.0, advanced=True
     )
-    rest: bool = setting(True, "one more token, which reads in all heads that have no core attribute", advanced=True)
+    rest: bool = setting(True, "one more token, which reads in all heads without a core attribute", advanced=True)
 
 
-AskedAt = Callable[[int, Tensor, Tensor], None]
-"""Told layer, queries [batch, heads, tokens of an attribute, head_dim] and keys of the heads that are read in."""
+AttentionObserver = Callable[[int, Tensor, Tensor], None]
+"""Called with a layer, queries [batch, heads, tokens of an attribute, head_dim] and keys of its visible heads."""
 
 
-class Experts(AttributeMethod):
-    Settings = ExpertsConfig
-    recipe: ClassVar[Mapping[str, Any]] = {"views": 0, "clean_view": True}
+class Experts(Dear):
+    Config = ExpertsConfig
+    recipe = Recipe(augment="none")
     config: ExpertsConfig
-    masks: Masks
-    head_means: Tensor
+    head_means: Tensor  # mean output at CLS over the training images, [layers, heads, head_dim]
 
-    def __init__(self, backbone: Backbone, config: ExpertsConfig, facts: Mapping[str, Any] | None = None) -> None:
-        super().__init__(backbone, config, facts)
-        tower, keys = backbone.image, backbone.image.originals + len(self.token_of)
-        original = torch.arange(keys) < tower.originals
-        found: dict[int, tuple[Tensor, Tensor]] = {}
-        self._asking: dict[int, list[list[int]]] = {}  # layer -> of each head that is read in, by number: its tokens
-        for layer in range(self.first_layer, tower.layers + 1):
-            readers = {h: name for name in self.attributes for at, h in self.heads_of(name) if at == layer}
-            tokens = {h: [i for i, of in enumerate(self.token_of) if of == readers[h]] for h in sorted(readers)}
-            seen = torch.zeros(1, tower.heads, len(self.token_of), keys, dtype=torch.bool)
-            for head, asking in tokens.items():
-                seen[0, head, asking] = original
-            found[layer], self._asking[layer] = (original[None], seen), list(tokens.values())
-        self.masks = Masks(found, tower.heads, tower.originals)
-        means = self.tokens.new_zeros(len(found), tower.heads, tower.head_dim)
-        self.register_buffer("head_means", means)  # outputs at CLS, the mean over the training images
+    def __init__(self, backbone: Backbone, config: ExpertsConfig, roles: RoleMap | None = None) -> None:
+        super().__init__(backbone, config, roles)
+        tower = backbone.image
+        layers = tower.layers - self.first_layer + 1
+        self.register_buffer("head_means", self.tokens.new_zeros(layers, tower.heads, tower.head_dim))
 
-    def pick_attributes(self) -> tuple[str, ...]:
-        """Those that have a head to read in: others would know nothing of the image."""
-        found = tuple(name for name in self.roles.core if self.heads_of(name))
-        if not found:
+    def token_attributes(self) -> tuple[str, ...]:
+        """The attributes with a head of their own: a token of any other would know nothing of the image."""
+        attributes = tuple(name for name in self.roles.core if self.heads_for(name))
+        if not attributes:
             raise DearError(
                 f"No head from layer {self.first_layer} on has a core attribute in this role map, and expert tokens "
                 "read in such heads only: make another with `dear roles`, or choose another --method."
             )
-        return (*found, REST) if self.config.rest and self.heads_of(REST) else found
+        return (*attributes, REST) if self.config.rest and self.heads_for(REST) else attributes
 
-    def heads_of(self, name: str) -> list[Head]:
-        """Where the tokens of an attribute read; those of the rest: in all heads without a core attribute."""
+    def initial_projection(self, clip_projection: Tensor) -> Tensor:
+        return clip_projection.clone()
+
+    def heads_for(self, name: str) -> list[Head]:
+        """The heads in which the tokens of an attribute read; those of the rest: all heads without a core attribute."""
         if name != REST:
             return self.roles.heads_for(name)
         return [at for at, head in self.roles.roles.items() if head.role != CORE_ATTRIBUTE]
 
+    def build_masks(self) -> Masks:
+        """No original token attends to a learned one; these attend to the image in their own heads."""
+        tower, keys = self.backbone.image, self.backbone.image.originals + len(self.token_of)
+        originals = torch.arange(keys) < tower.originals
+        by_layer: dict[int, tuple[Tensor, Tensor]] = {}
+        self._readers: dict[int, list[list[int]]] = {}  # layer -> tokens that read in each visible head, in its order
+        for layer in range(self.first_layer, tower.layers + 1):
+            attribute_of = {h: name for name in self.attributes for at, h in self.heads_for(name) if at == layer}
+            readers = {
+                h: [i for i, of in enumerate(self.token_of) if of == attribute_of[h]] for h in sorted(attribute_of)
+            }
+            visible = torch.zeros(1, tower.heads, len(self.token_of), keys, dtype=torch.bool)
+            for head, tokens in readers.items():
+                visible[0, head, tokens] = originals
+            by_layer[layer], self._readers[layer] = (originals[None], visible), list(readers.values())
+        return Masks(by_layer, tower.heads, tower.originals)
+
     @torch.no_grad()
-    def look(self, shown: LabelledImages) -> None:
-        """Head means, and the tokens' start: around the mean CLS state before layer J, so that they ask as CLS asks."""
+    def before_training(self, images: LabelledImages) -> None:
+        """Head means, and the tokens' start at the mean CLS state before layer J, so that they query as CLS does."""
         tower, count = self.backbone.image, 0
         start, means = torch.zeros_like(self.tokens[0]), torch.zeros_like(self.head_means)
-
-        def add(entry: LayerInput, _: LayerInput | None) -> None:
-            at_cls = F.scaled_dot_product_attention(entry.q[:, :, :1], entry.k, entry.v)
-            means[entry.layer - self.first_layer] += at_cls[:, :, 0].sum(0)
-
-        for images, _ in shown.train():
-            entry = self.enter(images)
-            start += entry.x[:, 0].sum(0)
-            tower.read_cls(entry, add)
-            count += len(entry.x)
+        for batch, _ in images.train():
+            first = tower.layer_input(batch, self.first_layer)
+            start += first.states[:, 0].sum(0)
+            count += len(first.states)
+            for x in tower.walk(first):
+                at_cls = F.scaled_dot_product_attention(x.cls_q, *x.kv)
+                means[x.layer - self.first_layer] += at_cls[:, :, 0].sum(0)
         self.head_means.copy_(means / count)
         self.tokens.add_(start / count)
 
     # --- image -------------------------------------------------------------------------------------------
 
-    def image_features(self, entry: LayerInput, observe: Observer | None = None) -> Tensor:
+    def encode_image(self, x: LayerInput) -> Tensor:
         """The frozen class feature and each f_a, normalised, [batch, components, dim]."""
-        return torch.cat([self.frozen_image(entry)[:, None], self.read_out(gather_rows(self._said(entry)))], dim=1)
+        tower = self.backbone.image
+        attributes = self.attribute_features(tower.gather(self.token_states(x)))
+        return torch.cat([tower.frozen_feature(x)[:, None], attributes], dim=1)
 
-    def _said(self, entry: LayerInput, asked: AskedAt | None = None) -> Tensor:
-        """Tokens behind layers J..L and the final LayerNorm, less those of the mean image, [batch, tokens, width].
+    def token_states(self, x: LayerInput, observer: AttentionObserver | None = None) -> Tensor:
+        """Tokens after layers J..L and the final LayerNorm, minus those of the mean image, [batch, tokens, width].
 
-        The mean image, in which every head puts out its mean, goes along as one more of the batch.
+        The mean image, for which every head outputs its mean, runs along as one more of the batch.
         """
         tower = self.backbone.image
-        x = self.tokens.expand(entry.x.shape[0] + 1, -1, -1)
-        for layer, heads, keys, values in tower.kept_of(entry, self.masks):
+        states = self.tokens.expand(x.states.shape[0] + 1, -1, -1)
+        for layer, heads, keys, values in tower.cached_layers(x, self.masks):
             block: Any = tower.blocks[layer - 1]
-            means = self.head_means[layer - self.first_layer].to(x.dtype)
-            out = means[None, :, None].expand(x.shape[0], -1, x.shape[1], -1)
+            means = self.head_means[layer - self.first_layer].to(states.dtype)
+            out = means[None, :, None].expand(states.shape[0], -1, states.shape[1], -1)
             if heads:
-                which, asking = (torch.tensor(numbers, device=x.device) for numbers in (heads, self._asking[layer]))
-                where = which[:, None], asking
+                which, readers = (
+                    torch.tensor(numbers, device=states.device) for numbers in (heads, self._readers[layer])
+                )
+                where = which[:, None], readers
                 # Heads and tokens first: [own heads, tokens of an attribute, batch, head_dim].
-                q = project_queries(block.attn, block.ln_1(x[:-1])).permute(1, 2, 0, 3)[where].permute(2, 0, 1, 3)
+                q = project_queries(block.attn, block.ln_1(states[:-1])).permute(1, 2, 0, 3)[where].permute(2, 0, 1, 3)
                 k, v = keys.to(q.dtype), values.to(q.dtype)
-                if asked is not None:
-                    asked(layer, q, k)
-                read = F.scaled_dot_product_attention(q, k, v).permute(1, 2, 0, 3)
-                read = out[:-1].permute(1, 2, 0, 3).index_put(where, read).permute(2, 0, 1, 3)
-                out = torch.cat([read, out[-1:]])
-            x = finish_block(block, x, merge_heads(out))
-        seen = tower.visual.ln_post(x)
-        return seen[:-1] - seen[-1:]
+                if observer is not None:
+                    observer(layer, q, k)
+                attended = F.scaled_dot_product_attention(q, k, v).permute(1, 2, 0, 3)
+                attended = out[:-1].permute(1, 2, 0, 3).index_put(where, attended).permute(2, 0, 1, 3)
+                out = torch.cat([attended, out[-1:]])
+            states = finish_block(block, states, merge_heads(out))
+        normed = tower.visual.ln_post(states)
+        return normed[:-1] - normed[-1:]
 
     # --- loss and pictures -------------------------------------------------------------------------------
 
-    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
-        """As DeAR's, but the class feature can't move, and the attributes' projection is held back."""
-        text = self.text_features()
-        logits = self.logits(self.image_features(entry), text)
-        parts = {"cross_entropy": F.cross_entropy(logits, labels)}
-        parts["regulariser"] = self.moved_text(text)
-        parts["pull"] = (self.projection - self.backbone.image.visual.proj).square().sum()
-        parts["fusion"] = self.fusion_penalty()
+    def loss(self, x: LayerInput, labels: Tensor) -> Loss:
+        """As DeAR's, but the class feature cannot move, and the attributes' projection is held back."""
+        text = self.encode_text()
+        logits = self.logits(self.encode_image(x), text)
+        parts = {
+            "cross_entropy": F.cross_entropy(logits, labels),
+            "regulariser": self.text_drift(text),
+            "pull": (self.projection - self.backbone.image.visual.proj).square().sum(),
+            "fusion": self.fusion_penalty(),
+        }
         weights = (1.0, self.config.lambda_reg, self.config.pull, self.config.lambda_fusion)
         weighted = [weight * part for weight, part in zip(weights, parts.values(), strict=True) if weight]
         return Loss(torch.stack(weighted).sum(), parts, logits)
 
     @torch.no_grad()
     def attention_maps(self, pixels: Tensor) -> dict[str, Tensor]:
-        """Of each attribute's tokens in its experts, mean over these, without registers, [batch, rows, columns]."""
-        rows, columns = self.backbone.image.grid
+        """Of each attribute's tokens, mean over its heads, without registers, [batch, rows, columns]."""
+        tower = self.backbone.image
+        rows, columns = tower.grid
         sums = {name: pixels.new_zeros(len(pixels), rows * columns) for name in self.attributes}
 
-        def look(layer: int, q: Tensor, k: Tensor) -> None:
-            seen = attention_weights(q, k, None)[..., 1:].mean(2)  # [batch, heads, patches]
-            for i, (first, *_) in enumerate(self._asking[layer]):
+        def add(layer: int, q: Tensor, k: Tensor) -> None:
+            weights = attention_weights(q, k, None)[..., 1:].mean(2)  # [batch, heads, patches]
+            for i, (first, *_) in enumerate(self._readers[layer]):
                 name = self.token_of[first]
-                sums[name] += seen[:, i] / len(self.heads_of(name))
+                sums[name] += weights[:, i] / len(self.heads_for(name))
 
-        self._said(self.trunk(pixels), look)
-        kept = ~registers(self.states(pixels))
-        return {name: (values * kept).unflatten(1, (rows, columns)) for name, values in sums.items()}
+        self.token_states(self.layer_input(pixels), add)
+        visible = ~registers(tower.trunk(pixels, self.first_layer - 1))
+        return {name: (values * visible).unflatten(1, (rows, columns)) for name, values in sums.items()}

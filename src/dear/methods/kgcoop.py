@@ -1,17 +1,16 @@
 """KgCoOp: CoOp held near the text of the hand-written prompt (Yao et al., CVPR 2023)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.clip.image import LayerInput
+from dear.clip.layer_input import LayerInput
 from dear.core.config import setting
 from dear.methods.base import Loss
 from dear.methods.coop import CoOp, CoOpConfig
-from dear.methods.shared.context import COOP_RECIPE
+from dear.methods.recipe import Recipe
+from dear.methods.shared.context import COOP
 
 
 @dataclass(frozen=True)
@@ -30,15 +29,14 @@ class KgCoOp(CoOp):
     Here is the repaired one: the rate rises to 0.002.
     """
 
-    Settings = KgCoOpConfig
-    recipe: ClassVar[Mapping[str, Any]] = {**COOP_RECIPE, "epochs": 100, "batch": 128}
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    Config = KgCoOpConfig
+    recipe = Recipe(COOP, epochs=100, batch=128)
     config: KgCoOpConfig
 
-    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
-        text = self.text_features()
-        logits = self.logits(self.image_features(entry), text)
-        parts = {"cross_entropy": F.cross_entropy(logits, labels), "knowledge": drift(text, self.texts.frozen)}
+    def loss(self, x: LayerInput, labels: Tensor) -> Loss:
+        text = self.encode_text()
+        logits = self.logits(self.encode_image(x), text)
+        parts = {"cross_entropy": F.cross_entropy(logits, labels), "knowledge": drift(text, self.classes.frozen)}
         return Loss(parts["cross_entropy"] + self.config.knowledge * parts["knowledge"], parts, logits)
 
 

@@ -1,18 +1,21 @@
 """Logistic regression on frozen class features (CLIP, A.3)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dear.clip import Backbone
-from dear.core.config import Config
+from dear.core.config import Config as Settings
 from dear.core.errors import DearError
 from dear.core.metrics import accuracy
-from dear.methods.base import PLAIN, LabelledImages, Method
+from dear.methods.base import LabelledImages, Method
 from dear.methods.shared.class_index import frozen_features, positions
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _DECAYS = tuple(10.0**power for power in range(-6, 3))
 
@@ -23,31 +26,36 @@ class LinearProbe(Method):
     It can only answer classes it was trained on.
     """
 
-    weight: Tensor  # [trained classes, dim]
-    bias: Tensor  # [trained classes]
+    weight: nn.Parameter  # [trained classes, dim]
+    bias: nn.Parameter  # [trained classes]
 
-    def __init__(self, backbone: Backbone, config: Config, facts: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, backbone: Backbone, config: Settings) -> None:
         super().__init__(backbone, config)
-        self.trained: tuple[str, ...] = tuple(facts["classes"]) if facts else ()
-        like = backbone.image.visual.proj
-        self.register_buffer("weight", like.new_zeros(len(self.trained), backbone.dim))
-        self.register_buffer("bias", like.new_zeros(len(self.trained)))
+        self.set_weights((), *(backbone.image.visual.proj.new_zeros(0, *shape) for shape in ((backbone.dim,), ())))
 
-    def facts(self) -> dict[str, Any]:
+    def set_weights(self, classes: Sequence[str], weight: Tensor, bias: Tensor) -> None:
+        """Parameters that L-BFGS fits, not the training loop."""
+        self.trained = tuple(classes)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.bias = nn.Parameter(bias, requires_grad=False)
+
+    def extra_state(self) -> dict[str, Any]:
         return {"classes": list(self.trained)}
 
-    def learned(self) -> int:
-        return self.weight.numel() + self.bias.numel()
+    @classmethod
+    def restore(cls, backbone: Backbone, config: Settings, extra_state: Mapping[str, Any]) -> "Self":
+        method, classes = cls(backbone, config), extra_state["classes"]
+        method.set_weights(classes, *(method.weight.new_zeros(len(classes), *shape) for shape in ((backbone.dim,), ())))
+        return method
 
-    def look(self, shown: LabelledImages) -> None:
-        self.trained = shown.classes
-        images, labels = frozen_features(self, shown.train())
-        fitted = {decay: logistic(images, labels, len(self.trained), decay) for decay in _DECAYS}
-        chosen = _DECAYS[len(_DECAYS) // 2]
-        seen, truth = frozen_features(self, shown.val())
-        if len(truth):
-            chosen = max(fitted, key=lambda decay: accuracy(seen @ fitted[decay][0].T + fitted[decay][1], truth))
-        self.weight, self.bias = fitted[chosen]
+    def before_training(self, images: LabelledImages) -> None:
+        features, labels = frozen_features(self, images.train())
+        fits = {decay: logistic(features, labels, len(images.classes), decay) for decay in _DECAYS}
+        best = _DECAYS[len(_DECAYS) // 2]
+        features, labels = frozen_features(self, images.val())
+        if len(labels):
+            best = max(fits, key=lambda decay: accuracy(features @ fits[decay][0].T + fits[decay][1], labels))
+        self.set_weights(images.classes, *fits[best])
 
     def can_answer(self, names: Sequence[str]) -> bool:
         return None not in positions(self.trained, names)
@@ -57,8 +65,8 @@ class LinearProbe(Method):
             raise DearError("A linear probe can only answer the classes it was trained on: choose another method.")
         super().set_classes(names, template)
 
-    def logits(self, features: Tensor, text: Tensor, inference: str = PLAIN) -> Tensor:
-        rows = positions(self.trained, self.texts.names)
+    def logits(self, features: Tensor, text: Tensor, inference: str | None = None) -> Tensor:
+        rows = positions(self.trained, self.classes.names)
         return features[:, 0] @ self.weight[rows].T + self.bias[rows]
 
     def votes(self, features: Tensor, text: Tensor) -> Tensor:

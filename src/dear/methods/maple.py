@@ -1,20 +1,21 @@
 """MaPLe: deep tokens in both towers, those of the image a linear function of those of the text (CVPR 2023)."""
 
-from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor, nn
 
 from dear.clip import Backbone
-from dear.core.config import Config, setting
+from dear.core.config import Config as Settings
+from dear.core.config import setting
 from dear.methods.base import Method
-from dear.methods.deep_prompts import DASSL, WORDS, DeepPrompts, random_tokens
+from dear.methods.deep_prompts import DASSL, WORDS, DeepPrompts
+from dear.methods.recipe import Recipe
 
 
 @dataclass(frozen=True)
-class MapleConfig(Config):
+class MapleConfig(Settings):
     """Coupled tokens."""
 
     text_tokens: int = setting(2, f'learned tokens in the place of the first words of "{WORDS}"', low=1, high=60)
@@ -29,20 +30,16 @@ class Maple(DeepPrompts):
     all in fp32 (there half precision, partly without a master copy).
     """
 
-    Settings: ClassVar[type[Config]] = MapleConfig
-    recipe: ClassVar[Mapping[str, Any]] = {**DASSL, "lr": 0.0035, "epochs": 5, "batch": 4}
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "cross-dataset": {"depth": 3, "lr": 0.0026, "epochs": 2},
-        "domain": {"depth": 3, "lr": 0.0026, "epochs": 2},
-    }
+    Config: ClassVar[type[Settings]] = MapleConfig
+    recipe = Recipe(DASSL, lr=0.0035, epochs=5, batch=4).on("cross-dataset", "domain", depth=3, lr=0.0026, epochs=2)
     config: MapleConfig  # type: ignore[assignment]
 
-    def __init__(self, backbone: Backbone, config: Config, facts: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, backbone: Backbone, config: MapleConfig) -> None:
         Method.__init__(self, backbone, config)
         image, text, like = backbone.image, backbone.text, backbone.image.visual.proj
-        depth, count = min(self.config.depth, image.layers, text.layers), self.config.text_tokens
-        start = random_tokens(like, depth, count, text.width, self.config.token_std)
-        words = text.words(WORDS)[:count]
+        depth, count = min(config.depth, image.layers, text.layers), config.text_tokens
+        start = backbone.normal(depth, count, text.width, std=config.token_std)
+        words = text.word_embeddings(WORDS)[:count]
         if len(words) == count:
             start[0] = words
         self.text_tokens = nn.Parameter(start)

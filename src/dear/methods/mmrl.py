@@ -1,25 +1,27 @@
 """MMRL: tokens from one shared space in both towers, read out by a projection of their own (CVPR 2025)."""
 
-from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dear.clip import Backbone, LearnedTokens
-from dear.clip.image import LayerInput, Observer
-from dear.core.config import Config, setting
-from dear.methods.base import CLS, DECOUPLED, FUSION, Loss, Method, Texts
-from dear.methods.shared.attributes import text_layer_of
+from dear.clip.layer_input import LayerInput
+from dear.clip.text import ClassTexts
+from dear.core.config import Config as Settings
+from dear.core.config import setting
+from dear.core.names import CLS
+from dear.methods.base import Loss, Method, normalized
+from dear.methods.recipe import Recipe
 
-ADAMW = {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 5e-4, "crop": 0.5, "drop_last": True}
+ADAMW = Recipe(optimizer="adamw", lr=1e-3, weight_decay=5e-4, crop=0.5, drop_last=True)
 
 
 @dataclass(frozen=True)
-class MmrlConfig(Config):
+class MmrlConfig(Settings):
     """Representation tokens."""
 
     first_layer: int | None = setting(
@@ -32,7 +34,7 @@ class MmrlConfig(Config):
 
 
 class Mmrl(Method):
-    """Tokens of layer l are a projection F_l(R) of the shared R and replace what came out of the layer before.
+    """Tokens of layer l are a projection F_l(R) of the shared R and replace the output of the layer before.
 
     z = alpha z_cls + (1 - alpha) z_tokens; L = alpha CE(z_cls) + (1 - alpha) CE(z_tokens)
     + lambda [(1 - cos(f_cls, f0)) + (1 - cos(w, w0))]. Differs from the official code: lambda is one for all datasets
@@ -40,19 +42,17 @@ class Mmrl(Method):
     that classes are novel: `fusion` is used throughout, `decoupled` (the class feature alone) is measured beside it.
     """
 
-    Settings = MmrlConfig
-    recipe: ClassVar[Mapping[str, Any]] = {**ADAMW, "epochs": 10, "batch": 4}
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "few-shot": {"epochs": 50, "batch": 32},
-        "cross-dataset": {"epochs": 1, "batch": 32, "warmup_epochs": 0, "lambda_reg": 0.2},
-        "domain": {"epochs": 1, "batch": 32, "warmup_epochs": 0, "lambda_reg": 0.2},
-    }
-    inferences = (FUSION, DECOUPLED)
+    Config: ClassVar[type[Settings]] = MmrlConfig
+    recipe = (
+        Recipe(ADAMW, epochs=10, batch=4)
+        .on("few-shot", epochs=50, batch=32)
+        .on("cross-dataset", "domain", epochs=1, batch=32, warmup_epochs=0, lambda_reg=0.2)
+    )
     components = (CLS, "tokens")
     config: MmrlConfig
     beta = 1.0
 
-    def __init__(self, backbone: Backbone, config: Config, facts: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, backbone: Backbone, config: MmrlConfig) -> None:
         super().__init__(backbone, config)
         image, text, like = backbone.image, backbone.text, backbone.image.visual.proj
         self.space = nn.Parameter(0.02 * torch.randn(self.config.tokens, self.config.space).to(like))
@@ -74,7 +74,7 @@ class Mmrl(Method):
 
     @property
     def first_text_layer(self) -> int:
-        return text_layer_of(self.backbone, self.first_layer)
+        return self.backbone.text_layer(self.first_layer)
 
     def image_layers(self) -> dict[int, Tensor]:
         return {layer: into(self.space) for layer, into in zip(self._layers, self.into_image, strict=True)}
@@ -82,36 +82,31 @@ class Mmrl(Method):
     def text_layers(self) -> dict[int, Tensor]:
         return {layer: into(self.space) for layer, into in zip(self._text_layers, self.into_text, strict=True)}
 
-    def read_out(self) -> Tensor:
+    def token_projection(self) -> Tensor:
         """P_r, the projection of the tokens, [width, dim]."""
         return self.projection
 
-    def text_features(self, texts: Texts | None = None) -> Tensor:
-        text, texts = self.backbone.text, texts or self.texts
-        tokens = LearnedTokens(self.text_layers(), self.beta)
-        return F.normalize(
-            text.project(text.read_eot(texts.states, texts.prompts, self.first_text_layer, tokens)), dim=-1
-        )
+    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
+        return self.backbone.text.features(classes or self.classes, LearnedTokens(self.text_layers(), self.beta))
 
-    def image_features(self, entry: LayerInput, observe: Observer | None = None) -> Tensor:
-        tower = self.backbone.image
-        cls, added = tower.read_with_tokens(entry, LearnedTokens(self.image_layers(), self.beta), observe=observe)
-        of_tokens = tower.visual.ln_post(added).mean(1) @ self.read_out()
-        return F.normalize(torch.stack([tower.project(cls), of_tokens], 1), dim=-1)
+    def encode_image(self, x: LayerInput) -> Tensor:
+        tokens = LearnedTokens(self.image_layers(), self.beta)
+        out = self.backbone.image.features(x, tokens, read_tokens=True)
+        assert out.tokens is not None
+        return normalized(out.cls, out.tokens.mean(1) @ self.token_projection())
 
     def fusion_weights(self) -> Tensor:
         return torch.tensor([self.config.alpha, 1 - self.config.alpha], device=self.backbone.device)
 
-    def logits(self, features: Tensor, text: Tensor, inference: str = FUSION) -> Tensor:
-        fused = features[:, 0] if inference == DECOUPLED else self.fusion_weights().to(features) @ features
-        return self.backbone.temperature * fused @ text.T
-
-    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
-        features, text, alpha = self.image_features(entry), self.text_features(), self.config.alpha
-        of_cls, of_tokens = self.votes(features, text).unbind(1)
-        kept = (features[:, 0] * self.frozen_image(entry)).sum(-1).mean() + (text * self.texts.frozen).sum(-1).mean()
+    def loss(self, x: LayerInput, labels: Tensor) -> Loss:
+        features, text, alpha = self.encode_image(x), self.encode_text(), self.config.alpha
+        cls_logits, token_logits = self.votes(features, text).unbind(1)
+        kept = (features[:, 0] * self.backbone.image.frozen_feature(x)).sum(-1).mean() + (
+            text * self.classes.frozen
+        ).sum(-1).mean()
         parts = {
-            "cross_entropy": alpha * F.cross_entropy(of_cls, labels) + (1 - alpha) * F.cross_entropy(of_tokens, labels),
+            "cross_entropy": alpha * F.cross_entropy(cls_logits, labels)
+            + (1 - alpha) * F.cross_entropy(token_logits, labels),
             "regulariser": self.config.lambda_reg * (2 - kept),
         }
         return Loss(parts["cross_entropy"] + parts["regulariser"], parts, self.logits(features, text))

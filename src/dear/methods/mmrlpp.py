@@ -1,8 +1,6 @@
 """MMRL++: MMRL with shared, low-rank projections and tokens that are mixed between layers (IJCV 2026)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +8,7 @@ from torch.nn import functional as F
 
 from dear.core.config import setting
 from dear.methods.mmrl import Mmrl, MmrlConfig
+from dear.methods.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -49,12 +48,12 @@ class MmrlPlus(Mmrl):
     """Differs from the official code as MMRL does, and in beta: one for all datasets, also at test (there the network
     is changed at test by the target's own beta)."""
 
-    Settings = MmrlPlusConfig
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "few-shot": {"epochs": 100, "batch": 32, "lr": 2e-3},
-        "cross-dataset": {"epochs": 1, "batch": 32, "warmup_epochs": 0, "lambda_reg": 0.1},
-        "domain": {"epochs": 1, "batch": 32, "warmup_epochs": 0, "lambda_reg": 0.1},
-    }
+    Config = MmrlPlusConfig
+    recipe = (
+        Recipe(Mmrl.recipe)
+        .on("few-shot", epochs=100, batch=32, lr=2e-3)
+        .on("cross-dataset", "domain", epochs=1, batch=32, warmup_epochs=0, lambda_reg=0.1)
+    )
     config: MmrlPlusConfig
 
     @property
@@ -75,6 +74,6 @@ class MmrlPlus(Mmrl):
     def text_layers(self) -> dict[int, Tensor]:
         return dict(zip(self._text_layers, self.of_text(self.space), strict=True))
 
-    def read_out(self) -> Tensor:
+    def token_projection(self) -> Tensor:
         """CLIP's projection and a low-rank term that starts at zero."""
         return self.backbone.image.visual.proj + self.down @ self.up

@@ -1,19 +1,17 @@
 """ProGrad: CoOp without the part of a step that works against zero-shot CLIP (Zhu et al., ICCV 2023)."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from dear.clip import Backbone
-from dear.clip.image import LayerInput
+from dear.clip.layer_input import LayerInput
 from dear.core.config import Config, setting
-from dear.methods.base import LabelledImages, Loss
-from dear.methods.shared.context import COOP_RECIPE, EPOCHS_BY_SHOTS, WordContext, random_words
-from dear.parallel.processes import add_up
+from dear.methods.base import Gradients, LabelledImages, Loss
+from dear.methods.recipe import Recipe
+from dear.methods.shared.context import COOP, WordContext, epochs_by_shots, random_words
 
 
 @dataclass(frozen=True)
@@ -36,39 +34,34 @@ class ProGrad(WordContext):
     shots on ViT-B/16, for which no settings were released: epochs and batch are those of the 4 shots.
     """
 
-    Settings = ProGradConfig
-    recipe: ClassVar[Mapping[str, Any]] = {**COOP_RECIPE, "epochs": 100}
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        **EPOCHS_BY_SHOTS,
-        "cross-dataset": {"epochs": 50},
-        "domain": {"epochs": 50},
-    }
+    Config = ProGradConfig
+    recipe = epochs_by_shots(Recipe(COOP, epochs=100)).on("cross-dataset", "domain", epochs=50)
     config: ProGradConfig
 
-    def __init__(self, backbone: Backbone, config: ProGradConfig, facts: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, backbone: Backbone, config: ProGradConfig) -> None:
         super().__init__(backbone, config)
         self.context = random_words(backbone, config.context_tokens, std=0.0)
 
     @torch.no_grad()
-    def look(self, shown: LabelledImages) -> None:
-        """The start: zeros, then the words of the template in front of the class name."""
-        words = shown.template.partition("{}")[0].strip()
+    def before_training(self, images: LabelledImages) -> None:
+        """The start: zeros, then the words of the template before the class name."""
+        words = images.template.partition("{}")[0].strip()
         if words:
-            start = self.backbone.text.words(words)[-len(self.context) :]
+            start = self.backbone.text.word_embeddings(words)[-len(self.context) :]
             self.context[-len(start) :] = start
 
-    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
-        features = self.image_features(entry)
-        logits = self.logits(features, self.text_features())
-        expected = self.logits(features, self.texts.frozen).softmax(-1)
+    def loss(self, x: LayerInput, labels: Tensor) -> Loss:
+        features = self.encode_image(x)
+        logits = self.logits(features, self.encode_text())
+        expected = self.logits(features, self.classes.frozen).softmax(-1)
         kept = F.cross_entropy(logits, expected)  # KL up to a constant
         total = F.cross_entropy(logits, labels)
         return Loss(total, {"cross_entropy": total, "zero_shot": kept}, logits)
 
-    def backward(self, loss: Loss, scaled: Callable[[Tensor], Tensor]) -> None:
-        (general,) = torch.autograd.grad(scaled(loss.parts["zero_shot"]), self.context, retain_graph=True)
-        (own,) = torch.autograd.grad(scaled(loss.total), self.context)
-        add_up([general, own])
+    def backward(self, loss: Loss, gradients: Gradients) -> None:
+        (general,), (own,) = gradients(loss.parts["zero_shot"]), gradients(loss.total)
+        assert general is not None
+        assert own is not None
         self.context.grad = without_conflict(own, general, self.config.projection)
 
 

@@ -2,18 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dear.clip import Backbone
-from dear.clip.image import LayerInput, Observer
-from dear.core.config import Config, setting
+from dear.clip.layer_input import LayerInput
+from dear.clip.text import ClassTexts
+from dear.core.config import setting
 from dear.core.errors import DearError
-from dear.methods.base import Loss, Teacher, Texts
+from dear.methods.base import Loss, Teacher, normalized
 from dear.methods.deep_prompts import DASSL, VptConfig, VptDeep
+from dear.methods.recipe import Recipe
 from dear.methods.shared.class_index import positions
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -40,62 +45,61 @@ class PromptKD(VptDeep):
     learns for as many epochs as the student, and is the student's own backbone unless a larger one is named.
     """
 
-    Settings = PromptKDConfig
-    recipe: ClassVar[Mapping[str, Any]] = {**DASSL, "lr": 0.005, "epochs": 20, "batch": 8}
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    Config = PromptKDConfig
+    recipe = Recipe(DASSL, lr=0.005, epochs=20, batch=8)
     config: PromptKDConfig
     class_texts: Tensor  # the teacher's, normalised, [known classes, teacher's dim]
-    answers: Tensor  # the teacher's, probabilities, [unlabelled images, known classes]; only in training
+    probabilities: Tensor  # the teacher's, [unlabelled images, known classes]; only in training
 
-    def __init__(self, backbone: Backbone, config: Config, facts: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, backbone: Backbone, config: PromptKDConfig) -> None:
         super().__init__(backbone, config)
-        self.known: tuple[str, ...] = ()
-        if facts is not None:
-            self._build(facts["classes"], backbone.image.visual.proj.new_zeros(len(facts["classes"]), facts["dim"]))
+        self.trained: tuple[str, ...] = ()
+
+    @classmethod
+    def restore(cls, backbone: Backbone, config: Any, extra_state: Mapping[str, Any]) -> "Self":
+        method, names = cls(backbone, config), extra_state["classes"]
+        method._build(names, method.image_tokens.new_zeros(len(names), extra_state["dim"]))
+        return method
 
     def _build(self, names: Sequence[str], texts: Tensor) -> None:
-        self.known, dim = tuple(names), texts.shape[1]
+        self.trained, dim = tuple(names), texts.shape[1]
         self.register_buffer("class_texts", texts.to(self.image_tokens))
         self.projector = nn.Sequential(
             nn.Linear(self.backbone.dim, dim), nn.BatchNorm1d(dim), nn.ReLU(), nn.Linear(dim, dim)
         ).to(self.image_tokens)
 
-    @property
-    def dim(self) -> int:
-        return self.class_texts.shape[1]
-
-    def facts(self) -> dict[str, Any]:
-        return {"classes": list(self.known), "dim": self.dim}
+    def extra_state(self) -> dict[str, Any]:
+        return {"classes": list(self.trained), "dim": self.class_texts.shape[1]}
 
     def teacher(self) -> Teacher:
         return Teacher("promptsrc", self.config.teacher, self.config.teacher_pretrained, {"lr": 0.005, "batch": 8})
 
-    def learn_from(self, names: Sequence[str], texts: Tensor, answers: Tensor) -> None:
-        self._build(names, texts)
-        self.answers = answers.to(self.class_texts).softmax(-1)
+    def set_teacher(self, names: Sequence[str], text: Tensor, logits: Tensor) -> None:
+        self._build(names, text)
+        self.probabilities = logits.to(self.class_texts).softmax(-1)
 
     def can_answer(self, names: Sequence[str]) -> bool:
-        return None not in positions(self.known, names)
+        return None not in positions(self.trained, names)
 
     def set_classes(self, names: Sequence[str], template: str) -> None:
-        if self.known and not self.can_answer(names):
+        if self.trained and not self.can_answer(names):
             raise DearError("PromptKD can only answer classes that were there in training: choose another method.")
         super().set_classes(names, template)
 
-    def text_features(self, texts: Texts | None = None) -> Tensor:
+    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
         """The teacher's, normalised, [classes, teacher's dim]."""
-        return self.class_texts[positions(self.known, (texts or self.texts).names)]
+        rows = positions(self.trained, (classes or self.classes).names)
+        if None in rows:
+            raise DearError("PromptKD has its teacher's features of the classes alone: no other text can be compared.")
+        return self.class_texts[rows]
 
-    def encode_text(self, sentences: Sequence[str]) -> Tensor:
-        raise DearError("PromptKD keeps its teacher's texts of the classes alone: no other text can be compared.")
-
-    def image_features(self, entry: LayerInput, observe: Observer | None = None) -> Tensor:
+    def encode_image(self, x: LayerInput) -> Tensor:
         """In the teacher's space, normalised, [batch, 1, teacher's dim]."""
-        return F.normalize(self.projector(self.projected(entry, observe)), dim=-1)[:, None]
+        return normalized(self.projector(self.class_feature(x)))
 
-    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
-        """labels: the rows of the images among the teacher's answers."""
-        logits = self.logits(self.image_features(entry), self.class_texts)
-        answers = self.answers[labels]
-        divergence = F.kl_div(logits.log_softmax(-1), answers, reduction="sum") / logits.numel()
-        return Loss(self.config.imitation * divergence, {"teacher": divergence}, logits, answers.argmax(-1))
+    def loss(self, x: LayerInput, labels: Tensor) -> Loss:
+        """labels: the rows of the images among the teacher's probabilities."""
+        logits = self.logits(self.encode_image(x), self.class_texts)
+        expected = self.probabilities[labels]
+        divergence = F.kl_div(logits.log_softmax(-1), expected, reduction="sum") / logits.numel()
+        return Loss(self.config.imitation * divergence, {"teacher": divergence}, logits, expected.argmax(-1))

@@ -1,17 +1,18 @@
 """PromptSRC: deep prompts that are held to frozen CLIP, and averaged over the epochs (ICCV 2023)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.clip.image import LayerInput
+from dear.clip.layer_input import LayerInput
+from dear.clip.text import ClassTexts
 from dear.core.config import setting
-from dear.methods.base import PLAIN, Loss, Texts
+from dear.methods.base import Loss
 from dear.methods.deep_prompts import DASSL, DeepPromptConfig, DeepPrompts
+from dear.methods.recipe import Recipe
 from dear.methods.shared.templates import SIXTY
 from dear.methods.zero_shot import ensemble
 
@@ -33,33 +34,29 @@ class PromptSrc(DeepPrompts):
     frozen weights included).
     """
 
-    Settings = PromptSrcConfig
-    recipe: ClassVar[Mapping[str, Any]] = {
-        **DASSL, "lr": 0.0025, "epochs": 20, "batch": 4, "average": "gaussian", "average_peak": 15.0,
-        "average_width": 1.0,
-    }  # fmt: skip
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "few-shot": {"epochs": 50, "average_peak": 30.0, "average_width": 30.0},
-        "cross-dataset": {"image_depth": 3, "text_depth": 3, "average_peak": 6.0, "average_width": 10.0},
-        "domain": {"image_depth": 3, "text_depth": 3, "average_peak": 6.0, "average_width": 10.0},
-    }
+    Config = PromptSrcConfig
+    recipe = (
+        Recipe(DASSL, lr=0.0025, epochs=20, batch=4, average="gaussian", average_peak=15.0, average_width=1.0)
+        .on("few-shot", epochs=50, average_peak=30.0, average_width=30.0)
+        .on("cross-dataset", "domain", image_depth=3, text_depth=3, average_peak=6.0, average_width=10.0)
+    )
     config: PromptSrcConfig
 
-    def read(self, names: Sequence[str], template: str) -> Texts:
-        return super().read(names, template)._replace(frozen=ensemble(self, names, SIXTY, normalised=False))
+    def encode_classes(self, names: Sequence[str], template: str) -> ClassTexts:
+        return super().encode_classes(names, template)._replace(frozen=ensemble(self, names, SIXTY, normalised=False))
 
-    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
-        features, text = self.image_features(entry), self.text_features()
-        frozen, target = self.frozen_image(entry), self.texts.frozen
+    def loss(self, x: LayerInput, labels: Tensor) -> Loss:
+        features, text = self.encode_image(x), self.encode_text()
+        frozen, target = self.backbone.image.frozen_feature(x), self.classes.frozen
         logits = self.logits(features, text)
         with torch.no_grad():
-            kept = self.logits(frozen[:, None], target, PLAIN).log_softmax(-1)
+            expected = self.logits(frozen[:, None], target).log_softmax(-1)
         parts = {
             "cross_entropy": F.cross_entropy(logits, labels),
             "text": self.config.lambda_text * (text - target).abs().mean(),
             "image": self.config.lambda_image * (features[:, 0] - frozen).abs().mean(),
             "answers": self.config.lambda_logits
-            * F.kl_div(logits.log_softmax(-1), kept, reduction="sum", log_target=True)
+            * F.kl_div(logits.log_softmax(-1), expected, reduction="sum", log_target=True)
             / logits.numel(),
         }
         return Loss(torch.stack(list(parts.values())).sum(), parts, logits)

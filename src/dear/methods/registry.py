@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dear.core.errors import DearError
 from dear.data.known import find_known
+from dear.methods.recipe import changes_under
 
 if TYPE_CHECKING:
     from dear.methods.base import Method
@@ -16,17 +17,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MethodInfo:
+    """What can be said of a method without importing it."""
+
     where: str  # module in dear.methods, and class
-    line: str  # what it does
-    published: str  # where
+    summary: str
+    published: str
     trained: bool = True
-    ours: bool = False  # one that this project is about: reports look at it more closely
-    transductive: bool = False  # it sees unlabelled images of all classes: its numbers stand apart
+    ours: bool = False  # this project's subject: reports show it in more detail
+    transductive: bool = False  # it sees unlabelled images of all classes: its numbers stand in a table of their own
+    texts_per_image: bool = False  # class texts depend on the image, so that no graph of an image can hold them
 
 
 _CONSTANTS = Path(__file__).parent / "assets" / "published_constants.json"
-"""{method: {dataset: {setting: value}}}: what the official scripts set by dataset. In the place of a setting may stand
-a protocol, or a protocol and shots, with the settings that hold there."""
+"""{method: {dataset: {setting: value}}}: what the official scripts set by dataset. In place of a setting may stand a
+protocol, or a protocol and shots, with the settings under it."""
 
 METHODS = {
     "zero-shot": MethodInfo("zero_shot:ZeroShot", "CLIP as it is", "Radford et al., ICML 2021", False),
@@ -57,7 +61,9 @@ METHODS = {
         "clip_adapter:ClipAdapter", "two small layers behind the image feature", "Gao et al., IJCV 2024"
     ),
     "tip-adapter-f": MethodInfo("tip_adapter:TipAdapterF", "tip-adapter, its keys learned", "Zhang et al., ECCV 2022"),
-    "cocoop": MethodInfo("cocoop:CoCoOp", "CoOp, its context moved by every image", "Zhou et al., CVPR 2022"),
+    "cocoop": MethodInfo(
+        "cocoop:CoCoOp", "CoOp, its context moved by every image", "Zhou et al., CVPR 2022", texts_per_image=True
+    ),
     "textrefiner": MethodInfo(
         "text_refiner:TextRefiner", "CoOp, its class texts corrected by cached patches", "Xie et al., AAAI 2025"
     ),
@@ -111,8 +117,8 @@ def is_ours(name: str) -> bool:
 def find_method(name: str) -> "type[Method]":
     if name not in METHODS:
         raise DearError(f"There is no method {name!r}: choose from {', '.join(METHODS)}.")
-    module, _, of = METHODS[name].where.partition(":")
-    return getattr(importlib.import_module(f"dear.methods.{module}"), of)
+    module, _, kind = METHODS[name].where.partition(":")
+    return getattr(importlib.import_module(f"dear.methods.{module}"), kind)
 
 
 def recipe_of(
@@ -120,29 +126,23 @@ def recipe_of(
 ) -> Mapping[str, Any]:
     """The published settings of a method, of training and its own, under one of the protocols.
 
-    constants_of: a dataset, to use what the authors chose for it alone, too, where it is a known one. Choosing by
-    dataset is what a fair comparison does not do, so this must be asked for.
+    constants_of: a dataset, to add what the authors set for it alone, if it is a known one. A fair comparison does not
+    choose by dataset, so this must be asked for.
     """
-    method = find_method(name)
-    found = {**method.recipe, **_under(method.recipes, protocol, shots)}
+    settings = find_method(name).recipe.under(protocol, shots)
     known = find_known(constants_of) if constants_of else None
     if known is not None:
-        chosen = json.loads(_CONSTANTS.read_text()).get(name, {}).get(known.name, {})
-        found |= {key: value for key, value in chosen.items() if not isinstance(value, dict)}
-        found |= _under(chosen, protocol, shots)
-    return found
+        constants = json.loads(_CONSTANTS.read_text()).get(name, {}).get(known.name, {})
+        settings |= {key: value for key, value in constants.items() if not isinstance(value, dict)}
+        settings |= changes_under(constants, protocol, shots)
+    return settings
 
 
-def with_given(recipe: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was asked for wins over a recipe. A number of epochs also wins over a recipe's number of images, and moves
+def with_overrides(recipe: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe with some settings replaced. A number of epochs also replaces a recipe's number of images, and moves
     the bell of an average over epochs, so that it keeps its place in the run."""
-    kept = {name: value for name, value in recipe.items() if name != "images_seen" or "epochs" not in given}
-    if given.get("epochs"):
+    settings = {name: value for name, value in recipe.items() if name != "images_seen" or "epochs" not in overrides}
+    if overrides.get("epochs"):
         bell = {"average_peak", "average_width"} & recipe.keys()
-        kept |= {name: recipe[name] * given["epochs"] / recipe["epochs"] for name in bell}
-    return {**kept, **given}
-
-
-def _under(differences: Mapping[str, Any], protocol: str | None, shots: int | None) -> dict[str, Any]:
-    """What holds under a protocol, then under it with so many shots."""
-    return {**differences.get(f"{protocol}", {}), **differences.get(f"{protocol} {shots}", {})}
+        settings |= {name: recipe[name] * overrides["epochs"] / recipe["epochs"] for name in bell}
+    return {**settings, **overrides}

@@ -1,25 +1,27 @@
 """SkipT: fine-tunes the upper half of both towers, on a part of the classes at each step (CVPR 2025)."""
 
 import math
-from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dear.clip import Backbone
-from dear.clip.image import LayerInput, Observer
+from dear.clip.layer_input import LayerInput
 from dear.clip.low_rank import with_blocks
-from dear.core.config import Config, setting
-from dear.methods.base import Images, Loss, Method, Texts
+from dear.clip.text import ClassTexts
+from dear.core.config import Config as Settings
+from dear.core.config import setting
+from dear.methods.base import Loss, Method, normalized
+from dear.methods.recipe import Recipe
 
 
 @dataclass(frozen=True)
-class SkipConfig(Config):
+class SkipConfig(Settings):
     """Which layers and which classes."""
 
     image_rate: float = setting(0.25, "learning rate of the image tower, as a share of --lr", low=0.0, high=1e3)
@@ -36,19 +38,25 @@ class SkipT(Method):
     of ranks at every step (there one draw, made before training, for the whole run), and the dataset's own template.
     """
 
-    Settings = SkipConfig
-    recipe: ClassVar[Mapping[str, Any]] = {
-        "optimizer": "sgd", "lr": 2e-5, "weight_decay": 5e-4, "epochs": 20, "batch": 4, "order": "one_class",
-        "warmup_epochs": 1, "warmup_lr": 1e-6, "crop": 0.08,
-    }  # fmt: skip
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "few-shot": {"lr": 1e-5, "image_rate": 1.0, "epochs": 40, "warmup_epochs": 0},
-        "cross-dataset": {"lr": 1e-5, "image_rate": 0.1, "epochs": 5, "warmup_lr": 1e-8},
-        "domain": {"lr": 1e-5, "image_rate": 0.1, "epochs": 5, "warmup_lr": 1e-8},
-    }
+    Config = SkipConfig
+    recipe = (
+        Recipe(
+            optimizer="sgd",
+            lr=2e-5,
+            weight_decay=5e-4,
+            epochs=20,
+            batch=4,
+            order="one_class",
+            warmup_epochs=1,
+            warmup_lr=1e-6,
+            crop=0.08,
+        )
+        .on("few-shot", lr=1e-5, image_rate=1.0, epochs=40, warmup_epochs=0)
+        .on("cross-dataset", "domain", lr=1e-5, image_rate=0.1, epochs=5, warmup_lr=1e-8)
+    )
     config: SkipConfig
 
-    def __init__(self, backbone: Backbone, config: Config, facts: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, backbone: Backbone, config: SkipConfig) -> None:
         super().__init__(backbone, config)
         image, text = backbone.image, backbone.text
         visual, module = image.visual, text.module
@@ -76,23 +84,16 @@ class SkipT(Method):
         image = [parameter for name, parameter in named.items() if not name.startswith("text_")]
         return [{"params": text, "lr": lr}, {"params": image, "lr": lr * self.config.image_rate}]
 
-    def text_features(self, texts: Texts | None = None) -> Tensor:
-        texts = texts or self.texts
-        eot = self._text.read_eot(texts.states, texts.prompts, self.first_text_layer)
-        return F.normalize(self._text.project(eot), dim=-1)
+    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
+        return self._text.features(classes or self.classes)
 
-    def enter(self, images: Images) -> LayerInput:
-        return self.open_trunk(images)
-
-    def image_features(self, entry: LayerInput, observe: Observer | None = None) -> Tensor:
-        tower, first = self._image, self.first_layer
-        cls = tower.read_cls(tower.enter(entry.x, first, only_cls=first == tower.layers), observe)
-        return F.normalize(tower.project(cls), dim=-1)[:, None]
+    def encode_image(self, x: LayerInput) -> Tensor:
+        return normalized(self._image.features(LayerInput(self._image, x.layer, x.states)).cls)
 
     @torch.no_grad()
     def kept_classes(self, features: Tensor, labels: Tensor) -> Tensor:
         """The classes [kept] of this step, in order: the nearest to any of its images, its own first of all."""
-        near = features[:, 0] @ self.texts.frozen.T
+        near = features[:, 0] @ self.classes.frozen.T
         near[torch.arange(len(labels)), labels] = 1e4
         order = near.max(0).values.argsort(descending=True)
         always = min(math.ceil(len(order) * self.config.class_share), self.config.class_limit)
@@ -107,12 +108,12 @@ class SkipT(Method):
         kept[always:] = torch.rand(rest, device=order.device) < chance
         return order[kept].sort().values
 
-    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
-        features = self.image_features(entry)
+    def loss(self, x: LayerInput, labels: Tensor) -> Loss:
+        features = self.encode_image(x)
         kept = self.kept_classes(features, labels)
-        prompts, places = self.texts.prompts.subset(kept)
-        some = self.texts._replace(prompts=prompts, states=self.texts.states[places])
-        logits = self.logits(features, self.text_features(some))
+        prompts, places = self.classes.prompts.subset(kept)
+        some = self.classes._replace(prompts=prompts, states=self.classes.states[places])
+        logits = self.logits(features, self.encode_text(some))
         total = F.cross_entropy(logits, torch.searchsorted(kept, labels))
-        answers = logits.new_full((len(labels), len(self.texts.names)), -torch.inf)
+        answers = logits.new_full((len(labels), len(self.classes.names)), -torch.inf)
         return Loss(total, {"cross_entropy": total}, answers.index_copy(1, kept, logits.detach()))

@@ -1,32 +1,35 @@
 """TAC: deep prompts beside tokens of the task, which are centres of its class embeddings (CVPR 2025)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dear.clip import Backbone, LearnedTokens
-from dear.clip.image import LayerInput, Observer, rows
+from dear.clip.layer_input import LayerInput
 from dear.clip.masks import Masks
-from dear.core.config import Config, setting
+from dear.clip.text import ClassTexts
+from dear.core.config import Config as Settings
+from dear.core.config import setting
 from dear.core.files import read_json
-from dear.methods.base import LabelledImages, Loss, Method, Texts
-from dear.methods.deep_prompts import DASSL, WORDS, random_tokens
+from dear.data.augment import CLEAN, RANDOM
+from dear.methods.base import LabelledImages, Loss, Method, normalized
+from dear.methods.deep_prompts import DASSL, WORDS
+from dear.methods.recipe import Recipe
 from dear.methods.shared.templates import SIXTY
 from dear.methods.zero_shot import ensemble
-from dear.parallel.processes import own_images
 
 CENTRES = 5
 
 
 @dataclass(frozen=True)
-class TacConfig(Config):
+class TacConfig(Settings):
     """Tokens of the task and learned tokens in all layers of both towers."""
 
     tokens: int = setting(5, "learned tokens in each layer of either tower", low=1, high=60)
+    views: int = setting(4, "random views of each image per step", low=1, high=100)
     dropout: float = setting(0.3, "share of the image feature that is dropped in training", low=0.0, high=0.99)
     lambda_text: float = setting(20.0, "weight of the distance to the class embeddings", low=0.0, high=1e6)
     lambda_image: float = setting(25.0, "weight of the distance to frozen CLIP's image features", low=0.0, high=1e6)
@@ -42,27 +45,22 @@ class Tac(Method):
     evaluation's (there its sides are squashed); learned weights alone are averaged, in fp32.
     """
 
-    Settings = TacConfig
-    recipe: ClassVar[Mapping[str, Any]] = {
-        **DASSL, "lr": 0.0025, "epochs": 20, "batch": 8, "views": 4, "clean_view": True, "crop": 0.4,
-        "average": "uniform",
-    }  # fmt: skip
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "cross-dataset": {"tokens": 10, "crop": 0.8, "epochs": 5},
-        "domain": {"tokens": 10, "crop": 0.8, "epochs": 5},
-    }
+    Config = TacConfig
+    recipe = Recipe(DASSL, lr=0.0025, epochs=20, batch=8, crop=0.4, average="uniform").on(
+        "cross-dataset", "domain", tokens=10, crop=0.8, epochs=5
+    )
     first_layer = 1
     first_text_layer = 1
     config: TacConfig
     centres: Tensor  # [CENTRES, dim], of the classes trained on
 
-    def __init__(self, backbone: Backbone, config: Config, facts: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, backbone: Backbone, config: TacConfig) -> None:
         super().__init__(backbone, config)
         image, text, like, count = backbone.image, backbone.text, backbone.image.visual.proj, self.config.tokens
-        start = random_tokens(like, text.layers, count, text.width, 0.02)
+        start = backbone.normal(text.layers, count, text.width)
         start[0] = text.module.token_embedding(text.tokenize([WORDS])[0][0, 1 : 1 + count]).detach()  # EOT too
         self.text_tokens = nn.Parameter(start)
-        self.image_tokens = nn.Parameter(random_tokens(like, image.layers, count, image.width, 0.02))
+        self.image_tokens = nn.Parameter(backbone.normal(image.layers, count, image.width))
         self.into_text = nn.Linear(backbone.dim, text.width).to(like)
         self.into_image = nn.Linear(backbone.dim, image.width).to(like)
         self.register_buffer("centres", like.new_zeros(CENTRES, backbone.dim))
@@ -71,9 +69,10 @@ class Tac(Method):
         seen[1:, originals : originals + CENTRES] = False
         layers = range(1, image.layers + 1)
         self.masks = Masks(dict.fromkeys(layers, (seen[None, None], None)), image.heads, originals)
+        self.views = (*[RANDOM] * config.views, CLEAN)
 
-    def look(self, shown: LabelledImages) -> None:
-        self._embeddings = self._described(shown.classes)
+    def before_training(self, images: LabelledImages) -> None:
+        self._embeddings = self._described(images.classes)
         self.centres = centres(self._embeddings, CENTRES)
 
     def _described(self, names: Sequence[str]) -> Tensor:
@@ -86,30 +85,28 @@ class Tac(Method):
                     embeddings[row] = F.normalize(self.backbone.text.encode(found[name]).mean(0), dim=-1)
         return embeddings
 
-    def sentences(self, names: Sequence[str], template: str) -> tuple[list[str], Sequence[int]]:
+    def prompts(self, names: Sequence[str], template: str) -> tuple[list[str], Sequence[int]]:
         count = CENTRES + self.config.tokens
         return [f"{'X ' * count}{WORDS} {name}." for name in names], range(1, 1 + count)
 
-    def text_features(self, texts: Texts | None = None) -> Tensor:
-        text, texts, task = self.backbone.text, texts or self.texts, self.into_text(self.centres)
+    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
+        text, classes, task = self.backbone.text, classes or self.classes, self.into_text(self.centres)
         raw = {layer: torch.cat([task, own]) for layer, own in enumerate(self.text_tokens, 1)}
-        raw[1] = text.placed(raw[1], texts.prompts)
-        return F.normalize(text.project(text.read_eot(texts.states, texts.prompts, 1, LearnedTokens(raw))), dim=-1)
+        raw[1] = text.add_positions(raw[1], classes.prompts)
+        return text.features(classes, LearnedTokens(raw))
 
-    def image_features(self, entry: LayerInput, observe: Observer | None = None) -> Tensor:
+    def encode_image(self, x: LayerInput) -> Tensor:
         tower, task = self.backbone.image, self.into_image(self.centres)
         raw = {layer: torch.cat([task, own]) for layer, own in enumerate(self.image_tokens, 1)}
         raw[1] = tower.visual.ln_pre(raw[1])
-        cls, _ = tower.read_with_tokens(entry, LearnedTokens(raw), self.masks, False, observe)
-        feature = F.dropout(tower.project(cls), self.config.dropout, self.training)
-        return F.normalize(feature, dim=-1)[:, None]
+        feature = tower.features(x, LearnedTokens(raw), self.masks).cls
+        return normalized(F.dropout(feature, self.config.dropout, self.training))
 
-    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
-        own = own_images(len(labels))
-        views, clean = rows(entry, slice(0, -own)), rows(entry, slice(-own, None))
-        features, text = self.image_features(views), self.text_features()
-        logits, count = self.logits(features, text), len(features) // len(labels)
-        frozen = self.frozen_image(clean).repeat(count, 1)
+    def loss(self, x: LayerInput, labels: Tensor) -> Loss:
+        images, count = len(x.states) // len(self.views), self.config.views
+        features, text = self.encode_image(x.rows(slice(0, -images))), self.encode_text()
+        logits = self.logits(features, text)
+        frozen = self.backbone.image.frozen_feature(x.rows(slice(-images, None))).repeat(count, 1)
         parts = {
             "cross_entropy": F.cross_entropy(logits, labels.repeat(count)),
             "text": self.config.lambda_text * (text - self._embeddings).abs().mean(),

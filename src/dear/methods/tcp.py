@@ -1,18 +1,18 @@
 """TCP: CoOp whose context becomes, deep in the text tower, tokens made of the class's text (Yao et al., CVPR 2024)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from open_clip.transformer import QuickGELU
 from torch import Tensor, nn
 
 from dear.clip import Backbone
 from dear.clip.image import last_third
+from dear.clip.text import ClassTexts
 from dear.core.config import setting
-from dear.methods.base import Texts
 from dear.methods.kgcoop import KgCoOp, KgCoOpConfig
-from dear.methods.shared.context import COOP_RECIPE
+from dear.methods.recipe import Recipe
+from dear.methods.shared.context import COOP
 
 
 @dataclass(frozen=True)
@@ -35,28 +35,28 @@ class TCP(KgCoOp):
     which the official code ignores, is left out.
     """
 
-    Settings = TCPConfig
-    recipe: ClassVar[Mapping[str, Any]] = {**COOP_RECIPE, "epochs": 50, "optimizer": "adam", "eps": 1e-3}
+    Config = TCPConfig
+    recipe = Recipe(COOP, epochs=50, optimizer="adam", eps=1e-3)
     config: TCPConfig
 
-    def __init__(self, backbone: Backbone, config: TCPConfig, facts: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, backbone: Backbone, config: TCPConfig) -> None:
         super().__init__(backbone, config)
         hidden = backbone.dim // 4
         self.network = nn.Sequential(
             nn.Linear(backbone.dim, hidden), QuickGELU(), nn.Linear(hidden, self.context.numel())
         ).to(self.context)
 
-    def sentences(self, names: Sequence[str], template: str) -> tuple[list[str], Sequence[int]]:
-        """The learned context, the class name, and what the template has behind it."""
-        _, _, behind = template.partition("{}")
-        plain, slots = super().sentences(names, template)
-        return [sentence.removesuffix(".") + behind for sentence in plain], slots
+    def prompts(self, names: Sequence[str], template: str) -> tuple[list[str], Sequence[int]]:
+        """The learned context, the class name, and the end of the template."""
+        _, _, end = template.partition("{}")
+        prompts, slots = super().prompts(names, template)
+        return [prompt.removesuffix(".") + end for prompt in prompts], slots
 
-    def class_tokens(self, texts: Texts) -> Tensor:
+    def class_tokens(self, classes: ClassTexts) -> Tensor:
         """[classes, tokens, width]."""
-        return self.network(texts.frozen).unflatten(-1, self.context.shape)
+        return self.network(classes.frozen).unflatten(-1, self.context.shape)
 
-    def text_features(self, texts: Texts | None = None) -> Tensor:
-        texts = texts or self.texts
-        deeper = {last_third(self.backbone.text.layers): self.class_tokens(texts)}
-        return self.encode_with(self.context, texts, deeper)
+    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
+        classes = classes or self.classes
+        deeper = {last_third(self.backbone.text.layers): self.class_tokens(classes)}
+        return self.encode_with(self.context, classes, deeper)

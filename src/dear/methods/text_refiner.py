@@ -1,8 +1,6 @@
 """TextRefiner with CoOp: class texts corrected by a cache of what image patches look like (Xie et al., AAAI 2025)."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +8,13 @@ from torch.nn import functional as F
 
 from dear.clip import Backbone
 from dear.clip.attention import attention_weights
-from dear.clip.image import LayerInput
+from dear.clip.layer_input import LayerInput
+from dear.clip.text import ClassTexts
 from dear.core.config import setting
-from dear.methods.base import Images, Loss, Texts
+from dear.methods.base import Loss
 from dear.methods.coop import CoOp, CoOpConfig
-from dear.methods.shared.context import COOP_RECIPE
-from dear.parallel.processes import gather_rows
+from dear.methods.recipe import Recipe
+from dear.methods.shared.context import COOP
 
 _LOCAL = 5  # patches that CLS looks at most
 
@@ -40,13 +39,12 @@ class TextRefiner(CoOp):
     (on ImageNet they are the test images). In evaluation nothing but the class feature is computed.
     """
 
-    Settings = TextRefinerConfig
-    recipe: ClassVar[Mapping[str, Any]] = {**COOP_RECIPE, "epochs": 10}
-    recipes: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    Config = TextRefinerConfig
+    recipe = Recipe(COOP, epochs=10)
     config: TextRefinerConfig
     cache: Tensor  # [slots, dim], rows of length one
 
-    def __init__(self, backbone: Backbone, config: TextRefinerConfig, facts: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, backbone: Backbone, config: TextRefinerConfig) -> None:
         super().__init__(backbone, config)
         dim, like = backbone.dim, self.context
         self.projector = nn.Sequential(nn.Linear(dim, dim), nn.BatchNorm1d(dim), nn.ReLU(), nn.Linear(dim, dim)).to(
@@ -61,27 +59,17 @@ class TextRefiner(CoOp):
         """Training needs what the last layer makes of the patches; evaluation nothing but the frozen class feature."""
         return self.backbone.image.layers + (not self.training)
 
-    @torch.no_grad()
-    def enter(self, images: Images) -> LayerInput:
-        if not self.training:
-            return super().enter(images)
-        return self.backbone.image.enter(self.states(images), self.first_layer)
-
-    def text_features(self, texts: Texts | None = None) -> Tensor:
+    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
         """Corrected, and *not* normalised, [classes, dim]."""
-        return self._corrected(super().text_features(texts))
-
-    @torch.no_grad()
-    def encode_text(self, sentences: Sequence[str]) -> Tensor:
-        return F.normalize(super().encode_text(sentences), dim=-1)
+        return self._corrected(super().encode_text(classes))
 
     def _corrected(self, text: Tensor) -> Tensor:
         read = (text @ self.cache.T).softmax(-1) @ self.cache
         return text + self.config.refinement * self.extractor(torch.cat([text, read], -1))
 
-    def loss(self, entry: LayerInput, labels: Tensor) -> Loss:
-        images, local = self.local_features(entry)
-        text = super().text_features()
+    def loss(self, x: LayerInput, labels: Tensor) -> Loss:
+        images, local = self.local_features(x)
+        text = super().encode_text()
         corrected = self._corrected(text)
         logits = self.logits(images[:, None], corrected)
         near = self.backbone.temperature * local.flatten(0, 1) @ text.T
@@ -94,13 +82,14 @@ class TextRefiner(CoOp):
         weighted = self.config.local_weight * parts["local"] + self.config.stay_weight * parts["stay"]
         return Loss(parts["cross_entropy"] + weighted, parts, logits)
 
-    def local_features(self, entry: LayerInput) -> tuple[Tensor, Tensor]:
+    def local_features(self, x: LayerInput) -> tuple[Tensor, Tensor]:
         """Class features, normalised, [batch, dim], and projected local features [batch, 7, dim]."""
         tower = self.backbone.image
         with torch.no_grad():
-            tokens = tower.project(gather_rows(tower.finish(entry)))  # [batch, 1 + patches, dim]
-            looked = gather_rows(attention_weights(entry.q[:, :, :1], entry.k, None)[:, :, 0, 1:].mean(1))
-            most = 1 + looked.topk(min(_LOCAL, looked.shape[1])).indices
+            tokens = tower.project(tower.gather(tower.run_layer(x)))  # [batch, 1 + patches, dim]
+            attention = attention_weights(x.cls_q, x.kv[0], None)[:, :, 0, 1:].mean(1)
+            attention = tower.gather(attention)
+            most = 1 + attention.topk(min(_LOCAL, attention.shape[1])).indices
         projected = self.projector(tokens.flatten(0, 1)).view_as(tokens)
         patches = projected.gather(1, most[..., None].expand(-1, -1, tokens.shape[-1]))
         local = torch.cat([projected[:, :1], patches, projected.mean(1, keepdim=True)], 1)

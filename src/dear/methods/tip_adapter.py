@@ -2,16 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from dear.clip import Backbone
-from dear.core.config import Config, setting
+from dear.core.config import Config as Settings
+from dear.core.config import setting
 from dear.core.metrics import accuracy
-from dear.methods.base import PLAIN, LabelledImages, Method
+from dear.methods.base import LabelledImages, Method
+from dear.methods.recipe import Recipe
 from dear.methods.shared.class_index import frozen_features, positions
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _ALPHAS = tuple(0.25 * step for step in range(1, 21))
 _BETAS = (0.5, 1.0, 2.0, 3.0, 4.0, 5.5, 7.0)
@@ -29,43 +34,52 @@ class TipAdapter(Method):
     labels: Tensor  # [shots]
     strength: Tensor  # alpha, beta
 
-    def __init__(self, backbone: Backbone, config: Config, facts: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, backbone: Backbone, config: Settings) -> None:
         super().__init__(backbone, config)
-        self.trained: tuple[str, ...] = tuple(facts["classes"]) if facts else ()
-        shots, like = (facts["shots"] if facts else 0), backbone.image.visual.proj
-        self.keep(like.new_zeros(shots, backbone.dim))
-        self.register_buffer("labels", torch.zeros(shots, dtype=torch.long, device=like.device))
-        self.register_buffer("strength", like.new_tensor([1.0, 5.5]))  # the published start
+        self.register_buffer("strength", backbone.image.visual.proj.new_tensor([1.0, 5.5]))  # the published start
+        self.set_cache((), 0)
 
-    def keep(self, keys: Tensor) -> None:
+    def set_cache(self, classes: Sequence[str], shots: int) -> None:
+        """An empty cache for `shots` images of these classes."""
+        like, self.trained = self.backbone.image.visual.proj, tuple(classes)
+        self.set_keys(like.new_zeros(shots, self.backbone.dim))
+        self.register_buffer("labels", torch.zeros(shots, dtype=torch.long, device=like.device))
+
+    def set_keys(self, keys: Tensor) -> None:
         self.register_buffer("keys", keys)
 
-    def facts(self) -> dict[str, Any]:
+    def extra_state(self) -> dict[str, Any]:
         return {"classes": list(self.trained), "shots": len(self.keys)}
 
-    def look(self, shown: LabelledImages) -> None:
-        self.fill(shown)
-        self.choose(shown, _ALPHAS, _BETAS)
+    @classmethod
+    def restore(cls, backbone: Backbone, config: Settings, extra_state: Mapping[str, Any]) -> "Self":
+        method = cls(backbone, config)
+        method.set_cache(extra_state["classes"], extra_state["shots"])
+        return method
 
-    def fill(self, shown: LabelledImages) -> None:
-        self.trained = shown.classes
-        keys, self.labels = frozen_features(self, shown.train())
-        self.keep(keys)
+    def before_training(self, images: LabelledImages) -> None:
+        self.fill(images)
+        self.choose(images, _ALPHAS, _BETAS)
+
+    def fill(self, images: LabelledImages) -> None:
+        self.trained = images.classes
+        keys, self.labels = frozen_features(self, images.train())
+        self.set_keys(keys)
 
     @torch.no_grad()
-    def choose(self, shown: LabelledImages, alphas: Sequence[float], betas: Sequence[float]) -> None:
+    def choose(self, images: LabelledImages, alphas: Sequence[float], betas: Sequence[float]) -> None:
         """The pair that is best on the validation images, if there are any."""
-        images, truth = frozen_features(self, shown.val())
+        features, truth = frozen_features(self, images.val())
         if not len(truth):
             return
-        plain, similar, values = self._parts(images, self.text_features())
-        found: dict[tuple[float, float], float] = {}
+        plain, similar, values = self._parts(features, self.encode_text())
+        accuracies: dict[tuple[float, float], float] = {}
         for beta in betas:
             cached = (-beta * (1 - similar)).exp() @ values
-            found |= {(alpha, beta): accuracy(plain + alpha * cached, truth) for alpha in alphas}
-        self.strength = self.strength.new_tensor(max(found, key=lambda pair: found[pair]))
+            accuracies |= {(alpha, beta): accuracy(plain + alpha * cached, truth) for alpha in alphas}
+        self.strength = self.strength.new_tensor(max(accuracies, key=lambda pair: accuracies[pair]))
 
-    def logits(self, features: Tensor, text: Tensor, inference: str = PLAIN) -> Tensor:
+    def logits(self, features: Tensor, text: Tensor, inference: str | None = None) -> Tensor:
         plain, similar, values = self._parts(features[:, 0], text)
         alpha, beta = self.strength
         return plain + alpha * (-beta * (1 - similar)).exp() @ values
@@ -75,13 +89,13 @@ class TipAdapter(Method):
 
     def _parts(self, images: Tensor, text: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Zero-shot logits [images, classes], similarity to the cache [images, shots], its labels [shots, classes]."""
-        asked = torch.tensor([-1 if p is None else p for p in positions(self.trained, self.texts.names)])
-        values = (self.labels[:, None] == asked.to(self.labels.device)).to(images.dtype)
+        rows = torch.tensor([-1 if p is None else p for p in positions(self.trained, self.classes.names)])
+        values = (self.labels[:, None] == rows.to(self.labels.device)).to(images.dtype)
         return self.backbone.temperature * images @ text.T, images @ self.keys.T, values
 
 
 @dataclass(frozen=True)
-class TipAdapterFConfig(Config):
+class TipAdapterFConfig(Settings):
     """The cache. The defaults are those published for ImageNet."""
 
     alpha: float = setting(1.17, "weight of the cache while its keys are trained", low=0.0)
@@ -98,23 +112,20 @@ class TipAdapterF(TipAdapter):
     best *test* accuracy, and of that and the chosen pair the better one).
     """
 
-    Settings = TipAdapterFConfig
-    recipe: ClassVar[Mapping[str, Any]] = {
-        "optimizer": "adamw", "lr": 1e-3, "eps": 1e-4, "weight_decay": 0.01, "schedule": "step", "batch": 256,
-        "epochs": 20,
-    }  # fmt: skip
+    Config = TipAdapterFConfig
+    recipe = Recipe(optimizer="adamw", lr=1e-3, eps=1e-4, weight_decay=0.01, schedule="step", batch=256, epochs=20)
     config: TipAdapterFConfig
 
-    def keep(self, keys: Tensor) -> None:
+    def set_keys(self, keys: Tensor) -> None:
         self.keys = nn.Parameter(keys)
 
-    def look(self, shown: LabelledImages) -> None:
-        self.fill(shown)
+    def before_training(self, images: LabelledImages) -> None:
+        self.fill(images)
         self.strength = self.strength.new_tensor([self.config.alpha, self.config.beta])
 
-    def look_again(self, shown: LabelledImages) -> None:
+    def after_training(self, images: LabelledImages) -> None:
         alphas, betas = (
             [0.1 + step * (end - 0.1) / 20 for step in range(20)]
             for end in (self.config.largest_alpha, self.config.largest_beta)
         )
-        self.choose(shown, alphas, betas)
+        self.choose(images, alphas, betas)

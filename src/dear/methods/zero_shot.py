@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dear.clip.text import ClassTexts
 from dear.core.errors import TextTooLongError
 from dear.data.prompts import fill
-from dear.methods.base import Method, Texts
+from dear.methods.base import Method
 
 ENSEMBLE = (
     "itap of a {}.",
@@ -29,9 +30,9 @@ class ZeroShot(Method):
 class ZeroShotEnsemble(Method):
     """The text feature of a class is the mean over the dataset's own template and CLIP's seven for ImageNet."""
 
-    def read(self, names: Sequence[str], template: str) -> Texts:
-        texts = super().read(names, template)
-        return texts._replace(frozen=ensemble(self, names, (template, *ENSEMBLE)))
+    def encode_classes(self, names: Sequence[str], template: str) -> ClassTexts:
+        classes = super().encode_classes(names, template)
+        return classes._replace(frozen=ensemble(self, names, (template, *ENSEMBLE)))
 
 
 @torch.no_grad()
@@ -41,13 +42,13 @@ def ensemble(method: Method, names: Sequence[str], templates: Sequence[str], nor
     `normalised`: each template's feature before they are averaged, as CLIP does; else only their mean, as PromptSRC.
     A small backbone may read fewer tokens than CLIP: templates that are too long for it are left out, if not all are.
     """
-    text, found = method.backbone.text, []
+    text, by_template = method.backbone.text, []
     for template in templates:
         try:
-            found.append(text.encode([fill(template, name) for name in names]))
+            by_template.append(text.encode([fill(template, name) for name in names]))
         except TextTooLongError:
-            if not found and template == templates[-1]:
+            if not by_template and template == templates[-1]:
                 raise
     if normalised:
-        found = [F.normalize(features, dim=-1) for features in found]
-    return F.normalize(torch.stack(found).mean(0), dim=-1)
+        by_template = [F.normalize(features, dim=-1) for features in by_template]
+    return F.normalize(torch.stack(by_template).mean(0), dim=-1)

@@ -49,11 +49,11 @@ def save_adapter(folder: Path, method: str, model: Method, template: str) -> Non
         "format": _FORMAT,
         "method": method,
         "backbone": backbone.identity.to_json(),
-        "classes": list(model.texts.names),
+        "classes": list(model.classes.names),
         "template": template,
         "normalisation": {"mean": backbone.mean, "std": backbone.std, "size": backbone.image.image_size},
         "settings": model.config.to_json(),
-        "facts": model.facts(),
+        "facts": model.extra_state(),
         "weights_sha256": _sha256(weights),
         "versions": {"dear": __version__, "torch": torch.__version__, "open_clip": version("open_clip_torch")},
     }
@@ -89,7 +89,7 @@ def load_adapter(
     backbone.identity.require_same(identity, f"The adapter in {folder}")
     kind = find_method(config["method"])
     with damaged(str(folder / CONFIG), _AGAIN):
-        model = kind(backbone, kind.Settings(**config["settings"]), config["facts"])
+        model = kind.restore(backbone, kind.Config(**config["settings"]), config["facts"])
     load_state(model, weights, str(folder / WEIGHTS))
     # The run's own names may be double: ImageNet has two such pairs.
     classes = tuple(map(check_name, config["classes"])) if classes is None else check_class_names(classes)

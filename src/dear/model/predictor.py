@@ -6,12 +6,14 @@ from pathlib import Path
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn import functional as F
 
 from dear.core.errors import DearError
+from dear.core.names import DECOUPLED, inferences
 from dear.core.tensors import require_finite
 from dear.data.opening import as_rgb, open_picture
 from dear.data.quick import FileReader
-from dear.methods.base import DECOUPLED, Method
+from dear.methods.base import Method
 from dear.model.adapter import Adapter
 from dear.model.answer import Answer, make_answer
 
@@ -23,7 +25,12 @@ class Predictor:
         self.model: Method = adapter.model
         self.classes, self.template = adapter.classes, adapter.template
         with torch.no_grad():
-            self._text = self.model.text_features()
+            self._text = self.model.encode_text()
+
+    @property
+    def dim(self) -> int:
+        """Size of the features that images and texts are compared by."""
+        return self._text.shape[-1]
 
     @torch.no_grad()
     def predict(self, image: "str | Path | Image.Image", topk: int = 3, inference: str | None = None) -> Answer:
@@ -59,7 +66,8 @@ class Predictor:
 
     def encode_text(self, sentences: Sequence[str]) -> Tensor:
         """Adapted, normalised features [sentences, dim] of any text; the classes stay as they are."""
-        return self.model.encode_text(sentences)
+        with torch.no_grad():
+            return F.normalize(self.model.encode_text(self.model.encode_classes(sentences, "{}")), dim=-1)
 
     def pixels(self, images: "Sequence[str | Path | Image.Image]") -> Tensor:
         opened = (as_rgb(i) if isinstance(i, Image.Image) else open_picture(i) for i in images)
@@ -67,16 +75,17 @@ class Predictor:
 
     @torch.no_grad()
     def _features(self, pixels: Tensor) -> Tensor:
-        return self.model.image_features(self.model.trunk(pixels.to(self.model.backbone.device)))
+        return self.model.encode_image(self.model.layer_input(pixels.to(self.model.backbone.device)))
 
     @torch.no_grad()
     def answers(self, features: Tensor, topk: int, inference: str | None = None) -> list[Answer]:
         """features [batch, components, dim] -> one answer an image."""
         if not isinstance(topk, int) or topk < 1:
             raise DearError(f"topk must be a whole number from 1 on, not {topk!r}.")
-        inference = inference or self.model.inferences[0]
-        if inference not in self.model.inferences:
-            raise DearError(f"This method answers by {' or '.join(self.model.inferences)}, not by {inference}.")
+        ways = inferences(self.model.components)
+        inference = inference or ways[0]
+        if inference not in ways:
+            raise DearError(f"This method answers by {' or '.join(ways)}, not by {inference}.")
         fused = self.model.logits(features, self._text, inference)  # [batch, classes]
         votes = self.model.votes(features, self._text)  # [batch, components, classes]
         require_finite({"answer": fused, "votes": votes}, "What the model says about an image")

@@ -24,7 +24,7 @@ from dear.training.adapt import adapt, evaluate
 from dear.training.config import RunConfig, TrainConfig
 from dear.training.history import METRICS
 from dear.training.images import ImageSource
-from dear.training.loop import CHECKPOINT, DECIDES_NOTHING, TENSORBOARD
+from dear.training.loop import CHECKPOINT, RESUMABLE_WITH_OTHER, TENSORBOARD
 
 _CONFIG, _DRAWN = "config.json", "few_shot.json"
 
@@ -60,7 +60,7 @@ def _train(
         load_backbone(run.model, run.pretrained, device=processes.own_device(pick_device(train.device))),
         states,
         train.workers,
-        run.exact,
+        run.fast_decode,
     )
 
     def started() -> None:  # what could not start leaves no folder behind
@@ -106,7 +106,7 @@ def _check_folder(out: Path, config: dict[str, Any], resume: bool) -> None:
         raise DearError(f"{out} already holds a run: add --resume to go on with it, or choose another --out.")
     before = read_json(out / _CONFIG)
     check_shape(before, dict[str, Any], f"{out / _CONFIG}", "train anew into another folder")
-    decides = (config.keys() | before.keys()) - set(DECIDES_NOTHING)
+    decides = (config.keys() | before.keys()) - set(RESUMABLE_WITH_OTHER)
     if changed := sorted(key for key in decides if config.get(key) != before.get(key)):
         raise DearError(
             f"{out} was started with other settings ({', '.join(changed)}): use the same, or another --out."

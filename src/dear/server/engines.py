@@ -8,6 +8,7 @@ import numpy as np
 
 from dear.core.errors import DearError
 from dear.core.files import read_json
+from dear.core.names import inferences
 from dear.model.answer import Answer, make_answer
 from dear.server.model_thread import Engine
 from dear.server.responses import RefusedError
@@ -35,7 +36,7 @@ class TorchEngine:
     def __init__(self, predictor: "Predictor") -> None:
         self.predictor = predictor
         self.classes, self.components = predictor.classes, predictor.model.components
-        self.inferences = tuple(predictor.model.inferences)
+        self.inferences = inferences(predictor.model.components)
         self.backbone: str = predictor.model.backbone.identity.model
 
     def pixels(self, image: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Kept states: what the frozen part of the image tower makes of a picture, computed once, on disk for all runs.
+"""Caches: states of the constant layers, computed once per picture, on disk for all runs; keys and values in memory.
 
-Evaluation pictures never change, so keeping them is exact (fp32). Training views do change, so keeping N fixed ones
-(fp16, 300 kB each for ViT-B/16) is not the same as fresh crops: it is for comparing many settings cheaply.
+Evaluation pictures never change, so caching them is exact (fp32). Training views do change, so N fixed ones (fp16,
+300 kB each for ViT-B/16) are not the same as fresh crops: they are for comparing many settings cheaply.
 """
 
 import hashlib
@@ -15,28 +15,27 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
 
 from dear.clip import Backbone
-from dear.clip.image import CachedKV, CachedStates
+from dear.clip.layer_input import CachedKV, CachedStates
 from dear.core.errors import DearError
 from dear.core.files import read_bytes
 from dear.core.progress import Progress
 from dear.core.tensors import read_tensors, save_tensors
-from dear.data.augment import Batches, training_view
+from dear.data.augment import CLEAN, RANDOM, Batches, training_view
 from dear.data.dataset import Example, ImageFile, Picture
-from dear.data.loading import from_workers
+from dear.data.loading import Mapped, from_workers
 from dear.parallel import processes
 
 _BATCH = 16
 _SENT = 64  # pictures whose states are sent to other processes at once
-_HELD = 4 * 2**30  # bytes of memory, for states and for what is made of them
+_LIMIT = 4 * 2**30  # bytes of memory, for states and for keys and values
 
 
-class StateStore:
-    """States before `first_layer`, one file for each picture and view, under `folder`. Safe to share and to kill.
+class StateCache:
+    """States before `first_layer`, one file per picture and view, under `folder`. Safe to share and to kill.
 
-    Without a folder they are kept in memory. Behind the last layer there is only CLS to keep.
+    Without a folder they stay in memory. After the last layer there is only CLS.
     """
 
     def __init__(
@@ -52,36 +51,40 @@ class StateStore:
         self._keys: dict[Picture, str] = {}
 
     def has_room(self, pictures: int) -> bool:
-        """Whether the states of so many can be kept: on disk always, in memory if they take no more than is held."""
+        """Whether the states of so many pictures can be cached: always on disk, up to a limit in memory."""
         tower = self.backbone.image
         places = 1 + tower.grid[0] * tower.grid[1] if self.first_layer <= tower.layers else 1
-        return self._memory is None or pictures * places * tower.width * 4 <= _HELD
+        return self._memory is None or pictures * places * tower.width * 4 <= _LIMIT
 
     def prepare(self, examples: Sequence[Example], view: int | None, title: str) -> None:
         """Computes what is not there yet. `view` is the number of a fixed training view; None: as in evaluation."""
         missing = {self._path(e.picture, view): e.picture for e in examples}
         missing = {path: picture for path, picture in missing.items() if not self._there(path)}
         if self.first_layer > self.backbone.image.layers:
-            missing = {path: picture for path, picture in missing.items() if not self._found_elsewhere(path)}
+            missing = {path: picture for path, picture in missing.items() if not self._copied_from_other_layer(path)}
         if not missing:
             return
         paths = list(missing)
         transform = self.backbone.preprocess if view is None else training_view(self.backbone, self.crop)
-        loader = DataLoader(
-            _Seeded(list(missing.values()), [p.stem for p in paths], transform), _BATCH, num_workers=self.workers
-        )
+
+        def decode(path: Path) -> Tensor:
+            with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
+                torch.manual_seed(int(hashlib.sha256(path.stem.encode()).hexdigest()[:15], 16))
+                return transform(missing[path].open())
+
+        loader = DataLoader(Mapped(paths, decode), _BATCH, num_workers=self.workers)
         done = iter(paths)
         with Progress(f"{title}: states", len(paths)) as bar:
             for pixels in from_workers(loader):
                 for states, cls in zip(*self._compute(pixels.to(self.backbone.device)), strict=True):
-                    kept = states if view is None else states.half()
+                    stored = states if view is None else states.half()
                     # Where nothing is adapted the two are one tensor, which a file may not hold twice.
-                    self._write(next(done), {"states": kept.cpu().contiguous(), "cls": cls.cpu().clone()})
+                    self._write(next(done), {"states": stored.cpu().contiguous(), "cls": cls.cpu().clone()})
                 bar.update(len(pixels))
 
     def prepare_together(self, examples: Sequence[Example], view: int | None, title: str) -> None:
-        """As `prepare`, by all processes of a run: each computes its part, and finds those of others on disk, or gets
-        them from them."""
+        """As `prepare`, by all processes of a run: each computes its part and takes the others' from disk, or from
+        them."""
         if processes.world() > 1:
             own = processes.local_rows(examples)
             self.prepare(own, view, title)
@@ -90,24 +93,24 @@ class StateStore:
             else:
                 for start in range(0, -(-len(examples) // processes.world()), _SENT):  # a part at a time
                     paths = [self._path(e.picture, view) for e in own[start : start + _SENT]]
-                    for found in processes.tell_all({path: self._memory[path] for path in paths}):
-                        self._memory |= found
+                    for part in processes.tell_all({path: self._memory[path] for path in paths}):
+                        self._memory |= part
         self.prepare(examples, view, title)
 
     def read(self, examples: Sequence[Example], view: int | None = None) -> CachedStates:
         """Of examples that `prepare` has seen."""
-        found = [self._read(e, view) for e in examples]
-        return CachedStates(torch.stack([f["states"] for f in found]), torch.stack([f["cls"] for f in found]))
+        entries = [self._read(e, view) for e in examples]
+        return CachedStates(torch.stack([e["states"] for e in entries]), torch.stack([e["cls"] for e in entries]))
 
     def batches(
-        self, examples: Sequence[Example], title: str, batch: int = 64, held: "CachedKVReader | None" = None
+        self, examples: Sequence[Example], title: str, batch: int = 64, reader: "KVReader | None" = None
     ) -> Iterator[tuple[Any, Tensor]]:
-        """As `evaluation_batches`, with states, or what is held of them, instead of pixels."""
+        """As `evaluation_batches`, with cached states, or keys and values, instead of pixels."""
         self.prepare(examples, None, title)
         with Progress(title, len(examples)) as bar:
             for start in range(0, len(examples), batch):
                 part = examples[start : start + batch]
-                yield (held or self).read(part), _labels(part)
+                yield (reader or self).read(part), _labels(part)
                 bar.update(len(part))
 
     def _read(self, example: Example, view: int | None) -> dict[str, Tensor]:
@@ -115,26 +118,26 @@ class StateStore:
         if self._memory is not None:
             return self._memory[path]
         try:
-            found, _ = read_tensors(path)
-        except DearError:  # damaged: what was computed once can be computed again
+            entry, _ = read_tensors(path)
+        except DearError:  # damaged: it can be computed again
             path.unlink(missing_ok=True)
             self.prepare([example], view, "again")
-            found, _ = read_tensors(path)
-        if found.keys() != {"states", "cls"}:
-            raise DearError(f"{path} does not hold kept states: remove it.")
-        return found
+            entry, _ = read_tensors(path)
+        if entry.keys() != {"states", "cls"}:
+            raise DearError(f"{path} does not hold cached states: remove it.")
+        return entry
 
     def _there(self, path: Path) -> bool:
         return path.exists() if self._memory is None else path in self._memory
 
-    def _write(self, path: Path, kept: dict[str, Tensor]) -> None:
+    def _write(self, path: Path, entry: dict[str, Tensor]) -> None:
         if self._memory is not None:
-            self._memory[path] = {name: value.clone() for name, value in kept.items()}  # not a view of the batch
+            self._memory[path] = {name: value.clone() for name, value in entry.items()}  # not a view of the batch
             return
-        save_tensors(path, kept)
+        save_tensors(path, entry)
 
-    def _found_elsewhere(self, path: Path) -> bool:
-        """CLS behind the last layer is kept with the states before any layer: taken over from there."""
+    def _copied_from_other_layer(self, path: Path) -> bool:
+        """CLS after the last layer is cached with the states before any layer: taken over from there."""
         if self._memory is not None:
             return False
         layers = self.folder.parent.glob(self.folder.name.rpartition("-")[0] + "-*")
@@ -149,12 +152,8 @@ class StateStore:
     @torch.no_grad()
     def _compute(self, pixels: Tensor) -> CachedStates:
         tower = self.backbone.image
-        if self.first_layer > tower.layers:
-            cls = tower.read_cls(tower.enter(tower.embed(pixels), 1))
-            return CachedStates(cls[:, None].clone(), cls)  # a file holds no tensor twice
-        states = tower.trunk(pixels, self.first_layer - 1)
-        entry = tower.enter(states, self.first_layer, only_cls=self.first_layer == tower.layers)
-        return CachedStates(states, tower.read_cls(entry))
+        x = tower.layer_input(pixels, self.first_layer)
+        return CachedStates(x.states.clone(), tower.cls_state(x))  # a file holds no tensor twice
 
     def _path(self, picture: Picture, view: int | None) -> Path:
         if picture not in self._keys:
@@ -167,85 +166,84 @@ class StateStore:
 
 
 class KVCache:
-    """What learned tokens read, where that is constant, made of kept states: in memory, as far as it fits."""
+    """Keys and values that learned tokens attend to, where they are constant: in memory, as far as they fit."""
 
     def __init__(self) -> None:
-        self._name: Hashable = None
-        self._made: dict[tuple[Picture, int | None], CachedKV] = {}
+        self._key: Hashable = None
+        self._entries: dict[tuple[Picture, int | None], CachedKV] = {}
         self._bytes = 0
 
-    def reader(self, store: StateStore, reads: Callable[[CachedStates], CachedKV], name: Hashable) -> "CachedKVReader":
-        """`name` is equal where what `reads` makes is; of two names only the later is held."""
-        if (name, store.crop) != self._name:
-            self._name, self._bytes = (name, store.crop), 0
-            self._made.clear()
-        return CachedKVReader(self, store, reads)
+    def reader(self, states: StateCache, compute: Callable[[CachedStates], CachedKV], key: Hashable) -> "KVReader":
+        """Equal keys mean equal tensors; only the entries of the last key are in memory."""
+        if (key, states.crop) != self._key:
+            self._key, self._bytes = (key, states.crop), 0
+            self._entries.clear()
+        return KVReader(self, states, compute)
 
-    def find(self, picture: Picture, view: int | None, make: Callable[[], CachedKV]) -> CachedKV:
-        if (picture, view) in self._made:
-            return self._made[picture, view]
-        made = make()
-        self._bytes += (size := sum(part.nbytes for part in made))
-        if self._bytes <= _HELD:
-            self._made[picture, view] = made
+    def get(self, picture: Picture, view: int | None, compute: Callable[[], CachedKV]) -> CachedKV:
+        if (picture, view) in self._entries:
+            return self._entries[picture, view]
+        entry = compute()
+        self._bytes += (size := sum(part.nbytes for part in entry))
+        if self._bytes <= _LIMIT:
+            self._entries[picture, view] = entry
         else:
             self._bytes -= size
-        return made
+        return entry
 
 
 @dataclass(frozen=True)
-class CachedKVReader:
-    """In the place of a `StateStore`: what `reads` makes of the states, instead of these."""
+class KVReader:
+    """In place of a `StateCache`: keys and values computed from its states."""
 
-    held: KVCache
-    store: StateStore
-    reads: Callable[[CachedStates], CachedKV]
+    cache: KVCache
+    states: StateCache
+    compute: Callable[[CachedStates], CachedKV]
 
     def read(self, examples: Sequence[Example], view: int | None = None) -> CachedKV:
-        return _joined([self.held.find(e.picture, view, partial(self._make, e, view)) for e in examples])
+        return _joined([self.cache.get(e.picture, view, partial(self._compute, e, view)) for e in examples])
 
-    def _make(self, example: Example, view: int | None) -> CachedKV:
-        """Of one image alone, so that it does not depend in its last bits on when it was first asked for."""
-        return self.reads(self.store.read([example], view).to(self.store.backbone.device))
+    def _compute(self, example: Example, view: int | None) -> CachedKV:
+        """Of one image alone, so that its last bits do not depend on when it was first used."""
+        return self.compute(self.states.read([example], view).to(self.states.backbone.device))
 
 
-class KeptViews:
-    """Batches of kept views, in the place of `TrainingData`: each epoch takes the next of the `fixed` ones.
+class CachedViews:
+    """Batches of cached views, in place of `FreshViews`: each epoch takes the next of the `fixed` random ones.
 
-    `held`, if given, is read instead of `store`.
+    `reader`, if given, is read instead of `states`.
     """
 
     def __init__(
         self,
         examples: Sequence[Example],
-        store: StateStore,
+        states: StateCache,
         batches: Batches,
         fixed: int,
-        views: int = 1,
-        clean_view: bool = False,
-        held: CachedKVReader | None = None,
+        views: Sequence[str] = (RANDOM,),
+        reader: KVReader | None = None,
     ) -> None:
-        self.examples, self.store, self.batches, self.held = examples, store, batches, held
-        self.fixed, self.views, self.clean_view = fixed, views, clean_view
-        for view in range(fixed if views else 0):
-            store.prepare_together(examples, view, f"view {view + 1} of {fixed}")
-        if clean_view:
-            store.prepare_together(examples, None, "clean view")
+        self.examples, self.states, self.batches, self.reader = examples, states, batches, reader
+        self.fixed, self.views = fixed, views
+        for view in range(fixed if RANDOM in views else 0):
+            states.prepare_together(examples, view, f"view {view + 1} of {fixed}")
+        if CLEAN in views:
+            states.prepare_together(examples, None, "clean view")
 
-    def epoch(self, number: int) -> "_KeptEpoch":
-        return _KeptEpoch(self, number)
+    def epoch(self, number: int) -> "_CachedEpoch":
+        return _CachedEpoch(self, number)
 
     def read(self, examples: Sequence[Example], views: Sequence[int | None]) -> Any:
         """One view after the other."""
-        return _joined([(self.held or self.store).read(examples, view) for view in views])
+        return _joined([(self.reader or self.states).read(examples, view) for view in views])
 
 
-class _KeptEpoch:
-    def __init__(self, data: KeptViews, number: int) -> None:
+class _CachedEpoch:
+    def __init__(self, data: CachedViews, number: int) -> None:
         self.data, self.batches, self.labels = data, data.batches.of_epoch(number), data.batches.labels_of_epoch(number)
-        self.shown: list[int | None] = [(number * data.views + view) % data.fixed for view in range(data.views)]
-        if data.clean_view:
-            self.shown.append(None)
+        random = list(data.views).count(RANDOM)
+        fixed = iter([(number * random + view) % data.fixed for view in range(random)])
+        self.views: list[int | None] = [next(fixed) if kind == RANDOM else None for kind in data.views]
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -253,7 +251,7 @@ class _KeptEpoch:
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
         for batch, labels in zip(self.batches, self.labels, strict=True):
             part = [self.data.examples[i] for i in processes.local_rows(batch)]
-            yield self.data.read(part, self.shown), labels
+            yield self.data.read(part, self.views), labels
 
 
 def _joined(parts: Sequence[Any]) -> Any:
@@ -265,18 +263,3 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 def _labels(examples: Sequence[Example]) -> Tensor:
     return torch.tensor([e.label for e in examples])
-
-
-class _Seeded(TorchDataset):
-    """Each picture under a transform whose randomness its own name decides."""
-
-    def __init__(self, pictures: Sequence[Picture], names: Sequence[str], transform: Callable) -> None:
-        self.pictures, self.names, self.transform = pictures, names, transform
-
-    def __len__(self) -> int:
-        return len(self.pictures)
-
-    def __getitem__(self, index: int) -> Tensor:
-        with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
-            torch.manual_seed(int(hashlib.sha256(self.names[index].encode()).hexdigest()[:15], 16))
-            return self.transform(self.pictures[index].open())

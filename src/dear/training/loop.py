@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from dear.core.errors import DearError
 from dear.core.files import to_json, write_text
@@ -21,12 +22,12 @@ from dear.training.checkpoint import job_of, load_checkpoint, save_checkpoint
 from dear.training.config import TrainConfig, learning_rate
 from dear.training.history import METRICS, read_history
 
-DECIDES_NOTHING = ("workers", "device", "tensorboard")  # settings that a run may change when it goes on
+RESUMABLE_WITH_OTHER = ("workers", "device", "tensorboard")  # settings that may change when a run is resumed
 CHECKPOINT, TENSORBOARD = "checkpoint.safetensors", "tensorboard"
 
 
 class Epoch(Protocol):
-    """Batches of images (pixels, or what was kept of them) and labels."""
+    """Batches of images (pixels, or what is cached of them) and labels."""
 
     def __len__(self) -> int: ...
 
@@ -47,8 +48,8 @@ def fit(
 ) -> None:
     """Trains in place, from the last checkpoint in `out` if there is one.
 
-    Every epoch is decided by its number and the state before it, so a run that was killed and resumed ends
-    in the same bits as one that was not.
+    An epoch depends on its number and the state before it alone, so that a run that was killed and resumed ends in the
+    same bits as one that was not (on the CPU).
     """
     device = model.backbone.device
     dtype = pick_precision(config.precision, device)
@@ -57,8 +58,8 @@ def fit(
     scaler = gradient_scaler(device, dtype)
     average = WeightAverage(model, config, epochs) if config.average != "none" else None
     sums = average.sums if average else {}
-    decides = {name: value for name, value in config.to_json().items() if name not in DECIDES_NOTHING}
-    job = job_of(decides, model.config.to_json(), model.backbone.identity.weights, model.texts.names)
+    decides = {name: value for name, value in config.to_json().items() if name not in RESUMABLE_WITH_OTHER}
+    job = job_of(decides, model.config.to_json(), model.backbone.identity.weights, model.classes.names)
     processes.take_from_first(model.state_dict().values())
     there = (out / CHECKPOINT).exists()
     done = load_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums, epochs, job) if there else 0
@@ -67,6 +68,14 @@ def fit(
     )
     history = read_history(out, done) if done and (out / METRICS).exists() else []
     board = _tensorboard(out) if config.tensorboard and processes.is_first() else None
+    parameters = list(model.parameters())
+
+    def gradients(part: Tensor) -> list[Tensor | None]:
+        scaled = scaler.scale(part / processes.world())
+        values = torch.autograd.grad(scaled, parameters, retain_graph=True, allow_unused=True)
+        processes.add_up(value for value in values if value is not None)
+        return list(values)
+
     model.train()
     for epoch in range(done, epochs):
         torch.manual_seed(hash((config.seed, epoch)))  # dropout, by the epoch alone
@@ -81,18 +90,18 @@ def fit(
                 images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
                 optimizer.zero_grad(set_to_none=True)
                 with autocast(device, dtype):
-                    entry = model.trunk(images)
+                    x = model.layer_input(images)
                 with processes.step(len(labels)):
                     with autocast(device, dtype):
-                        loss = model.loss(entry, labels)
+                        loss = model.loss(x, labels)
                     if not math.isfinite(loss.total.item()):
                         raise _diverged(f"The loss became {loss.total.item()}", epoch, out, dtype)
-                    model.backward(loss, lambda part: scaler.scale(part / processes.world()))
+                    model.backward(loss, gradients)
                 scaler.step(optimizer)
                 scaler.update()
                 seen += len(labels)
                 answers = loss.logits.argmax(-1).view(-1, len(labels))  # of each view
-                right += int((answers == (labels if loss.truth is None else loss.truth)).sum()) / len(answers)
+                right += int((answers == (labels if loss.targets is None else loss.targets)).sum()) / len(answers)
                 for name, value in {"loss": loss.total, **loss.parts}.items():
                     sum_of[name] = sum_of.get(name, 0.0) + value.item() * len(labels)
                 images_per_second = seen / (time.perf_counter() - began)

@@ -41,7 +41,7 @@ def exported_run(tmp_path_factory) -> Path:
     roles = {(layer, h): given[(h + layer) % 4] for layer in (2, 3) for h in range(4)}
     backbone, dataset = load_backbone(name), world_task("colors")
     found = RoleMap(backbone.identity.to_json(), (2, 3), 4, CORE, CORE, roles)
-    model = Dear(backbone, DearConfig(first_layer=2), {"roles": found.to_json()})
+    model = Dear(backbone, DearConfig(first_layer=2), found)
     with torch.no_grad():  # as if trained: nothing is left at its start
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dear.clip.attention import attention_weights
-from dear.clip.image import LayerInput
+from dear.clip.layer_input import LayerInput, observing
 from dear.clip.masks import Masks
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _REGISTER = 5.0  # times the median length
 
 
 def registers(states: Tensor) -> Tensor:
-    """Patches that no longer show what lies under them, [batch, patches]: states many times longer than most.
+    """Patches whose states no longer describe their place, [batch, patches]: many times longer than most.
 
     states [batch, 1 + patches, width]. Large ViTs use a few background patches to store what concerns the whole image
     (Darcet et al., 2024). In OpenAI's ViT-B/16 their states are 20 times as long as others, and every token of every
@@ -32,21 +32,20 @@ def registers(states: Tensor) -> Tensor:
 def cls_attention(method: "Method", pixels: Tensor) -> Tensor:
     """CLS in the last layer, mean over heads, without registers, [batch, rows, columns], summing to at most one."""
     tower = method.backbone.image
-    rows, columns = tower.grid
-    found: list[Tensor] = []
+    maps: list[Tensor] = []
 
-    def observe(original: LayerInput, _: LayerInput | None) -> None:
+    def add(original: LayerInput, _: LayerInput | None) -> None:
         if original.layer == tower.layers:
-            found.append(attention_weights(original.q[:, :, :1], original.k, None)[:, :, 0, 1:].mean(1))
+            maps.append(attention_weights(original.cls_q, original.kv[0], None)[:, :, 0, 1:].mean(1))
 
-    entry = method.trunk(pixels)
-    if entry.layer > tower.layers:  # nothing learned reaches CLS
-        entry = tower.enter(tower.embed(pixels), 1)
-        tower.read_cls(entry, observe)
-    else:
-        method.image_features(entry, observe)
+    x = method.layer_input(pixels)
+    with observing(add):
+        if x.layer > tower.layers:  # no learned part reaches CLS
+            tower.encode(pixels)
+        else:
+            method.encode_image(x)
     states = tower.trunk(pixels, tower.layers - 1)
-    return (found[0] * ~registers(states)).unflatten(1, (rows, columns))
+    return (maps[0] * ~registers(states)).unflatten(1, tower.grid)
 
 
 @torch.no_grad()
@@ -63,20 +62,24 @@ def token_attention(
     left out: it is the same for every token and says nothing about a place.
     """
     tower = method.backbone.image
-    rows, columns = tower.grid
-    sums = {name: torch.zeros(len(pixels), rows, columns, device=pixels.device) for name in heads}
+    patches = tower.originals - 1
+    sums = {name: torch.zeros(len(pixels), *tower.grid, device=pixels.device) for name in heads}
 
-    def observe(original: LayerInput, learned: LayerInput | None) -> None:
+    def add(original: LayerInput, learned: LayerInput | None) -> None:
         if learned is None:
             return
-        weights = attention_weights(learned.q, torch.cat([original.k, learned.k], 2), masks[learned.layer][1])
+        keys = original.kv[0]
+        own_keys, queries = (t.expand(len(keys), *t.shape[1:]) for t in (learned.kv[0], learned.q))
+        weights = attention_weights(queries, torch.cat([keys, own_keys], 2), masks[learned.layer][1])
         for name, chosen in heads.items():
-            own = [i for i, of in enumerate(token_of) if of == name]
+            tokens = [i for i, component in enumerate(token_of) if component == name]
             for layer, head in chosen:
                 if layer == learned.layer:
-                    seen = weights[:, head, own, 1 : 1 + rows * columns].mean(1)
-                    sums[name] += seen.unflatten(-1, (rows, columns)) / len(chosen)
+                    attention = weights[:, head, tokens, 1 : 1 + patches].mean(1)
+                    sums[name] += attention.unflatten(-1, tower.grid) / len(chosen)
 
-    method.image_features(method.trunk(pixels), observe)
-    kept = ~registers(method.states(pixels)).unflatten(1, (rows, columns))
-    return {name: values * kept for name, values in sums.items()}
+    x = method.layer_input(pixels)
+    with observing(add):
+        method.encode_image(x)
+    visible = ~registers(tower.trunk(pixels, method.first_layer - 1)).unflatten(1, tower.grid)
+    return {name: values * visible for name, values in sums.items()}

@@ -1,28 +1,29 @@
-"""For methods that keep something of each training class: which of the classes asked for are among these."""
+"""For methods that store something per training class: where requested classes are among these."""
 
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from dear.methods.base import Images, Method
+from dear.clip.layer_input import Images
+from dear.methods.base import Method
 
 
-def positions(trained: Sequence[str], asked: Sequence[str]) -> list[int | None]:
-    """Where each class that is asked for stands among those trained on. Names alone would not do: ImageNet has two
-    that it gives to two classes each."""
-    if tuple(trained) == tuple(asked):
-        return list(range(len(asked)))
-    place = {name: i for i, name in enumerate(trained)}
-    return [place.get(name) for name in asked]
+def positions(trained: Sequence[str], names: Sequence[str]) -> list[int | None]:
+    """Where each name is among the trained classes. Equal lists map one to one: ImageNet has two names twice."""
+    if tuple(trained) == tuple(names):
+        return list(range(len(names)))
+    index = {name: i for i, name in enumerate(trained)}
+    return [index.get(name) for name in names]
 
 
 @torch.no_grad()
 def frozen_features(method: Method, batches: Iterator[tuple[Images, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Class features [images, dim], normalised, and labels [images] of images that may be looked at."""
-    device = method.backbone.device
-    found = [(method.frozen_image(method.trunk(images)), labels.to(device)) for images, labels in batches]
-    if not found:
-        return torch.empty(0, method.backbone.dim, device=device), torch.empty(0, dtype=torch.long, device=device)
-    features, labels = zip(*found, strict=True)
+    """Frozen class features [images, dim], normalised, and labels [images]."""
+    device, tower = method.backbone.device, method.backbone.image
+    features = [tower.visual.proj.new_empty(0, method.backbone.dim)]
+    labels = [torch.empty(0, dtype=torch.long, device=device)]
+    for images, truth in batches:
+        features.append(tower.frozen_feature(method.layer_input(images)))
+        labels.append(truth.to(device))
     return torch.cat(features), torch.cat(labels)

@@ -10,7 +10,8 @@ import numpy as np
 from dear.core.errors import DearError
 from dear.core.files import atomic_folder, read_json, write_json
 from dear.core.version import __version__
-from dear.model.adapter import CONFIG, Adapter, load_adapter
+from dear.methods.registry import METHODS
+from dear.model.adapter import CONFIG, Adapter, load_adapter, read_config
 from dear.model.export.check import (
     Difference,
     Pictures,
@@ -51,11 +52,12 @@ def export_run(run: Path, out: Path, int8: bool = False, check: int = 100) -> Ex
     if check < 1:
         raise DearError("--check must be at least 1: a model that was never compared is not written.")
     adapter = load_adapter(run)
-    if not adapter.model.constant_texts:
-        raise DearError("This method reads the classes anew for every image, which the graph of an image cannot hold.")
+    method = read_config(run)["method"]
+    if METHODS[method].texts_per_image:
+        raise DearError(f"{method} computes class texts per image, so it cannot be exported: choose another method.")
     settings = pixel_settings(adapter)
     pictures = pick_pictures(run, adapter.classes, check)
-    text = adapter.model.text_features()
+    text = adapter.model.encode_text()
     with atomic_folder(out) as folder:
         write_graph(adapter.model, text, folder / MODEL)
         difference = compare(ImageSide(adapter.model, text), folder / MODEL, pictures, settings)

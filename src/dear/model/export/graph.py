@@ -30,7 +30,7 @@ class ImageSide(nn.Module):
         self.register_buffer("text", text)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.model.image_features(self.model.trunk(pixels))
+        features = self.model.encode_image(self.model.layer_input(pixels))
         return features, self.model.logits(features, self.text)
 
 

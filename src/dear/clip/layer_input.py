@@ -1,0 +1,97 @@
+"""The input of one layer of the image tower, and what is cached of images where it is constant."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dear.clip.attention import project_keys_values, project_queries
+
+if TYPE_CHECKING:
+    from dear.clip.image import ImageTower
+
+Observer = Callable[["LayerInput", "LayerInput | None"], None]
+"""Called at each layer with the input of the original tokens, and of the learned ones if they are queries."""
+
+observer_of_this_thread: ContextVar[Observer | None] = ContextVar("observer", default=None)
+
+
+@contextmanager
+def observing(observer: Observer) -> Iterator[None]:
+    """Inside, image towers report every layer that they run to `observer` (of this thread alone)."""
+    token = observer_of_this_thread.set(observer)
+    try:
+        yield
+    finally:
+        observer_of_this_thread.reset(token)
+
+
+class CachedStates(NamedTuple):
+    """The constant part of the tower for some images, cached instead of their pixels."""
+
+    states: Tensor  # before the first adapted layer, [batch, 1 + patches, width]
+    frozen_cls: Tensor  # CLS state after the frozen tower, [batch, width]
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> "CachedStates":
+        return CachedStates(*(tensor.to(device, non_blocking=non_blocking) for tensor in self))
+
+
+class CachedKV(NamedTuple):
+    """The whole tower for some images, where no original token attends to a learned one: nothing in it is learned."""
+
+    frozen_cls: Tensor  # CLS state after the frozen tower, [batch, width]
+    keys: Tensor  # of the heads in `Masks.visible_heads`, layer by layer, [batch, heads, 1 + patches, head_dim]
+    values: Tensor
+
+    def to(self, *args: Any, **options: Any) -> "CachedKV":
+        return CachedKV(*(tensor.to(*args, **options) for tensor in self))
+
+
+Images = Tensor | CachedStates | CachedKV
+"""Normalised pixels [batch, 3, height, width], or what is cached of them."""
+
+
+class LayerInput:
+    """States before a layer, and the layer's queries, keys and values of them, computed when first used.
+
+    At the first adapted layer all of it is constant: the frozen and the adapted branch share it. After the last layer
+    (`layer` is one more than the tower has) there is only the frozen CLS state, and cached keys and values, if any.
+    """
+
+    def __init__(
+        self,
+        tower: "ImageTower",
+        layer: int,
+        states: Tensor,  # [batch, tokens, width]
+        frozen_cls: Tensor | None = None,  # CLS state after the frozen tower, [batch, width], if it is known
+        cached: CachedKV | None = None,
+    ) -> None:
+        self.tower, self.layer, self.states, self.frozen_cls, self.cached = tower, layer, states, frozen_cls, cached
+
+    @cached_property
+    def normed(self) -> Tensor:
+        return self.tower.blocks[self.layer - 1].ln_1(self.states)
+
+    @cached_property
+    def q(self) -> Tensor:
+        """[batch, heads, tokens, head_dim]"""
+        return project_queries(self.tower.blocks[self.layer - 1].attn, self.normed)
+
+    @cached_property
+    def cls_q(self) -> Tensor:
+        """The query of the first token alone, [batch, heads, 1, head_dim]."""
+        return project_queries(self.tower.blocks[self.layer - 1].attn, self.normed[:, :1])
+
+    @cached_property
+    def kv(self) -> tuple[Tensor, Tensor]:
+        """Keys and values, each [batch, heads, tokens, head_dim]."""
+        return project_keys_values(self.tower.blocks[self.layer - 1].attn, self.normed)
+
+    def rows(self, chosen: slice) -> "LayerInput":
+        """The input of some of the images."""
+        frozen = None if self.frozen_cls is None else self.frozen_cls[chosen]
+        return LayerInput(self.tower, self.layer, self.states[chosen], frozen)
