@@ -18,7 +18,7 @@ SLOTS = [1, 2, 3, 4]
 
 
 class LabelledImages:
-    classes, template = NAMES, TEMPLATE
+    classes, template, shots = NAMES, TEMPLATE, 2
 
     def __init__(self, images: Tensor) -> None:
         self.images = images
@@ -37,6 +37,19 @@ def slow_adapter(method: Method, images: Tensor) -> tuple[Tensor, Tensor]:
     features = F.normalize(0.2 * added + 0.8 * plain, dim=-1)
     logits = method.backbone.model.logit_scale.exp() * features @ template_text(method).T
     return F.cross_entropy(logits, LABELS), logits
+
+
+def slow_prolip(method: Method, images: Tensor) -> tuple[Tensor, Tensor]:
+    visual = method.backbone.model.visual
+    with torch.no_grad():
+        x = visual._embeds(images)
+        for layer in visual.transformer.resblocks:
+            x = layer(x)
+        states = visual.ln_post(x[:, 0])
+    features = F.normalize(states @ method.projection, dim=-1)
+    logits = method.backbone.model.logit_scale.exp() * features @ template_text(method).T
+    distance = sum((p - q) ** 2 for p, q in zip(method.projection.flatten(), visual.proj.flatten(), strict=True))
+    return F.cross_entropy(logits, LABELS) + 0.5 * distance, logits
 
 
 def slow_tip(method: Method, images: Tensor) -> tuple[Tensor, Tensor]:

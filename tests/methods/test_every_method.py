@@ -34,6 +34,8 @@ def data() -> Dataset:
 
 def config_of(name: str, role_file: Path, **more) -> tuple:
     settings = {**recipe_of(name), "images_seen": None, "roles": str(role_file), "first_layer": 2, **more}
+    if settings.get("augment", "").startswith("fixed"):
+        settings["augment"] = "fixed:2"
     train = {**settings, "batch": min(8, TrainConfig.pick(settings).batch), "workers": 0, "device": "cpu"}
     return find_method(name).Config.pick(settings), TrainConfig.pick(train)
 

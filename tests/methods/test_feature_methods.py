@@ -16,6 +16,25 @@ import naive_text
 from naive_text import LABELS, NAMES, TEMPLATE, make, pixels
 from naive_words import LabelledImages, slow_refiner, taught
 
+# --- projection ----------------------------------------------------------------------------------------------
+
+
+def test_prolip_starts_as_zero_shot_and_its_pull_is_one_over_the_shots(tiny) -> None:
+    start, zero_shot = make(tiny, "prolip", spread=0.0), make(tiny, "zero-shot")
+    x = start.layer_input(pixels())
+    logits = [m.logits(m.encode_image(x), m.encode_text()) for m in (start, zero_shot)]
+    torch.testing.assert_close(*logits, rtol=0, atol=1e-12)
+    assert start.loss(x, LABELS).parts["distance"] == 0
+    start.before_training(LabelledImages(pixels()))
+    assert start.pull == 1 / 2
+    moved = make(tiny, "prolip", pull=0.0)
+    with torch.no_grad():
+        before = moved.loss(x, LABELS).total
+        moved.projection *= 7  # the length of a feature does not matter
+    torch.testing.assert_close(moved.loss(x, LABELS).total, before)
+    assert torch.equal(make(tiny, "prolip", pull=0.0).backbone.image.visual.proj, zero_shot.backbone.image.visual.proj)
+
+
 # --- adapter and cache ---------------------------------------------------------------------------------------
 
 

@@ -105,6 +105,7 @@ TWINS: dict[str, Twin] = {
     "prograd": on_words("prograd", words.slow_coop, context_tokens=4),
     "tcp": on_words("tcp", words.slow_tcp),
     "atprompt": on_words("atprompt", words.slow_atprompt, attributes="color playfulness"),
+    "prolip": on_words("prolip", words.slow_prolip, pull=0.5),
     "clip-adapter": on_words("clip-adapter", words.slow_adapter),
     "tip-adapter-f": on_words("tip-adapter-f", words.slow_tip),
     "cocoop": on_words("cocoop", words.slow_cocoop),

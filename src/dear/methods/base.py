@@ -54,6 +54,7 @@ class LabelledImages(Protocol):
 
     classes: tuple[str, ...]
     template: str
+    shots: int  # training images of the largest class
 
     def train(self) -> Iterator[tuple[Images, Tensor]]: ...
 

@@ -57,6 +57,7 @@ METHODS = {
     "atprompt": MethodInfo(
         "atprompt:ATPrompt", "CoOp, with words for attributes in front of the class name", "Li et al., ICCV 2025"
     ),
+    "prolip": MethodInfo("prolip:ProLip", "fine-tunes the image projection", "Fahes et al., 2024"),
     "clip-adapter": MethodInfo(
         "clip_adapter:ClipAdapter", "two small layers behind the image feature", "Gao et al., IJCV 2024"
     ),

@@ -1,5 +1,6 @@
 """The images of a method: decoded anew, or cached after the layers that nothing learned reaches."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -109,6 +110,7 @@ class DatasetImages:
     ) -> None:
         """`views`: what training will use; if the clean images are cached there, they come from there."""
         self.classes, self.template = data.classes, data.template
+        self.shots = max(Counter(e.label for e in data.train).values(), default=0)
         self._data, self._source, self._first = data, source, first_layer
         self._cached = views.states if isinstance(views, CachedViews) and CLEAN in views.views else None
 
