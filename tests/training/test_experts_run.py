@@ -39,7 +39,7 @@ def test_interrupted_and_resumed_ends_in_the_same_bits(arguments, tmp_path, monk
 
 def test_states_on_disk_give_the_same_adapter(arguments, tmp_path) -> None:
     assert main(arguments(tmp_path / "memory")) == 0
-    assert main(arguments(tmp_path / "disk", "--states", str(tmp_path / "states"))) == 0
+    assert main(arguments(tmp_path / "disk", "--cache", str(tmp_path / "states"))) == 0
     assert (tmp_path / "disk" / ADAPTER).read_bytes() == (tmp_path / "memory" / ADAPTER).read_bytes()
 
 
