@@ -5,12 +5,21 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
-from dear.bench.notes import notes_html
-from dear.bench.results import read_cells, to_cells
+from dear.bench.page import notes_html
+from dear.bench.results import (
+    Result,
+    comparable,
+    parse_result,
+    read_result,
+    read_results,
+    with_current_names,
+    write_result,
+)
 from dear.bench.tables import ablation_tables, main_tables
 from dear.cli import main
 from dear.core.errors import DearError
@@ -25,6 +34,11 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "notes.md").write_text("# Why\n\nSee [the paper](https://arxiv.org/abs/2603.01111).\n", encoding="utf-8")
     assert main(["report", str(folder)]) == 0
     return folder / "report"
+
+
+def parsed(*values: Any) -> list[Result]:
+    """Results from their JSON values, as tables take them."""
+    return comparable(parse_result(value, "x") for value in values)
 
 
 def table(report: Path, name: str) -> list[dict[str, str]]:
@@ -143,7 +157,7 @@ def test_a_method_far_below_the_others_is_named_not_drawn() -> None:
         for method, score in scores.items()
         if (dataset, method) != ("EuroSAT", "coop")
     ]
-    figure = pictures(to_cells(("x", value) for value in both))[0].figure
+    figure = pictures(parsed(*both))[0].figure
     drawn = {axis.get_title(): axis.get_legend_handles_labels()[1] for axis in figure.axes}
     assert drawn == {"DTD": ["zero-shot", "coop"], "EuroSAT": ["zero-shot"]}  # and no "average" of DTD alone
     FigureCanvasAgg(figure).draw()
@@ -190,7 +204,7 @@ def test_the_page_stands_alone(report: Path) -> None:
     assert others == ["https://arxiv.org/abs/2603.01111"]  # a link of the notes, to be clicked on
     assert {link[1:] for link in page.links if link.startswith("#")} <= page.ids
     assert not re.search(r"<script|@import|url\(|<link", text)
-    assert "__" not in re.sub(r"base64,[^\"]*", "", text)  # no place of the template was left
+    assert not re.search(r"\{[{%#]", text.partition("<body>")[2])  # nothing of the template is left
 
 
 def test_the_page_escapes_names_and_stresses_the_best(report: Path) -> None:
@@ -223,26 +237,58 @@ def test_the_same_cell_twice_counts_once(tmp_path: Path) -> None:
     once = result("few-shot", "a", "dear", 1, {"all": 50.0})
     again = result("few-shot", "a", "dear", 1, {"all": 60.0}) | {"finished": "2026-11-16T01:00:00Z"}
     for results in ([once, again], [again, once]):
-        assert [cell.evaluations[0].accuracy for cell in to_cells((str(n), r) for n, r in enumerate(results))] == [60.0]
+        assert [r.evaluations[0].accuracy for r in parsed(*results)] == [60.0]
+
+
+@pytest.mark.parametrize(
+    ("older", "augment"),
+    [
+        ({"views": 1, "clean_view": False, "fixed_views": 0}, "fresh"),
+        ({"views": 4, "clean_view": True, "fixed_views": 0}, "fresh"),  # TAC's
+        ({"views": 1, "clean_view": False, "fixed_views": 2}, "fixed:2"),
+        ({"fixed_views": 3}, "fixed:3"),  # before there were other views
+        ({"views": 0, "clean_view": True, "fixed_views": 0}, "none"),
+        ({"views": 0, "clean_view": True, "fixed_views": 2}, "none"),  # no view was there to be fixed
+    ],
+)
+def test_older_settings_of_views_are_augment(older: dict[str, Any], augment: str) -> None:
+    assert with_current_names({"lr": 1, **older}) == {"lr": 1, "augment": augment}
+    assert with_current_names({"lr": 1}) == {"lr": 1}
+    scores = {"base": 80.0, "novel": 70.0}
+    both = [
+        result("base-to-novel", "a", "zero-shot", seed, scores, settings=settings)
+        for seed, settings in ((1, older), (2, {"augment": augment}))
+    ]
+    (table,) = main_tables(parsed(*both)).values()
+    assert [(row[1], row[-1]) for row in table.cells()] == [("zero-shot", "2")]  # one row of two seeds
+
+
+def test_a_result_is_written_as_it_is_read(tmp_path: Path) -> None:
+    for value in grid():
+        path = write_result(tmp_path, parse_result(value, "x"))
+        assert json.loads(path.read_text()) == value
+        assert read_result(path) == parse_result(value, "x")
 
 
 def test_long_names_are_kept_where_short_ones_would_be_the_same() -> None:
-    cells = to_cells(("x", result("few-shot", name, "dear", 1, {"all": 50.0})) for name in ("x/pets", "y/pets"))
-    assert [cell.dataset for cell in cells] == ["x/pets", "y/pets"]
-    (cell,) = to_cells([("x", result("few-shot", "x/pets/split.json", "dear", 1, {"all": 50.0}))])
-    assert cell.dataset == "pets"
+    results = parsed(*(result("few-shot", name, "dear", 1, {"all": 50.0}) for name in ("x/pets", "y/pets")))
+    assert [r.cell.dataset for r in results] == ["x/pets", "y/pets"]
+    (short,) = parsed(result("few-shot", "x/pets/split.json", "dear", 1, {"all": 50.0}))
+    assert short.cell.dataset == "pets"
 
 
 def test_numbers_of_classes_become_names_only_if_they_fit() -> None:
     value = result("few-shot", "a", "zero-shot", 1, {"all": 50.0})
-    assert to_cells([("x", value)])[0].evaluations[0].confused == [(ODD, "b", 7), ("b", ODD, 3)]
+    assert parsed(value)[0].evaluations[0].confused == [(ODD, "b", 7), ("b", ODD, 3)]
     value["evaluations"][0]["confused"] = [[0, 2, 7], [2, 0, 3]]  # a class between them has no images
-    assert to_cells([("x", value)])[0].evaluations[0].confused == [("0", "2", 7), ("2", "0", 3)]
+    assert parsed(value)[0].evaluations[0].confused == [("0", "2", 7), ("2", "0", 3)]
 
 
 def test_methods_that_see_unlabelled_images_of_all_classes_stand_apart() -> None:
     scores = {"base": 90.0, "novel": 80.0}
-    tables = main_tables([result("base-to-novel", "data/eurosat", m, 1, scores) for m in ("promptkd", "zero-shot")])
+    tables = main_tables(
+        parsed(*(result("base-to-novel", "data/eurosat", m, 1, scores) for m in ("promptkd", "zero-shot")))
+    )
     assert list(tables) == ["Base to novel", "Base to novel, with unlabelled images of all classes"]
     apart, plain = (t.text() for t in (tables[name] for name in sorted(tables, key=len, reverse=True)))
     assert "promptkd" in apart
@@ -251,9 +297,13 @@ def test_methods_that_see_unlabelled_images_of_all_classes_stand_apart() -> None
 
 
 def test_tables_without_files() -> None:
-    assert list(main_tables(grid())) == ["Base to novel", "Few-shot", "Domain generalization: from world:signs"]
+    assert list(main_tables(parsed(*grid()))) == [
+        "Base to novel",
+        "Few-shot",
+        "Domain generalization: from world:signs",
+    ]
     titles = ["Inference (base to novel, 16 shots)", "Masks (base to novel, 16 shots)"]
-    assert list(ablation_tables(grid())) == titles
+    assert list(ablation_tables(parsed(*grid()))) == titles
 
 
 @pytest.mark.parametrize(
@@ -280,12 +330,12 @@ def test_a_damaged_file_is_named(damage, said: str, tmp_path: Path, capsys) -> N
 def test_half_written_files_are_passed_over(tmp_path: Path) -> None:
     folder = write(tmp_path / "runs", grid()[:2])
     (folder / "cells" / ".x.json.1.part.json").write_text("{", encoding="utf-8")
-    assert len(read_cells([folder])) == 2
+    assert len(read_results([folder])) == 2
 
 
 def test_a_folder_without_cells_says_what_to_run(tmp_path: Path) -> None:
     with pytest.raises(DearError, match="run `dear bench"):
-        read_cells([tmp_path / "nothing"])
+        read_results([tmp_path / "nothing"])
 
 
 def test_notes_are_markdown() -> None:
@@ -293,18 +343,42 @@ def test_notes_are_markdown() -> None:
         "## A *b*\n\none `x*y*` <b>\ntwo **c**\n\n- i\n- j\n  k\n1. n\n\n| h |\n|---|\n| a\\|b |\n\n```\n# <raw>\n```\n"
     )
     html = notes_html(text)
-    assert html.splitlines()[:2] == [
+    assert html.splitlines()[:3] == [
         "<h3>A <em>b</em></h3>",
-        "<p>one <code>x*y*</code> &lt;b&gt; two <strong>c</strong></p>",
+        "<p>one <code>x*y*</code> &lt;b&gt;",
+        "two <strong>c</strong></p>",
     ]
-    assert "<li>j k</li>" in html
+    assert "<li>j\nk</li>" in html
     assert "<th>h</th>" in html
     assert "<td>a|b</td>" in html
-    assert "<pre><code># &lt;raw&gt;</code></pre>" in html
-    assert "href" not in notes_html("[x](javascript:alert(1)) [y](other.html)")
+    assert "<pre><code># &lt;raw&gt;\n</code></pre>" in html
+    assert "href" not in notes_html("[x](javascript:alert(1)) [y](other.html) [z](data:text/html,1)")
+    assert 'href="#a"' in notes_html("[x](#a)")
+
+
+@pytest.mark.parametrize("hostile", ["<script>alert(1)</script>", "a <img src=x onerror=alert(1)> b", "<!-- x -->"])
+def test_html_in_notes_is_shown_not_run(hostile: str) -> None:
+    html = notes_html(f"{hostile}\n\n# {hostile}\n\n| {hostile} |\n|---|\n| `{hostile}` |\n")
+    assert set(re.findall(r"</?([a-z0-9]+)", html)) == {
+        "p",
+        "h2",
+        "div",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "code",
+    }
+    assert html.count(hostile.replace("<", "&lt;").replace(">", "&gt;")) == 4
+
+
+def test_notes_load_no_images() -> None:
+    assert "<img" not in notes_html("![x](https://example.org/x.png)")
 
 
 def test_results_with_any_field_missing_or_of_another_kind() -> None:
     value = grid()[0]
-    assert to_cells([("x", value)])
-    assert survives(lambda changed: to_cells([("x", changed)]), value) > 300
+    assert parsed(value)
+    assert survives(parsed, value) > 300
