@@ -38,8 +38,8 @@ def _measured(result: Result) -> list[Any]:
 
 
 def test_long_recipes_are_cut_on_attribute_world_alone():
-    def passes(dataset: str, **given: Any) -> dict[str, Any]:
-        cells = plan("base-to-novel", [dataset], ["coop", "clip-lora", "maple", "dear"], [1], given)
+    def passes(dataset: str, **overrides: Any) -> dict[str, Any]:
+        cells = plan("base-to-novel", [dataset], ["coop", "clip-lora", "maple", "dear"], [1], overrides)
         return {cell.method: (cell.settings["epochs"], cell.settings["images_seen"]) for cell in cells}
 
     assert passes("world:signs") == {
@@ -154,9 +154,9 @@ def test_domain_and_cross_dataset_test_on_their_targets(small, tmp_path: Path) -
 )
 def test_bad_grids_are_refused(arguments: list[str], says: str, tmp_path: Path, capsys) -> None:
     assert main(["bench", *arguments, "--out", str(tmp_path / "out"), "--workers", "0"]) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert len(said.strip().splitlines()) == 1
+    error = capsys.readouterr().err
+    assert says in error
+    assert len(error.strip().splitlines()) == 1
 
 
 def test_a_killed_bench_goes_on_and_ends_in_the_same_results(small, tmp_path: Path) -> None:

@@ -75,12 +75,12 @@ def test_the_papers_numbers_are_about_test_images(tmp_path: Path) -> None:
 
 def test_searching_by_attribute_has_its_chapter(tmp_path: Path, capsys) -> None:
     folder = write(tmp_path / "bench", grid()[:2])
-    found = {
+    retrieval = {
         "title": "Adapter of DTD", "images": 30, "labels": 3,
         "measured": [{"searched by": "cls", "same label (%)": 81.25}, {"searched by": "color", "same label (%)": 40.0}],
         "examples": [{"query": "cat", "file": "7.jpg", "nearest": {"color": ["dog", "dog", "cat"]}}],
     }  # fmt: skip
-    (folder / "retrieval-dtd.json").write_text(json.dumps(found), encoding="utf-8")
+    (folder / "retrieval-dtd.json").write_text(json.dumps(retrieval), encoding="utf-8")
     assert main(["report", str(folder)]) == 0
     assert [row["same label (%)"] for row in table(folder / "report", "retrieval-dtd")] == ["81.2", "40.0"]
     assert "| cat (7.jpg) | color | dog, dog, cat |" in (folder / "report" / "results.md").read_text(encoding="utf-8")
@@ -263,6 +263,14 @@ def test_older_settings_of_views_are_augment(older: dict[str, Any], augment: str
     assert [(row[1], row[-1]) for row in table.cells()] == [("zero-shot", "2")]  # one row of two seeds
 
 
+def test_all_results_of_this_repository_load() -> None:
+    folders = sorted((Path(__file__).parents[2] / "results").iterdir())
+    results = read_results(folders)
+    assert {result.cell.protocol for result in results} == {"base-to-novel", "few-shot", "domain"}
+    assert len(results) > 400
+    assert not any("fixed_views" in result.cell.settings for result in results)
+
+
 def test_a_result_is_written_as_it_is_read(tmp_path: Path) -> None:
     for value in grid():
         path = write_result(tmp_path, parse_result(value, "x"))
@@ -290,9 +298,9 @@ def test_methods_that_see_unlabelled_images_of_all_classes_stand_apart() -> None
         parsed(*(result("base-to-novel", "data/eurosat", m, 1, scores) for m in ("promptkd", "zero-shot")))
     )
     assert list(tables) == ["Base to novel", "Base to novel, with unlabelled images of all classes"]
-    apart, plain = (t.text() for t in (tables[name] for name in sorted(tables, key=len, reverse=True)))
-    assert "promptkd" in apart
-    assert "zero-shot" not in apart
+    transductive, plain = (t.text() for t in (tables[name] for name in sorted(tables, key=len, reverse=True)))
+    assert "promptkd" in transductive
+    assert "zero-shot" not in transductive
     assert "promptkd" not in plain
 
 
@@ -307,7 +315,7 @@ def test_tables_without_files() -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "sentence"),
     [
         (lambda v: "{", "cannot be read as JSON"),
         (lambda v: json.dumps([]), "is damaged"),
@@ -317,12 +325,12 @@ def test_tables_without_files() -> None:
         (lambda v: json.dumps(v | {"cell": v["cell"] | {"protocol": "guess"}}), "invalid enum value 'guess'"),
     ],
 )
-def test_a_damaged_file_is_named(damage, said: str, tmp_path: Path, capsys) -> None:
+def test_a_damaged_file_is_named(damage, sentence: str, tmp_path: Path, capsys) -> None:
     folder = write(tmp_path / "runs", grid()[:2])
     (folder / "cells" / "bad.json").write_text(damage(grid()[0]), encoding="utf-8")
     assert main(["report", str(folder)]) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert sentence in error
     assert "bad.json" in error
     assert error.count("\n") == 1
 

@@ -34,25 +34,25 @@ def result(dataset="signs", method="dear", seed=1, *, protocol="base-to-novel", 
 
 
 def test_mean_and_sample_std() -> None:
-    found = stat([70.0, 72.0, 77.0])
-    assert found == Stat(73.0, pytest.approx(math.sqrt((9 + 1 + 16) / 2)), 3)
-    assert str(found) == "73.0 ± 3.6"
+    seeds = stat([70.0, 72.0, 77.0])
+    assert seeds == Stat(73.0, pytest.approx(math.sqrt((9 + 1 + 16) / 2)), 3)
+    assert str(seeds) == "73.0 ± 3.6"
     assert str(stat([70.0])) == "70.0"  # one seed has no std
     assert stat([]) is None
 
 
 def test_hm_is_that_of_each_seed_then_averaged() -> None:
-    (found,) = series([result(seed=1, base=80.0, novel=60.0), result(seed=2, base=60.0, novel=80.0)])
+    (one,) = series([result(seed=1, base=80.0, novel=60.0), result(seed=2, base=60.0, novel=80.0)])
     each = 2 * 80 * 60 / 140
-    assert found.stat(HM) == Stat(pytest.approx(each), pytest.approx(0.0), 2)
+    assert one.stat(HM) == Stat(pytest.approx(each), pytest.approx(0.0), 2)
     assert each < harmonic_mean(70.0, 70.0)  # which is what the mean base and novel would give
 
 
 def test_no_hm_without_novel() -> None:
-    (found,) = series([result(method="linear-probe", inference="plain", base=80.0)])
-    assert found.stat(HM) is None
-    assert found.stat("novel") is None
-    assert str(found.stat("base")) == "80.0"
+    (one,) = series([result(method="linear-probe", inference="plain", base=80.0)])
+    assert one.stat(HM) is None
+    assert one.stat("novel") is None
+    assert str(one.stat("base")) == "80.0"
 
 
 def test_the_inference_of_each_protocol_is_the_papers() -> None:
@@ -60,10 +60,10 @@ def test_the_inference_of_each_protocol_is_the_papers() -> None:
     of = result()
     of.evaluations.extend(both)
     assert scores(of) == {"base": 80.0}
-    there = result(protocol="domain", inference="fusion", signs=60.0, sketch=40.0, targets=("sketch",))
-    there.evaluations.extend(result(inference="decoupled", signs=61.0, sketch=50.0).evaluations)
-    assert scores(there) == {"signs": 61.0, "sketch": 50.0, "targets": 50.0}
-    assert scores(there, "fusion")["targets"] == 40.0
+    transfer = result(protocol="domain", inference="fusion", signs=60.0, sketch=40.0, targets=("sketch",))
+    transfer.evaluations.extend(result(inference="decoupled", signs=61.0, sketch=50.0).evaluations)
+    assert scores(transfer) == {"signs": 61.0, "sketch": 50.0, "targets": 50.0}
+    assert scores(transfer, "fusion")["targets"] == 40.0
 
 
 def test_targets_are_only_averaged_when_all_are_there() -> None:
@@ -71,15 +71,15 @@ def test_targets_are_only_averaged_when_all_are_there() -> None:
 
 
 def test_average_is_over_datasets_for_each_seed_then_over_seeds() -> None:
-    found = series([
+    all_series = series([
         result("a", seed=1, base=80.0, novel=60.0), result("a", seed=2, base=90.0, novel=70.0),
         result("b", seed=1, base=60.0, novel=50.0), result("b", seed=2, base=50.0, novel=40.0),
         result("b", seed=3, base=10.0, novel=10.0),  # a has no such seed
     ])  # fmt: skip
-    assert average(found, ["a", "b"], "base") == Stat(70.0, 0.0, 2)
+    assert average(all_series, ["a", "b"], "base") == Stat(70.0, 0.0, 2)
     hms = [harmonic_mean(70, 55), harmonic_mean(70, 55)]
-    assert average(found, ["a", "b"], HM) == Stat(pytest.approx(fmean(hms)), pytest.approx(0.0), 2)
-    assert average(found, ["a", "c"], "base") is None
+    assert average(all_series, ["a", "b"], HM) == Stat(pytest.approx(fmean(hms)), pytest.approx(0.0), 2)
+    assert average(all_series, ["a", "c"], "base") is None
 
 
 def test_only_complete_datasets_count() -> None:
@@ -96,20 +96,21 @@ def test_differences_are_paired_by_dataset_and_seed() -> None:
     )
     changed = series([result(d, seed=s, base=b, novel=b) for d, s, b in
                       [("a", 1, 69.0), ("a", 2, 70.0), ("b", 1, 43.0), ("b", 2, 99.0)]])  # fmt: skip
-    found = paired_difference(changed, default, HM)
-    assert found is not None
-    assert (found.mean, found.pairs) == (pytest.approx(0.0), 3)
-    assert found.error == pytest.approx(stdev([-1, -2, 3]) / math.sqrt(3))
+    difference = paired_difference(changed, default, HM)
+    assert difference is not None
+    assert (difference.mean, difference.pairs) == (pytest.approx(0.0), 3)
+    assert difference.error == pytest.approx(stdev([-1, -2, 3]) / math.sqrt(3))
     assert paired_difference(changed, [], HM) is None
 
 
 @pytest.mark.parametrize("own_default", [True, False])
 def test_an_ablation_is_compared_with_its_default(own_default: bool) -> None:
-    kept = Variant("masks", "DeAR", default=True) if own_default else None
+    default = Variant("masks", "DeAR", default=True) if own_default else None
     changed = Variant("masks", "all mixed", "DeAR")
     other = result(seed=1, base=10.0, novel=10.0, settings={"lr": 9, "masks": "role"})  # a default of another run
     results = [
-        result(seed=s, base=70.0 + s, novel=70.0 + s, settings={"lr": 1, "masks": "role"}, variant=kept) for s in (1, 2)
+        result(seed=s, base=70.0 + s, novel=70.0 + s, settings={"lr": 1, "masks": "role"}, variant=default)
+        for s in (1, 2)
     ]
     results += [
         result(seed=s, base=60.0, novel=60.0, settings={"lr": 1, "masks": "none"}, variant=changed) for s in (1, 2)
@@ -144,8 +145,8 @@ def test_dear_answers_the_ablation_of_inference_itself() -> None:
 def test_cells_with_other_settings_are_named_not_averaged() -> None:
     results = [result(seed=1, base=80.0, settings={"lr": 0.1}), result(seed=1, base=60.0, settings={"lr": 0.2})]
     results += [result("other", seed=1, base=50.0, settings={"lr": 0.1}), result(method="zero-shot", base=40.0)]
-    found = {(s.dataset, s.label): float(s.stat("base") or 0) for s in series(results)}
-    assert found == {
+    means = {(s.dataset, s.label): float(s.stat("base") or 0) for s in series(results)}
+    assert means == {
         ("signs", "dear (lr 0.1)"): 80.0,
         ("signs", "dear (lr 0.2)"): 60.0,
         ("other", "dear (lr 0.1)"): 50.0,  # the same name on every dataset
@@ -160,14 +161,14 @@ def test_settings_that_go_with_the_dataset_need_no_name() -> None:
 
 
 def test_several_backbones_are_always_named() -> None:
-    found = labels([result(settings={"model": "mini"}), result(method="zero-shot", settings={"model": "ViT-B-16"})])
-    assert found == ["dear (model mini)", "zero-shot (model ViT-B-16)"]
+    names = labels([result(settings={"model": "mini"}), result(method="zero-shot", settings={"model": "ViT-B-16"})])
+    assert names == ["dear (model mini)", "zero-shot (model ViT-B-16)"]
 
 
 def test_shots_are_columns_in_few_shot_and_names_elsewhere() -> None:
     few = [result(protocol="few-shot", shots=n, **{"all": 50.0 + n}) for n in (1, 16)]
-    (found,) = series(few, by_shots=True)
-    assert found.scores == {1: {"1": 51.0, "16": 66.0}}
+    (one,) = series(few, by_shots=True)
+    assert one.scores == {1: {"1": 51.0, "16": 66.0}}
     assert labels([result(shots=4), result(shots=16)]) == ["dear (shots 4)", "dear (shots 16)"]
 
 
@@ -183,15 +184,15 @@ def test_missing_is_what_the_grid_implies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "known"),
+    ("name", "paper"),
     [
         ("eurosat", "EuroSAT"), ("/data/EuroSAT", "EuroSAT"), ("data/oxford_flowers/", "Flowers102"),
         ("caltech-101", "Caltech101"), ("DTD", "DTD"), ("Oxford_Pets", "OxfordPets"), ("imagenet-rendition", "R"),
         ("pets", None), ("world:textures", None), ("", None),
     ],
 )  # fmt: skip
-def test_names_of_the_papers_datasets(name: str, known: str | None) -> None:
-    assert paper_name(name) == known
+def test_names_of_the_papers_datasets(name: str, paper: str | None) -> None:
+    assert paper_name(name) == paper
 
 
 def test_the_papers_hm_is_computed_not_copied() -> None:

@@ -81,9 +81,7 @@ def _defaults(variants: Sequence[Result], results: Sequence[Result]) -> list[Res
         assert changed.cell.variant
         unchanged = [r for r in results if r.cell.variant is None and _place(r) == _place(changed)]
         if unchanged:
-            nearest = min(
-                unchanged, key=lambda r: len(differences_in([r.cell.settings, changed.cell.settings]))
-            )  # fmt: skip
+            nearest = min(unchanged, key=lambda r: len(differences_in([r.cell.settings, changed.cell.settings])))
             variant = replace(changed.cell.variant, value=changed.cell.variant.default_value, default=True)
             defaults[id(nearest)] = _with_variant(nearest, variant)
     return list(defaults.values())
@@ -120,12 +118,8 @@ def _inference_variants(results: Sequence[Result]) -> list[Result]:
         return []
     variants = []
     for result in results:
-        inferences = {e.inference for e in result.evaluations}
-        if (
-            result.cell.variant is None
-            and result.cell.protocol == BASE_TO_NOVEL
-            and {FUSION, DECOUPLED} <= inferences
-        ):  # fmt: skip
+        cell, inferences = result.cell, {e.inference for e in result.evaluations}
+        if cell.variant is None and cell.protocol == BASE_TO_NOVEL and {FUSION, DECOUPLED} <= inferences:
             for value, parts in _INFERENCE_OF.items():
                 chosen = set(zip((BASE, NOVEL), parts, strict=True))
                 evaluations = [e for e in result.evaluations if (e.name, e.inference) in chosen]

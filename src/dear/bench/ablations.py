@@ -72,9 +72,8 @@ def _quantiles(roles: RoleMap, settings: Mapping[str, Any]) -> Rows:
 
 
 def _cores(roles: RoleMap, settings: Mapping[str, Any]) -> Rows:
-    return _each(
-        "attributes", *(len(core) for core in (CORE_3, CORE_5, CORE_7) if set(core) <= set(roles.concepts))
-    )  # fmt: skip
+    cores = [core for core in (CORE_3, CORE_5, CORE_7) if set(core) <= set(roles.concepts)]
+    return _each("attributes", *map(len, cores))
 
 
 def _first_layers(roles: RoleMap, settings: Mapping[str, Any]) -> Rows:

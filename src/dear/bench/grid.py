@@ -41,22 +41,22 @@ _NOT_SETTINGS = {
 
 
 def cell_settings(
-    method: str, protocol: str, given: Mapping[str, Any], shots: int | None = None, constants_of: str | None = None
+    method: str, protocol: str, overrides: Mapping[str, Any], shots: int | None = None, constants_of: str | None = None
 ) -> dict[str, Any]:
     """The settings that decide the result of a method: its published ones for the protocol, then the user's.
 
     A method that is not trained depends only on the backbone's settings and its own. `constants_of`: see `recipe_of`.
     """
-    settings = with_given(recipe_of(method, protocol, shots, constants_of), given)
+    settings = with_given(recipe_of(method, protocol, shots, constants_of), overrides)
     used = {**RunConfig.pick(settings).to_json(), **find_method(method).Settings.pick(settings).to_json()}
     if METHODS[method].trained:
         used |= TrainConfig.pick(settings).to_json()
     return {name: value for name, value in used.items() if name not in _NOT_SETTINGS}
 
 
-def shortened(method: str, protocol: str, dataset: str, given: Mapping[str, Any], shots: int) -> dict[str, Any]:
+def shortened(method: str, protocol: str, dataset: str, overrides: Mapping[str, Any], shots: int) -> dict[str, Any]:
     """Settings that cut a long recipe on Attribute World, so that all methods run in minutes; none elsewhere."""
-    if not is_world(dataset) or given.keys() & {"epochs", "images_seen"} or not METHODS[method].trained:
+    if not is_world(dataset) or overrides.keys() & {"epochs", "images_seen"} or not METHODS[method].trained:
         return {}
     recipe = recipe_of(method, protocol, shots)
     longer = "images_seen" in recipe or TrainConfig.pick(recipe).epochs > MAX_WORLD_EPOCHS
@@ -68,7 +68,7 @@ def plan(
     datasets: Sequence[str],
     methods: Sequence[str],
     seeds: Sequence[int],
-    given: Mapping[str, Any],
+    overrides: Mapping[str, Any],
     shots: Sequence[int] = (),
     targets: Sequence[str] = (),
     split: str = TEST,
@@ -76,8 +76,8 @@ def plan(
 ) -> list[Cell]:
     """All cells of a grid, cheap methods first.
 
-    `given`: the user's settings, of training and of any method. `published_constants`: also use those that the authors
-    of a method chose for a dataset.
+    `overrides`: the user's settings, of training and of any method. `published_constants`: also use the settings that
+    the authors of a method chose for a dataset.
     """
     if protocol not in PROTOCOLS:
         raise DearError(f"There is no protocol {protocol!r}: choose from {', '.join(PROTOCOLS)}.")
@@ -88,11 +88,11 @@ def plan(
         raise DearError(f"--targets belongs to cross-dataset and domain, not to {protocol}.")
     if has_targets and split != TEST:
         raise DearError(f"{protocol} is measured on test images: leave --split out.")
-    shots = shots or (FEW_SHOTS if protocol == FEW_SHOT else (TrainConfig.pick(given).shots,))
+    shots = shots or (FEW_SHOTS if protocol == FEW_SHOT else (TrainConfig.pick(overrides).shots,))
 
     def settings(method: str, dataset: str, count: int) -> dict[str, Any]:
-        user = {**shortened(method, protocol, dataset, given, count), **given}
-        return cell_settings(method, protocol, user, count, dataset if published_constants else None)
+        changes = {**shortened(method, protocol, dataset, overrides, count), **overrides}
+        return cell_settings(method, protocol, changes, count, dataset if published_constants else None)
 
     return [
         Cell(protocol, dataset, method, seed, count, settings(method, dataset, count), tuple(targets), split, None)

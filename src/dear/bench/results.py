@@ -179,9 +179,8 @@ def show_value(value: object) -> str:
 def _normalised(result: Result) -> Result:
     cell, variant = result.cell, result.cell.variant
     if variant:
-        variant = replace(
-            variant, value=show_value(variant.value), default_value=show_value(variant.default_value)
-        )  # fmt: skip
+        value, default_value = show_value(variant.value), show_value(variant.default_value)
+        variant = replace(variant, value=value, default_value=default_value)
     cell = replace(cell, settings=with_current_names(cell.settings), variant=variant)
     evaluations = [replace(e, confused=_with_class_names(e)) for e in result.evaluations]
     return replace(result, cell=cell, evaluations=evaluations)

@@ -214,7 +214,7 @@ def _add_averages(table: Table, all_series: Sequence[Series], names: Sequence[st
     if len(datasets) < 2:
         return ""
     if not shared:
-        return " No average: there is no dataset for which all methods are there."
+        return " No average: no dataset has results of all methods."
     for label in dict.fromkeys(s.label for s in all_series):
         own = [s for s in all_series if s.label == label]
         stats = [average(own, shared, name) for name in names]

@@ -29,16 +29,16 @@ def run(args: argparse.Namespace) -> None:
     from dear.bench.protocols import BASE_TO_NOVEL
     from dear.bench.tables import ablation_tables
     from dear.clip import load_backbone
-    from dear.commands.bench import given_settings, run_grid, show_tables
+    from dear.commands.bench import overridden_settings, run_grid, show_tables
     from dear.commands.train import chosen_method
     from dear.methods.shared.role_settings import RoleSettings, find_roles
     from dear.training.config import RunConfig
 
     method = chosen_method(args, _DEFAULT_METHOD)
-    given = given_settings(args, [method])
-    config = RunConfig.pick(given)
-    defaults = plan(BASE_TO_NOVEL, args.datasets, [method], args.seeds, given, split=args.split)
-    roles = find_roles(RoleSettings.pick(given).roles, load_backbone(config.model, config.pretrained))
+    overrides = overridden_settings(args, [method])
+    config = RunConfig.pick(overrides)
+    defaults = plan(BASE_TO_NOVEL, args.datasets, [method], args.seeds, overrides, split=args.split)
+    roles = find_roles(RoleSettings.pick(overrides).roles, load_backbone(config.model, config.pretrained))
     chosen = choose(args.ablations, ablation_rows(roles, defaults[0].settings))
-    results = run_grid(ablation_cells(defaults, chosen, roles), args, given)
+    results = run_grid(ablation_cells(defaults, chosen, roles), args, overrides)
     show_tables(ablation_tables(results), len(results), args)

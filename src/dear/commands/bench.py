@@ -54,18 +54,18 @@ def run(args: argparse.Namespace) -> None:
     from dear.bench.tables import main_tables
 
     methods = chosen_methods(args.methods)
-    given = given_settings(args, methods)
+    overrides = overridden_settings(args, methods)
     shots = [args.shots] if "shots" in args else []
     cells = plan(
-        args.protocol, args.datasets, methods, args.seeds, given, shots, args.targets, args.split,
+        args.protocol, args.datasets, methods, args.seeds, overrides, shots, args.targets, args.split,
         args.published_constants,
     )  # fmt: skip
-    if any(shortened(cell.method, cell.protocol, cell.dataset, given, cell.shots) for cell in cells):
+    if any(shortened(cell.method, cell.protocol, cell.dataset, overrides, cell.shots) for cell in cells):
         print(
             f"Attribute World is for trying out: methods take at most {MAX_WORLD_EPOCHS} epochs on it here. "
             "For more: --epochs N or --images-seen N; for a method's own recipe: dear train --method NAME."
         )
-    results = run_grid(cells, args, given)
+    results = run_grid(cells, args, overrides)
     show_tables(main_tables(results), len(results), args)
 
 
@@ -106,7 +106,7 @@ def add_method_settings(parser: argparse.ArgumentParser, methods: Sequence[str])
     add(parser, *_configs(methods))
 
 
-def given_settings(args: argparse.Namespace, methods: Sequence[str]) -> dict[str, Any]:
+def overridden_settings(args: argparse.Namespace, methods: Sequence[str]) -> dict[str, Any]:
     from dear.core.config import given_arguments
 
     return given_arguments(args, *_configs(methods))
@@ -119,14 +119,14 @@ def _configs(methods: Sequence[str]) -> list[Any]:
     return [RunConfig, TrainConfig, *dict.fromkeys(find_method(name).Settings for name in methods)]
 
 
-def run_grid(cells: "Sequence[Cell]", args: argparse.Namespace, given: dict[str, Any]) -> "list[Result]":
+def run_grid(cells: "Sequence[Cell]", args: argparse.Namespace, overrides: dict[str, Any]) -> "list[Result]":
     from dear.bench.grid import run_cells
     from dear.bench.workbench import Workbench
     from dear.parallel.cluster import given_cluster
     from dear.training.config import TrainConfig
 
-    train = TrainConfig.pick(given)
-    bench = Workbench(args.cache, given.get("data_root"), train.device, train.workers)
+    train = TrainConfig.pick(overrides)
+    bench = Workbench(args.cache, overrides.get("data_root"), train.device, train.workers)
     return run_cells(cells, args.out, bench, args.other_settings, given_cluster(args, train.device))
 
 
