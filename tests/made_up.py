@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dear.bench.results import Result, comparable, parse_result
+
 ODD = "R&D <i>50%</i>_off"
 
 
@@ -64,6 +66,11 @@ def grid() -> list[dict[str, Any]]:
         result("base-to-novel", "world:signs", "dear", seed, {"base": 70, "novel": 70 - seed}, variant=variant)
         for seed in (1, 2)
     ]
+
+
+def parsed(*values: Any) -> list[Result]:
+    """Results from their JSON values, as tables take them."""
+    return comparable(parse_result(value, "x") for value in values)
 
 
 def write(folder: Path, results: list[dict[str, Any]]) -> Path:

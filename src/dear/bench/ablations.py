@@ -18,14 +18,14 @@ _AS_GIVEN = "as given"
 
 @dataclass(frozen=True)
 class Ablation:
-    """`rows`: the name of each row and the settings it changes, of a role map and a method's settings. The row that
-    changes nothing is the default.
+    """`rows`: the name of each row and the settings it changes; or a function that makes them for a role map and the
+    settings of a method. The row that changes nothing is the default.
 
     `needs`: a setting that a method must have, besides those that the rows change.
     """
 
     title: str
-    rows: Callable[[RoleMap, Mapping[str, Any]], Rows]
+    rows: Rows | Callable[[RoleMap, Mapping[str, Any]], Rows]
     needs: str = ""
 
 
@@ -33,35 +33,22 @@ def _each(setting: str, *values: Any) -> Rows:
     return {str(value): {setting: value} for value in values}
 
 
-def _values(setting: str, *values: Any) -> Callable[[RoleMap, Mapping[str, Any]], Rows]:
-    """Rows that are the same for every role map."""
-    return lambda roles, settings: _each(setting, *values)
-
-
 _SHUFFLES: Rows = {f"random shuffle {n}": {"role_strategy": "shuffled", "shuffle_seed": n} for n in (1, 2, 3)}
-
-
-def _masks(roles: RoleMap, settings: Mapping[str, Any]) -> Rows:
-    strategies: Rows = {
-        "DeAR": {"role_strategy": "as_found"},
-        "all mixed": {"role_strategy": "all_mixed"},
-        "all generalization": {"role_strategy": "all_generalization"},
-    }
-    return strategies | _SHUFFLES
+_STRATEGIES: Rows = {
+    "DeAR": {"role_strategy": "as_found"},
+    "all mixed": {"role_strategy": "all_mixed"},
+    "all generalization": {"role_strategy": "all_generalization"},
+}
+_LOSSES: Rows = {
+    "CE": {"lambda_reg": 0.0, "lambda_fusion": 0.0},
+    "CE + reg": {"lambda_fusion": 0.0},
+    "CE + reg + fusion": {},
+}
 
 
 def _maps(roles: RoleMap, settings: Mapping[str, Any]) -> Rows:
-    maps: Rows = {_AS_GIVEN: {"role_strategy": "as_found"}}
-    maps |= _each("roles", *roles.other_presets())
+    maps = {_AS_GIVEN: {"role_strategy": "as_found"}, **_each("roles", *roles.other_presets())}
     return maps if "isolation" in settings else maps | _SHUFFLES  # with masks, the shuffles are among those
-
-
-def _losses(roles: RoleMap, settings: Mapping[str, Any]) -> Rows:
-    return {
-        "CE": {"lambda_reg": 0.0, "lambda_fusion": 0.0},
-        "CE + reg": {"lambda_fusion": 0.0},
-        "CE + reg + fusion": {},
-    }
 
 
 def _quantiles(roles: RoleMap, settings: Mapping[str, Any]) -> Rows:
@@ -77,47 +64,41 @@ def _cores(roles: RoleMap, settings: Mapping[str, Any]) -> Rows:
 
 
 def _first_layers(roles: RoleMap, settings: Mapping[str, Any]) -> Rows:
-    first: Rows = {str(roles.layers[0]): {"first_layer": None}}
-    return first | _each("first_layer", *roles.layers[1:])
-
-
-def _fusion_rates(roles: RoleMap, settings: Mapping[str, Any]) -> Rows:
-    return {"as the rest": {"fusion_lr": None}, **_each("fusion_lr", 0.01, 0.05, 0.1)}
-
-
-def _rest(roles: RoleMap, settings: Mapping[str, Any]) -> Rows:
-    return {"on": {"rest": True}, "off": {"rest": False}}
+    return {str(roles.layers[0]): {"first_layer": None}, **_each("first_layer", *roles.layers[1:])}
 
 
 ABLATIONS = {
-    "masks": Ablation("attention of each head", _masks, needs="isolation"),
+    "masks": Ablation("attention of each head", _STRATEGIES | _SHUFFLES, needs="isolation"),
     "maps": Ablation("roles of the heads", _maps),
-    "loss": Ablation("terms of the loss", _losses),
+    "loss": Ablation("terms of the loss", _LOSSES),
     "threshold": Ablation("share of heads at either end of entropy", _quantiles),
     "attributes": Ablation("number of core attributes K", _cores),
-    "beta": Ablation("weight of the raw token between layers", _values("beta", 0.0, 0.3, 0.6, 0.9, 1.0)),
+    "beta": Ablation("weight of the raw token between layers", _each("beta", 0.0, 0.3, 0.6, 0.9, 1.0)),
     "first-layer": Ablation("first adapted layer J", _first_layers),
-    "isolation": Ablation("isolation in generalization heads", _values("isolation", "one_way", "two_way")),
-    "routing": Ablation("heads in which attribute tokens see the image", _values("routing", "open", "strict")),
-    "fusion-start": Ablation("initial weight of the class feature", _values("fusion_init", 0.17, 0.3, 0.6, 0.9)),
-    "fusion-lr": Ablation("learning rate of the fusion weights", _fusion_rates),
-    "fusion-loss": Ablation("form of L_fusion", _values("fusion_loss", "linear", "log")),
-    "projection": Ablation("start of P_attr", _values("projection_start", "copy", "random")),
-    "lambda-reg": Ablation("weight of the regulariser", _values("lambda_reg", 0.0, 0.3, 1.0, 3.0)),
-    "pull": Ablation("pull of P_attr to its start", _values("pull", 0.0, 0.1, 0.3, 1.0)),
-    "rest": Ablation("a token for the heads without an attribute", _rest),
+    "isolation": Ablation("direction of isolation in generalization heads", _each("isolation", "one_way", "two_way")),
+    "routing": Ablation("heads in which attribute tokens see the image", _each("routing", "open", "strict")),
+    "fusion-start": Ablation("initial weight of the class feature", _each("fusion_init", 0.17, 0.3, 0.6, 0.9)),
+    "fusion-lr": Ablation(
+        "learning rate of the fusion weights",
+        {"as the rest": {"fusion_lr": None}, **_each("fusion_lr", 0.01, 0.05, 0.1)},
+    ),
+    "fusion-loss": Ablation("form of L_fusion", _each("fusion_loss", "linear", "log")),
+    "projection": Ablation("start of P_attr", _each("projection_start", "copy", "random")),
+    "lambda-reg": Ablation("weight of the regulariser", _each("lambda_reg", 0.0, 0.3, 1.0, 3.0)),
+    "pull": Ablation("pull of P_attr to its start", _each("pull", 0.0, 0.1, 0.3, 1.0)),
+    "rest": Ablation("a token for the heads without an attribute", {"on": {"rest": True}, "off": {"rest": False}}),
 }
 
 
 def ablation_rows(roles: RoleMap, settings: Mapping[str, Any]) -> dict[str, Rows]:
     """The rows of every ablation that a method with these settings has, on this role map."""
-    rows = {name: ablation.rows(roles, settings) for name, ablation in ABLATIONS.items()}
-
-    def needed(name: str) -> set[str]:
-        needs = ABLATIONS[name].needs
-        return {key for changes in rows[name].values() for key in changes} | ({needs} if needs else set())
-
-    return {name: changes for name, changes in rows.items() if changes and needed(name) <= settings.keys()}
+    available = {}
+    for name, ablation in ABLATIONS.items():
+        rows = ablation.rows(roles, settings) if callable(ablation.rows) else ablation.rows
+        needed = {key for changes in rows.values() for key in changes} | ({ablation.needs} - {""})
+        if rows and needed <= settings.keys():
+            available[name] = rows
+    return available
 
 
 def choose(names: Sequence[str], available: Mapping[str, Rows]) -> dict[str, Rows]:
