@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dear.bench.results import Result, comparable, parse_result
+
 ODD = "R&D <i>50%</i>_off"
 
 
@@ -16,7 +18,7 @@ def evaluation(name: str, accuracy: float, inference: str = "plain") -> dict[str
 
 
 def result(
-    protocol: str, dataset: str, method: str, seed: int, found: dict[str, float], *, shots: int = 16,
+    protocol: str, dataset: str, method: str, seed: int, accuracies: dict[str, float], *, shots: int = 16,
     targets: list[str] | None = None, variant: dict[str, Any] | None = None, settings: dict[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     kinds = ("fusion", "decoupled") if method == "dear" else ("plain",)
@@ -27,12 +29,14 @@ def result(
             "shots": shots, "split": "test", "variant": variant, "settings": {"model": "dear-mini"} | (settings or {}),
         },
         "evaluations": [
-            evaluation(name, value - (kind == "decoupled"), kind) for name, value in found.items() for kind in kinds
+            evaluation(name, value - (kind == "decoupled"), kind)
+            for name, value in accuracies.items()
+            for kind in kinds
         ],
         "fusion": {"cls": 0.9, "color": 0.1} if method == "dear" else None,
         "components": [
             {"name": name, "alone": {"cls": value - 1, "color": value / 2}, "cosine": seed / 10}
-            for name, value in found.items()
+            for name, value in accuracies.items()
         ] if method == "dear" else [],
         "trained_parameters": 1234, "seconds": {"fit": 10.0, "evaluate": 1.0}, "peak_memory_mb": 900.0,
         "versions": {"dear": "0.1.0", "git": "abc"}, "machine": {"cores": 2, "gpu": None},
@@ -41,25 +45,32 @@ def result(
 
 
 def grid() -> list[dict[str, Any]]:
-    found = [
+    results = [
         result("base-to-novel", dataset, method, seed, {"base": base + seed, "novel": novel - seed})
         for dataset in ("world:signs", "data/eurosat")
         for method, base, novel in (("dear", 80, 70), ("zero-shot", 60, 65))
         for seed in (1, 2)
     ]
-    found += [result("base-to-novel", "world:signs", "linear-probe", seed, {"base": 75.0}) for seed in (1, 2)]
-    found += [
+    results += [result("base-to-novel", "world:signs", "linear-probe", seed, {"base": 75.0}) for seed in (1, 2)]
+    results += [
         result("few-shot", "world:signs", method, 1, {"all": 50.0 + shots}, shots=shots)
         for method in ("dear", "tip-adapter")
         for shots in (1, 16)
     ]
     names = ["world:signs", "world:signs:sketch", "world:signs:night"]
-    found.append(result("domain", names[0], "dear", 1, dict(zip(names, (70, 60, 50), strict=True)), targets=names[1:]))
+    results.append(
+        result("domain", names[0], "dear", 1, dict(zip(names, (70, 60, 50), strict=True)), targets=names[1:])
+    )
     variant = {"ablation": "masks", "value": "all mixed", "default_value": "DeAR"}
-    return found + [
+    return results + [
         result("base-to-novel", "world:signs", "dear", seed, {"base": 70, "novel": 70 - seed}, variant=variant)
         for seed in (1, 2)
     ]
+
+
+def parsed(*values: Any) -> list[Result]:
+    """Results from their JSON values, as tables take them."""
+    return comparable(parse_result(value, "x") for value in values)
 
 
 def write(folder: Path, results: list[dict[str, Any]]) -> Path:

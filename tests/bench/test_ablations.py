@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dear.bench.ablations import NAMES, ablation_cells, ablations, choose
+from dear.bench.ablations import ABLATIONS, ablation_cells, ablation_rows, choose
 from dear.bench.grid import cell_settings, plan
 from dear.cli import main
 from dear.clip import load_backbone
@@ -21,33 +21,33 @@ SETTINGS = {method: cell_settings(method, "base-to-novel", {}) for method in ("d
 
 
 def test_every_ablation_belongs_to_a_method() -> None:
-    found = {method: ablations(MINI, settings) for method, settings in SETTINGS.items()}
-    assert set(found["dear"]) | set(found["experts"]) == set(NAMES)
-    assert set(found["dear"]) - set(found["experts"]) == {"masks", "isolation", "routing", "projection"}
-    assert set(found["experts"]) - set(found["dear"]) == {"pull", "rest"}
+    rows = {method: ablation_rows(MINI, settings) for method, settings in SETTINGS.items()}
+    assert set(rows["dear"]) | set(rows["experts"]) == set(ABLATIONS)
+    assert set(rows["dear"]) - set(rows["experts"]) == {"masks", "isolation", "routing", "projection"}
+    assert set(rows["experts"]) - set(rows["dear"]) == {"pull", "rest"}
 
 
 @pytest.mark.parametrize("method", SETTINGS)
 def test_every_row_is_one_run(method: str) -> None:
-    known = ablations(MINI, SETTINGS[method])
+    available = ablation_rows(MINI, SETTINGS[method])
     defaults = plan("base-to-novel", ["world:signs"], [method], [1, 2], {})
-    cells = ablation_cells(defaults, known, MINI)
+    cells = ablation_cells(defaults, available, MINI)
     assert len({cell.name for cell in cells}) == len(cells)  # no two rows are the same run
-    for name, ablation in known.items():
-        mine = [c for c in cells if c.variant and c.variant["ablation"] == name]
-        assert len(mine) == 2 * (len(ablation.values) - 1)
-        assert {c.variant["default_value"] for c in mine} < set(ablation.values)
+    for name, rows in available.items():
+        mine = [c for c in cells if c.variant and c.variant.ablation == name]
+        assert len(mine) == 2 * (len(rows) - 1)
+        assert {c.variant.default_value for c in mine} < set(rows)
         for cell in mine:
             changed = {k for k, v in cell.settings.items() if v != defaults[0].settings[k]}
             assert changed
-            assert changed <= set(ablation.values[cell.variant["value"]])
+            assert changed <= set(rows[cell.variant.value])
 
 
 def test_every_row_can_be_configured() -> None:
     """A change that no config accepts, or a role map that cannot follow, would fail only after hours."""
     backbone = load_backbone()
     defaults = plan("base-to-novel", ["world:signs"], ["dear"], [1], {})
-    for cell in ablation_cells(defaults, ablations(MINI, SETTINGS["dear"]), MINI):
+    for cell in ablation_cells(defaults, ablation_rows(MINI, SETTINGS["dear"]), MINI):
         TrainConfig.pick(cell.settings)
         config = DearConfig.pick(cell.settings)
         roles = pick_roles(config, backbone)
@@ -56,32 +56,32 @@ def test_every_row_can_be_configured() -> None:
 
 def test_a_default_that_was_changed_is_the_row_it_became() -> None:
     defaults = plan("base-to-novel", ["world:signs"], ["dear"], [1], {"beta": 0.6})
-    cells = ablation_cells(defaults, ablations(MINI, SETTINGS["dear"]), MINI)[1:]
-    rows = {c.variant["value"]: c.variant["default_value"] for c in cells
-            if c.variant and c.variant["ablation"] == "beta"}  # fmt: skip
+    cells = ablation_cells(defaults, ablation_rows(MINI, SETTINGS["dear"]), MINI)[1:]
+    rows = {c.variant.value: c.variant.default_value for c in cells
+            if c.variant and c.variant.ablation == "beta"}  # fmt: skip
     assert set(rows.values()) == {"0.6"}
     assert "0.9" in rows
 
 
 def test_a_map_without_phrases_has_no_threshold_to_move() -> None:
-    known = ablations(RoleMap.preset("paper"), SETTINGS["dear"])
-    assert "threshold" not in known
+    available = ablation_rows(RoleMap.preset("paper"), SETTINGS["dear"])
+    assert "threshold" not in available
     with pytest.raises(DearError, match="needs a role map with entropies"):
-        choose(["threshold"], known)
+        choose(["threshold"], available)
     with pytest.raises(DearError, match="choose from masks"):
-        choose(["colour"], known)
-    assert choose(["all"], known) == known
+        choose(["colour"], available)
+    assert choose(["all"], available) == available
     with pytest.raises(DearError, match="has no entropy"):
         rejudge(RoleMap.preset("paper"), 0.3)
 
 
 def test_maps_of_one_backbone_are_compared() -> None:
     paper, measured = RoleMap.preset("paper"), RoleMap.preset("openai-vit-b-16")
-    assert "openai-vit-b-16" in ablations(paper, SETTINGS["experts"])["maps"].values
-    rows = ablations(measured, SETTINGS["experts"])["maps"].values
+    assert "openai-vit-b-16" in ablation_rows(paper, SETTINGS["experts"])["maps"]
+    rows = ablation_rows(measured, SETTINGS["experts"])["maps"]
     assert {"paper", "openai-vit-b-16-drawn"} <= set(rows)
     assert "openai-vit-b-16" not in rows  # it is the one given
-    assert not {"paper", "dear-mini"} & set(ablations(MINI, SETTINGS["experts"])["maps"].values)
+    assert not {"paper", "dear-mini"} & set(ablation_rows(MINI, SETTINGS["experts"])["maps"])
 
 
 def test_a_wider_quantile_makes_more_heads_special() -> None:

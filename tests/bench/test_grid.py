@@ -1,14 +1,16 @@
 """Grids of cells: pure, resumable, nothing lost, nothing mixed."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
+from msgspec.structs import replace
 
-from dear.bench.cell import Cell, run_cell
 from dear.bench.grid import plan, run_cells
+from dear.bench.results import Cell, Result, read_result
+from dear.bench.run_cell import run_cell
 from dear.bench.workbench import Workbench
 from dear.cli import main
 from dear.core.errors import DearError
@@ -26,18 +28,18 @@ def _few_pictures():
         yield
 
 
-def _bench(states: Path | None = None) -> Workbench:
-    return Workbench(states, device="cpu", workers=0)
+def _bench(cache: Path | None = None) -> Workbench:
+    return Workbench(cache, device="cpu", workers=0)
 
 
-def _measured(result: dict) -> list[dict]:
-    """What must be the same every time; times and memory are not."""
-    return [result["cell"], result["evaluations"], result["fusion"], result["components"]]
+def _measured(result: Result) -> list[Any]:
+    """The parts that are the same every time; times and memory are not."""
+    return [result.cell, result.evaluations, result.fusion, result.components]
 
 
 def test_long_recipes_are_cut_on_attribute_world_alone():
-    def passes(dataset: str, **given: Any) -> dict[str, Any]:
-        cells = plan("base-to-novel", [dataset], ["coop", "clip-lora", "maple", "dear"], [1], given)
+    def passes(dataset: str, **overrides: Any) -> dict[str, Any]:
+        cells = plan("base-to-novel", [dataset], ["coop", "clip-lora", "maple", "dear"], [1], overrides)
         return {cell.method: (cell.settings["epochs"], cell.settings["images_seen"]) for cell in cells}
 
     assert passes("world:signs") == {
@@ -57,21 +59,21 @@ def test_a_cell_is_a_pure_function(small, tmp_path: Path) -> None:
     run_cell(replace(cell, seed=2), used, tmp_path / "before")  # a bench that has done other things
     other = run_cell(cell, used, tmp_path / "other")
     assert _measured(one) == _measured(other)
-    assert [(e["name"], e["inference"]) for e in one["evaluations"]] == [
+    assert [(e.name, e.inference) for e in one.evaluations] == [
         ("base", "fusion"), ("base", "decoupled"), ("novel", "fusion"), ("novel", "decoupled"),
     ]  # fmt: skip
-    assert sum(one["fusion"].values()) == pytest.approx(1, abs=1e-3)
-    base, novel = one["components"]
-    assert [base["alone"]["cls"], novel["alone"]["cls"]] == [e["accuracy"] for e in one["evaluations"][1::2]]
-    assert one["evaluations"][0]["images"] == len(resolve_dataset(DATA).base().test)
-    assert one["peak_memory_mb"] is None or one["peak_memory_mb"] > 10
+    assert sum(one.fusion.values()) == pytest.approx(1, abs=1e-3)
+    base, novel = one.components
+    assert [base.alone["cls"], novel.alone["cls"]] == [e.accuracy for e in one.evaluations[1::2]]
+    assert one.evaluations[0].images == len(resolve_dataset(DATA).base().test)
+    assert one.peak_memory_mb is None or one.peak_memory_mb > 10
 
 
-def test_kept_states_change_no_evaluation(small, tmp_path: Path) -> None:
+def test_cached_states_change_no_evaluation(small, tmp_path: Path) -> None:
     cells = plan("few-shot", [DATA], ["zero-shot", "dear"], [1], small, shots=[1])
     plain = run_cells(cells, tmp_path / "plain", _bench())
-    kept = run_cells(cells, tmp_path / "kept", _bench(tmp_path / "states"))
-    assert [_measured(r) for r in plain] == [_measured(r) for r in kept]
+    cached = run_cells(cells, tmp_path / "cached", _bench(tmp_path / "cache"))
+    assert [_measured(r) for r in plain] == [_measured(r) for r in cached]
 
 
 def test_done_cells_are_not_run_again(small, tmp_path: Path, monkeypatch, capsys) -> None:
@@ -92,6 +94,22 @@ def test_done_cells_are_not_run_again(small, tmp_path: Path, monkeypatch, capsys
     assert sorted(p.stem for p in (tmp_path / "cells").iterdir()) == sorted(cell.name for cell in cells)
 
 
+def test_cells_of_an_older_version_are_done_too(small, tmp_path: Path, monkeypatch) -> None:
+    (cell,) = plan("few-shot", [DATA], ["zero-shot"], [1], small, shots=[1])
+    (result,) = run_cells([cell], tmp_path, _bench())
+    (file,) = (tmp_path / "cells").iterdir()
+    settings = {name: value for name, value in cell.settings.items() if name != "augment"}
+    older = replace(cell, settings={**settings, "views": 1, "clean_view": False, "fixed_views": 0})
+    file.write_text(json.dumps({"format": 1, **to_builtins(replace(result, cell=older))}))
+    file.rename(file.with_name("under-an-older-name.json"))
+    monkeypatch.setattr("dear.bench.grid.run_cell", None)  # nothing is run
+    current = replace(cell, settings={**cell.settings, "augment": "fresh"})
+    assert run_cells([current], tmp_path, _bench())[0].evaluations == result.evaluations
+    changed = replace(cell, settings={**cell.settings, "augment": "none"})
+    with pytest.raises(DearError, match=r"other settings \(augment\)"):
+        run_cells([changed], tmp_path, _bench())
+
+
 def test_other_settings_in_the_same_folder_are_refused(small, tmp_path: Path) -> None:
     run_cells(plan("few-shot", [DATA], ["dear"], [1], small, shots=[1]), tmp_path, _bench())
     changed = plan("few-shot", [DATA], ["dear"], [1], {**small, "lr": 0.02}, shots=[1])
@@ -109,9 +127,9 @@ def test_references_do_not_depend_on_the_recipe(small) -> None:
 
 def test_held_out_images_were_neither_drawn_nor_test(small, tmp_path: Path) -> None:
     cell = plan("base-to-novel", [DATA], ["zero-shot"], [1], small, split="held-out")[0]
-    found = run_cell(cell, _bench(), tmp_path)["evaluations"]
+    evaluations = run_cell(cell, _bench(), tmp_path).evaluations
     data = resolve_dataset(DATA)
-    assert sum(e["images"] for e in found) == len(data.train) + len(data.val) - 2 * len(data.classes)
+    assert sum(e.images for e in evaluations) == len(data.train) + len(data.val) - 2 * len(data.classes)
 
 
 def test_domain_and_cross_dataset_test_on_their_targets(small, tmp_path: Path) -> None:
@@ -119,7 +137,7 @@ def test_domain_and_cross_dataset_test_on_their_targets(small, tmp_path: Path) -
     methods = ["zero-shot", "linear-probe", "tip-adapter", "dear"]
     bench = _bench()
     for cell in plan("cross-dataset", [DATA], methods, [1], small, targets=targets):
-        names = [e["name"] for e in run_cell(cell, bench, tmp_path / cell.method)["evaluations"]]
+        names = [e.name for e in run_cell(cell, bench, tmp_path / cell.method).evaluations]
         expected = [DATA, targets[0]] if cell.method == "linear-probe" else [DATA, *targets]
         assert list(dict.fromkeys(names)) == expected
 
@@ -137,9 +155,9 @@ def test_domain_and_cross_dataset_test_on_their_targets(small, tmp_path: Path) -
 )
 def test_bad_grids_are_refused(arguments: list[str], says: str, tmp_path: Path, capsys) -> None:
     assert main(["bench", *arguments, "--out", str(tmp_path / "out"), "--workers", "0"]) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert len(said.strip().splitlines()) == 1
+    error = capsys.readouterr().err
+    assert says in error
+    assert len(error.strip().splitlines()) == 1
 
 
 def test_a_killed_bench_goes_on_and_ends_in_the_same_results(small, tmp_path: Path) -> None:
@@ -155,8 +173,6 @@ def test_a_killed_bench_goes_on_and_ends_in_the_same_results(small, tmp_path: Pa
     for out in (killed, whole):
         assert main([*arguments, str(out)]) == 0
     assert not any((killed / "work").iterdir())
-    found = [
-        [_measured(json.loads(p.read_text())) for p in sorted(out.glob("cells/*.json"))] for out in (killed, whole)
-    ]
-    assert found[0] == found[1]
-    assert len(found[0]) == 2
+    results = [[_measured(read_result(p)) for p in sorted(out.glob("cells/*.json"))] for out in (killed, whole)]
+    assert results[0] == results[1]
+    assert len(results[0]) == 2

@@ -5,9 +5,9 @@ from statistics import fmean, stdev
 
 import pytest
 
-from dear.bench.ablation_tables import ablations
+from dear.bench.ablation_results import ablation_results
 from dear.bench.paper import base_to_novel_table, paper_name, transfer_table
-from dear.bench.results import Cell, Evaluation, Variant
+from dear.bench.results import Cell, Evaluation, Result, Seconds, Variant
 from dear.bench.summary import (
     HM,
     Stat,
@@ -23,91 +23,99 @@ from dear.bench.summary import (
 from dear.core.metrics import harmonic_mean
 
 
-def cell(dataset="signs", method="dear", seed=1, *, protocol="base-to-novel", shots=16, targets=(), variant=None,
-         settings=None, inference="fusion", **accuracy: float) -> Cell:  # fmt: skip
+def result(dataset="signs", method="dear", seed=1, *, protocol="base-to-novel", shots=16, targets=(), variant=None,
+         settings=None, inference="fusion", **accuracy: float) -> Result:  # fmt: skip
     evaluations = [Evaluation(name, inference, 100, value, None, None, {}, []) for name, value in accuracy.items()]
-    return Cell(protocol, dataset, targets, method, seed, shots, "test", variant, settings or {}, evaluations,
-                None, [], 0, 1.0, 1.0, None, {}, {}, "")  # fmt: skip
+    return Result(
+        cell=Cell(protocol, dataset, method, seed, shots, settings or {}, targets, "test", variant),
+        evaluations=evaluations, fusion=None, trained_parameters=0, seconds=Seconds(1.0, 1.0), peak_memory_mb=None,
+        versions={}, machine={}, finished="",
+    )  # fmt: skip
 
 
 def test_mean_and_sample_std() -> None:
-    found = stat([70.0, 72.0, 77.0])
-    assert found == Stat(73.0, pytest.approx(math.sqrt((9 + 1 + 16) / 2)), 3)
-    assert str(found) == "73.0 ± 3.6"
+    seeds = stat([70.0, 72.0, 77.0])
+    assert seeds == Stat(73.0, pytest.approx(math.sqrt((9 + 1 + 16) / 2)), 3)
+    assert str(seeds) == "73.0 ± 3.6"
     assert str(stat([70.0])) == "70.0"  # one seed has no std
     assert stat([]) is None
 
 
 def test_hm_is_that_of_each_seed_then_averaged() -> None:
-    (found,) = series([cell(seed=1, base=80.0, novel=60.0), cell(seed=2, base=60.0, novel=80.0)])
+    (one,) = series([result(seed=1, base=80.0, novel=60.0), result(seed=2, base=60.0, novel=80.0)])
     each = 2 * 80 * 60 / 140
-    assert found.stat(HM) == Stat(pytest.approx(each), pytest.approx(0.0), 2)
+    assert one.stat(HM) == Stat(pytest.approx(each), pytest.approx(0.0), 2)
     assert each < harmonic_mean(70.0, 70.0)  # which is what the mean base and novel would give
 
 
 def test_no_hm_without_novel() -> None:
-    (found,) = series([cell(method="linear-probe", inference="plain", base=80.0)])
-    assert found.stat(HM) is None
-    assert found.stat("novel") is None
-    assert str(found.stat("base")) == "80.0"
+    (one,) = series([result(method="linear-probe", inference="plain", base=80.0)])
+    assert one.stat(HM) is None
+    assert one.stat("novel") is None
+    assert str(one.stat("base")) == "80.0"
 
 
 def test_the_inference_of_each_protocol_is_the_papers() -> None:
-    both = cell(base=80.0).evaluations + cell(inference="decoupled", base=70.0).evaluations
-    of = cell()
+    both = result(base=80.0).evaluations + result(inference="decoupled", base=70.0).evaluations
+    of = result()
     of.evaluations.extend(both)
     assert scores(of) == {"base": 80.0}
-    there = cell(protocol="domain", inference="fusion", signs=60.0, sketch=40.0, targets=("sketch",))
-    there.evaluations.extend(cell(inference="decoupled", signs=61.0, sketch=50.0).evaluations)
-    assert scores(there) == {"signs": 61.0, "sketch": 50.0, "targets": 50.0}
-    assert scores(there, "fusion")["targets"] == 40.0
+    transfer = result(protocol="domain", inference="fusion", signs=60.0, sketch=40.0, targets=("sketch",))
+    transfer.evaluations.extend(result(inference="decoupled", signs=61.0, sketch=50.0).evaluations)
+    assert scores(transfer) == {"signs": 61.0, "sketch": 50.0, "targets": 50.0}
+    assert scores(transfer, "fusion")["targets"] == 40.0
 
 
 def test_targets_are_only_averaged_when_all_are_there() -> None:
-    assert "targets" not in scores(cell(protocol="domain", targets=("a", "b"), a=50.0))
+    assert "targets" not in scores(result(protocol="domain", targets=("a", "b"), a=50.0))
 
 
 def test_average_is_over_datasets_for_each_seed_then_over_seeds() -> None:
-    found = series([
-        cell("a", seed=1, base=80.0, novel=60.0), cell("a", seed=2, base=90.0, novel=70.0),
-        cell("b", seed=1, base=60.0, novel=50.0), cell("b", seed=2, base=50.0, novel=40.0),
-        cell("b", seed=3, base=10.0, novel=10.0),  # a has no such seed
+    all_series = series([
+        result("a", seed=1, base=80.0, novel=60.0), result("a", seed=2, base=90.0, novel=70.0),
+        result("b", seed=1, base=60.0, novel=50.0), result("b", seed=2, base=50.0, novel=40.0),
+        result("b", seed=3, base=10.0, novel=10.0),  # a has no such seed
     ])  # fmt: skip
-    assert average(found, ["a", "b"], "base") == Stat(70.0, 0.0, 2)
+    assert average(all_series, ["a", "b"], "base") == Stat(70.0, 0.0, 2)
     hms = [harmonic_mean(70, 55), harmonic_mean(70, 55)]
-    assert average(found, ["a", "b"], HM) == Stat(pytest.approx(fmean(hms)), pytest.approx(0.0), 2)
-    assert average(found, ["a", "c"], "base") is None
+    assert average(all_series, ["a", "b"], HM) == Stat(pytest.approx(fmean(hms)), pytest.approx(0.0), 2)
+    assert average(all_series, ["a", "c"], "base") is None
 
 
 def test_only_complete_datasets_count() -> None:
-    cells = [
-        cell(d, m, base=80.0, novel=60.0) for d in "abc" for m in ("dear", "tip-adapter") if (d, m) != ("b", "dear")
+    results = [
+        result(d, m, base=80.0, novel=60.0) for d in "abc" for m in ("dear", "tip-adapter") if (d, m) != ("b", "dear")
     ]
-    cells += [cell(d, "linear-probe", base=70.0) for d in "abc"]  # it never has novel, and hinders nobody
-    assert complete_datasets(series(cells)) == ["a", "c"]
+    results += [result(d, "linear-probe", base=70.0) for d in "abc"]  # it never has novel, and hinders nobody
+    assert complete_datasets(series(results)) == ["a", "c"]
 
 
 def test_differences_are_paired_by_dataset_and_seed() -> None:
-    default = series([cell(d, seed=s, base=b, novel=b) for d, s, b in [("a", 1, 70.0), ("a", 2, 72.0), ("b", 1, 40.0)]])
-    changed = series([cell(d, seed=s, base=b, novel=b) for d, s, b in
+    default = series(
+        [result(d, seed=s, base=b, novel=b) for d, s, b in [("a", 1, 70.0), ("a", 2, 72.0), ("b", 1, 40.0)]]
+    )
+    changed = series([result(d, seed=s, base=b, novel=b) for d, s, b in
                       [("a", 1, 69.0), ("a", 2, 70.0), ("b", 1, 43.0), ("b", 2, 99.0)]])  # fmt: skip
-    found = paired_difference(changed, default, HM)
-    assert found is not None
-    assert (found.mean, found.pairs) == (pytest.approx(0.0), 3)
-    assert found.error == pytest.approx(stdev([-1, -2, 3]) / math.sqrt(3))
+    difference = paired_difference(changed, default, HM)
+    assert difference is not None
+    assert (difference.mean, difference.pairs) == (pytest.approx(0.0), 3)
+    assert difference.error == pytest.approx(stdev([-1, -2, 3]) / math.sqrt(3))
     assert paired_difference(changed, [], HM) is None
 
 
 @pytest.mark.parametrize("own_default", [True, False])
 def test_an_ablation_is_compared_with_its_default(own_default: bool) -> None:
-    kept = Variant("masks", "DeAR", True) if own_default else None
-    changed = Variant("masks", "all mixed", False, "DeAR")
-    other = cell(seed=1, base=10.0, novel=10.0, settings={"lr": 9, "masks": "role"})  # a default of another run
-    cells = [
-        cell(seed=s, base=70.0 + s, novel=70.0 + s, settings={"lr": 1, "masks": "role"}, variant=kept) for s in (1, 2)
+    default = Variant("masks", "DeAR", default=True) if own_default else None
+    changed = Variant("masks", "all mixed", "DeAR")
+    other = result(seed=1, base=10.0, novel=10.0, settings={"lr": 9, "masks": "role"})  # a default of another run
+    results = [
+        result(seed=s, base=70.0 + s, novel=70.0 + s, settings={"lr": 1, "masks": "role"}, variant=default)
+        for s in (1, 2)
     ]
-    cells += [cell(seed=s, base=60.0, novel=60.0, settings={"lr": 1, "masks": "none"}, variant=changed) for s in (1, 2)]
-    (study,) = ablations([other, *cells])
+    results += [
+        result(seed=s, base=60.0, novel=60.0, settings={"lr": 1, "masks": "none"}, variant=changed) for s in (1, 2)
+    ]
+    (study,) = ablation_results([other, *results])
     assert list(study.rows) == ["DeAR", "all mixed"]
     assert study.is_default("DeAR")
     difference = study.difference("all mixed")
@@ -117,14 +125,16 @@ def test_an_ablation_is_compared_with_its_default(own_default: bool) -> None:
 
 
 def test_numeric_values_stand_in_their_order() -> None:
-    cells = [cell(base=1.0, variant=Variant("beta", value, value == "0.9")) for value in ("0.9", "10", "0.3")]
-    assert list(ablations(cells)[0].rows) == ["0.3", "0.9", "10"]
+    results = [
+        result(base=1.0, variant=Variant("beta", value, default=value == "0.9")) for value in ("0.9", "10", "0.3")
+    ]
+    assert list(ablation_results(results)[0].rows) == ["0.3", "0.9", "10"]
 
 
 def test_dear_answers_the_ablation_of_inference_itself() -> None:
-    of = cell(base=80.0, novel=80.0)
-    of.evaluations.extend(cell(inference="decoupled", base=78.0, novel=90.0).evaluations)
-    (study,) = ablations([of])
+    of = result(base=80.0, novel=80.0)
+    of.evaluations.extend(result(inference="decoupled", base=78.0, novel=90.0).evaluations)
+    (study,) = ablation_results([of])
     assert study.name == "inference"
     assert {value: str(study.difference(value)) for value in list(study.rows)[1:]} == {
         "decoupled": "+3.6",  # 83.6 - 80
@@ -133,10 +143,10 @@ def test_dear_answers_the_ablation_of_inference_itself() -> None:
 
 
 def test_cells_with_other_settings_are_named_not_averaged() -> None:
-    cells = [cell(seed=1, base=80.0, settings={"lr": 0.1}), cell(seed=1, base=60.0, settings={"lr": 0.2})]
-    cells += [cell("other", seed=1, base=50.0, settings={"lr": 0.1}), cell(method="zero-shot", base=40.0)]
-    found = {(s.dataset, s.label): float(s.stat("base") or 0) for s in series(cells)}
-    assert found == {
+    results = [result(seed=1, base=80.0, settings={"lr": 0.1}), result(seed=1, base=60.0, settings={"lr": 0.2})]
+    results += [result("other", seed=1, base=50.0, settings={"lr": 0.1}), result(method="zero-shot", base=40.0)]
+    means = {(s.dataset, s.label): float(s.stat("base") or 0) for s in series(results)}
+    assert means == {
         ("signs", "dear (lr 0.1)"): 80.0,
         ("signs", "dear (lr 0.2)"): 60.0,
         ("other", "dear (lr 0.1)"): 50.0,  # the same name on every dataset
@@ -145,42 +155,44 @@ def test_cells_with_other_settings_are_named_not_averaged() -> None:
 
 
 def test_settings_that_go_with_the_dataset_need_no_name() -> None:
-    assert labels([cell("a", settings={"template": "x {}"}), cell("b", settings={"template": "y {}"})]) == ["dear"] * 2
+    assert (
+        labels([result("a", settings={"template": "x {}"}), result("b", settings={"template": "y {}"})]) == ["dear"] * 2
+    )
 
 
 def test_several_backbones_are_always_named() -> None:
-    found = labels([cell(settings={"model": "mini"}), cell(method="zero-shot", settings={"model": "ViT-B-16"})])
-    assert found == ["dear (model mini)", "zero-shot (model ViT-B-16)"]
+    names = labels([result(settings={"model": "mini"}), result(method="zero-shot", settings={"model": "ViT-B-16"})])
+    assert names == ["dear (model mini)", "zero-shot (model ViT-B-16)"]
 
 
 def test_shots_are_columns_in_few_shot_and_names_elsewhere() -> None:
-    few = [cell(protocol="few-shot", shots=n, **{"all": 50.0 + n}) for n in (1, 16)]
-    (found,) = series(few, by_shots=True)
-    assert found.scores == {1: {"1": 51.0, "16": 66.0}}
-    assert labels([cell(shots=4), cell(shots=16)]) == ["dear (shots 4)", "dear (shots 16)"]
+    few = [result(protocol="few-shot", shots=n, **{"all": 50.0 + n}) for n in (1, 16)]
+    (one,) = series(few, by_shots=True)
+    assert one.scores == {1: {"1": 51.0, "16": 66.0}}
+    assert labels([result(shots=4), result(shots=16)]) == ["dear (shots 4)", "dear (shots 16)"]
 
 
 def test_missing_is_what_the_grid_implies() -> None:
-    cells = [cell(d, m, s) for d in ("a", "b") for m in ("dear", "tip-adapter") for s in (1, 2)]
-    del cells[5]
-    assert missing(cells) == [("b", "dear", 2, 16)]
-    few = [cell("a", "dear", protocol="few-shot", shots=n) for n in (1, 2, 4)] + [
-        cell("a", "x", protocol="few-shot", shots=1)
+    results = [result(d, m, s) for d in ("a", "b") for m in ("dear", "tip-adapter") for s in (1, 2)]
+    del results[5]
+    assert missing(results) == [("b", "dear", 2, 16)]
+    few = [result("a", "dear", protocol="few-shot", shots=n) for n in (1, 2, 4)] + [
+        result("a", "x", protocol="few-shot", shots=1)
     ]
-    few.append(cell("a", "zero-shot", protocol="few-shot", shots=4))  # shots mean nothing to it
+    few.append(result("a", "zero-shot", protocol="few-shot", shots=4))  # shots mean nothing to it
     assert missing(few) == [("a", "x", 1, 2), ("a", "x", 1, 4)]
 
 
 @pytest.mark.parametrize(
-    ("name", "known"),
+    ("name", "paper"),
     [
         ("eurosat", "EuroSAT"), ("/data/EuroSAT", "EuroSAT"), ("data/oxford_flowers/", "Flowers102"),
         ("caltech-101", "Caltech101"), ("DTD", "DTD"), ("Oxford_Pets", "OxfordPets"), ("imagenet-rendition", "R"),
         ("pets", None), ("world:textures", None), ("", None),
     ],
 )  # fmt: skip
-def test_names_of_the_papers_datasets(name: str, known: str | None) -> None:
-    assert paper_name(name) == known
+def test_names_of_the_papers_datasets(name: str, paper: str | None) -> None:
+    assert paper_name(name) == paper
 
 
 def test_the_papers_hm_is_computed_not_copied() -> None:

@@ -1,12 +1,16 @@
 """Zero-shot accuracies against the textbook way: OpenCLIP's own features, one picture and one class at a time."""
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
+from PIL import Image
 from torch.nn import functional as F
 
 from dear.bench.zero_shot import zero_shot
 from dear.core.metrics import accuracy
-from dear.data.dataset import Dataset
+from dear.data.dataset import Dataset, Example, Picture
 from dear.data.world.tasks import world_task
 
 
@@ -46,6 +50,30 @@ def test_accuracies_equal_the_textbook(tiny, classes: int) -> None:
         share, answers = textbook(backbone, dataset, allowed)
         assert getattr(result, name) == pytest.approx(share), name
         assert len(answers) > 1, name  # otherwise this test could not tell right from wrong
+
+
+class Counted:
+    """A picture that counts how often it is opened."""
+
+    def __init__(self, picture: Picture, opened: list[Picture]) -> None:
+        self.picture, self.opened = picture, opened
+
+    def open(self) -> Image.Image:
+        self.opened.append(self.picture)
+        return self.picture.open()
+
+
+def test_every_image_is_encoded_once(tiny) -> None:
+    dataset, opened = small_task(4), []
+    test = tuple(Example(Counted(example.picture, opened), example.label) for example in dataset.test)
+    zero_shot(tiny(seed=1), replace(dataset, test=test))
+    assert len(opened) == len(set(opened)) == len(test)
+
+
+def test_a_half_without_images_has_no_accuracy(tiny) -> None:
+    result = zero_shot(tiny(seed=1), small_task(1))
+    assert (result.all, result.base) == (100.0, 100.0)
+    assert math.isnan(result.novel)
 
 
 def test_accuracy_is_a_percentage_of_rows() -> None:

@@ -1,125 +1,136 @@
-"""The paper's ablations, and those of every open reading: each is a named list of changes to the settings."""
+"""The paper's ablations, and one for every choice that it leaves open: named lists of changes to the settings."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from dear.bench.cell import Cell
+from msgspec.structs import replace
+
+from dear.bench.results import Cell, Variant
 from dear.core.errors import DearError
 from dear.heads.entropy import CORE_3, CORE_5, CORE_7
 from dear.heads.role_map import RoleMap
 
 Changes = Mapping[str, Any]
+Rows = dict[str, Changes]
+_AS_GIVEN = "as given"
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """`values`: name of each row -> what it changes. The row whose changes are already the settings is the default.
+    """`rows`: the name of each row and the settings it changes; or a function that makes them for a role map and the
+    settings of a method. The row that changes nothing is the default.
 
-    `needs`: a setting without which the ablation means nothing, though all that it changes is there.
+    `needs`: a setting that a method must have, besides those that the rows change.
     """
 
     title: str
-    values: Mapping[str, Changes]
+    rows: Rows | Callable[[RoleMap, Mapping[str, Any]], Rows]
     needs: str = ""
 
-    @property
-    def settings(self) -> set[str]:
-        """Those that a method must have."""
-        return {key for changes in self.values.values() for key in changes} | ({self.needs} if self.needs else set())
 
-
-def _each(setting: str, *values: Any) -> dict[str, Changes]:
+def _each(setting: str, *values: Any) -> Rows:
     return {str(value): {setting: value} for value in values}
 
 
-def ablations(roles: RoleMap, settings: Mapping[str, Any]) -> dict[str, Ablation]:
-    """All of them, for the layers and the evidence that a role map has, and the settings that a method has."""
-    shuffles: dict[str, Changes] = {
-        f"random shuffle {n}": {"role_strategy": "shuffled", "shuffle_seed": n} for n in (1, 2, 3)
-    }
-    strategies = {
-        "DeAR": {"role_strategy": "as_found"},
-        "all mixed": {"role_strategy": "all_mixed"},
-        "all generalization": {"role_strategy": "all_generalization"},
-    } | shuffles
-    maps = {"as given": {"role_strategy": "as_found"}} | _each("roles", *roles.other_presets())
-    if "isolation" not in settings:  # otherwise the shuffles are among the masks
-        maps |= shuffles
-    losses = {
-        "CE": {"lambda_reg": 0.0, "lambda_fusion": 0.0},
-        "CE + reg": {"lambda_fusion": 0.0},
-        "CE + reg + fusion": {},
-    }
-    layers: dict[str, Changes] = {str(roles.layers[0]): {"first_layer": None}}
-    layers |= _each("first_layer", *roles.layers[1:])
-    cores = [len(core) for core in (CORE_3, CORE_5, CORE_7) if set(core) <= set(roles.concepts)]
-    found = {
-        "masks": Ablation("what each head may see", strategies, needs="isolation"),
-        "maps": Ablation("which roles the heads have", maps),
-        "loss": Ablation("terms of the loss", losses),
-        "attributes": Ablation("number of core attributes K", _each("attributes", *cores)),
-        "beta": Ablation("weight of the raw token between layers", _each("beta", 0.0, 0.3, 0.6, 0.9, 1.0)),
-        "first-layer": Ablation("first adapted layer J", layers),
-        "isolation": Ablation(
-            "direction of isolation in generalization heads", _each("isolation", "one_way", "two_way")
-        ),
-        "routing": Ablation("where attribute tokens may read the image", _each("routing", "open", "strict")),
-        "fusion-start": Ablation("start of the class feature's weight", _each("fusion_init", 0.17, 0.3, 0.6, 0.9)),
-        "fusion-lr": Ablation(
-            "learning rate of the fusion weights",
-            {"as the rest": {"fusion_lr": None}} | _each("fusion_lr", 0.01, 0.05, 0.1),
-        ),
-        "fusion-loss": Ablation("form of L_fusion", _each("fusion_loss", "linear", "log")),
-        "projection": Ablation("start of P_attr", _each("projection_start", "copy", "random")),
-        "lambda-reg": Ablation("weight of the regulariser", _each("lambda_reg", 0.0, 0.3, 1.0, 3.0)),
-        "pull": Ablation("pull of P_attr to its start", _each("pull", 0.0, 0.1, 0.3, 1.0)),
-        "rest": Ablation("a token for the heads without an attribute", {"on": {"rest": True}, "off": {"rest": False}}),
-    }
-    if all(role.entropy is not None for role in roles.roles.values()):  # a map without it cannot be judged again
-        by_experts = {} if "quantile" in roles.origin else {"experts": {"role_quantile": None}}
-        quantiles = by_experts | _each("role_quantile", 0.1, 0.2, 0.3, 0.4)
-        found["threshold"] = Ablation("share of heads at either end of entropy", quantiles)
-    return {name: ablation for name, ablation in found.items() if ablation.settings <= settings.keys()}
+_SHUFFLES: Rows = {f"random shuffle {n}": {"role_strategy": "shuffled", "shuffle_seed": n} for n in (1, 2, 3)}
+_STRATEGIES: Rows = {
+    "DeAR": {"role_strategy": "as_found"},
+    "all mixed": {"role_strategy": "all_mixed"},
+    "all generalization": {"role_strategy": "all_generalization"},
+}
+_LOSSES: Rows = {
+    "CE": {"lambda_reg": 0.0, "lambda_fusion": 0.0},
+    "CE + reg": {"lambda_fusion": 0.0},
+    "CE + reg + fusion": {},
+}
 
 
-NAMES = (
-    "masks", "maps", "loss", "threshold", "attributes", "beta", "first-layer", "isolation", "routing", "fusion-start",
-    "fusion-lr", "fusion-loss", "projection", "lambda-reg", "pull", "rest",
-)  # fmt: skip
+def _maps(roles: RoleMap, settings: Mapping[str, Any]) -> Rows:
+    maps = {_AS_GIVEN: {"role_strategy": "as_found"}, **_each("roles", *roles.other_presets())}
+    return maps if "isolation" in settings else maps | _SHUFFLES  # with masks, the shuffles are among those
 
 
-def ablation_cells(cells: Sequence[Cell], chosen: Mapping[str, Ablation], roles: RoleMap) -> list[Cell]:
+def _quantiles(roles: RoleMap, settings: Mapping[str, Any]) -> Rows:
+    if any(role.entropy is None for role in roles.roles.values()):
+        return {}
+    by_experts: Rows = {} if "quantile" in roles.origin else {"experts": {"role_quantile": None}}
+    return by_experts | _each("role_quantile", 0.1, 0.2, 0.3, 0.4)
+
+
+def _cores(roles: RoleMap, settings: Mapping[str, Any]) -> Rows:
+    cores = [core for core in (CORE_3, CORE_5, CORE_7) if set(core) <= set(roles.concepts)]
+    return _each("attributes", *map(len, cores))
+
+
+def _first_layers(roles: RoleMap, settings: Mapping[str, Any]) -> Rows:
+    return {str(roles.layers[0]): {"first_layer": None}, **_each("first_layer", *roles.layers[1:])}
+
+
+ABLATIONS = {
+    "masks": Ablation("attention of each head", _STRATEGIES | _SHUFFLES, needs="isolation"),
+    "maps": Ablation("roles of the heads", _maps),
+    "loss": Ablation("terms of the loss", _LOSSES),
+    "threshold": Ablation("share of heads at either end of entropy", _quantiles),
+    "attributes": Ablation("number of core attributes K", _cores),
+    "beta": Ablation("weight of the raw token between layers", _each("beta", 0.0, 0.3, 0.6, 0.9, 1.0)),
+    "first-layer": Ablation("first adapted layer J", _first_layers),
+    "isolation": Ablation("direction of isolation in generalization heads", _each("isolation", "one_way", "two_way")),
+    "routing": Ablation("heads in which attribute tokens see the image", _each("routing", "open", "strict")),
+    "fusion-start": Ablation("initial weight of the class feature", _each("fusion_init", 0.17, 0.3, 0.6, 0.9)),
+    "fusion-lr": Ablation(
+        "learning rate of the fusion weights",
+        {"as the rest": {"fusion_lr": None}, **_each("fusion_lr", 0.01, 0.05, 0.1)},
+    ),
+    "fusion-loss": Ablation("form of L_fusion", _each("fusion_loss", "linear", "log")),
+    "projection": Ablation("start of P_attr", _each("projection_start", "copy", "random")),
+    "lambda-reg": Ablation("weight of the regulariser", _each("lambda_reg", 0.0, 0.3, 1.0, 3.0)),
+    "pull": Ablation("pull of P_attr to its start", _each("pull", 0.0, 0.1, 0.3, 1.0)),
+    "rest": Ablation("a token for the heads without an attribute", {"on": {"rest": True}, "off": {"rest": False}}),
+}
+
+
+def ablation_rows(roles: RoleMap, settings: Mapping[str, Any]) -> dict[str, Rows]:
+    """The rows of every ablation that a method with these settings has, on this role map."""
+    available = {}
+    for name, ablation in ABLATIONS.items():
+        rows = ablation.rows(roles, settings) if callable(ablation.rows) else ablation.rows
+        needed = {key for changes in rows.values() for key in changes} | ({ablation.needs} - {""})
+        if rows and needed <= settings.keys():
+            available[name] = rows
+    return available
+
+
+def choose(names: Sequence[str], available: Mapping[str, Rows]) -> dict[str, Rows]:
+    """Ablations by name, or all that are available."""
+    for name in names:
+        if name not in (*ABLATIONS, "all"):
+            raise DearError(f"There is no ablation {name!r}: choose from {', '.join(ABLATIONS)}, all.")
+        if name == "threshold" and name not in available:
+            raise DearError(f"The ablation {name!r} needs a role map with entropies: make one with `dear roles`.")
+        if name != "all" and name not in available:
+            raise DearError(f"This --method has no ablation {name!r}: choose from {', '.join(available)}.")
+    return dict(available) if "all" in names else {name: available[name] for name in names}
+
+
+def ablation_cells(cells: Sequence[Cell], chosen: Mapping[str, Rows], roles: RoleMap) -> list[Cell]:
     """The given cells, which are the defaults, and each of their variants."""
-    # What "not set" means in these settings: a row that spells it out is the default, not one more run.
-    meant = {"attributes": len(roles.core), "role_quantile": roles.origin.get("quantile")}
+    # The meaning of None in these settings: a row that spells it out is the default, not another run.
+    implied = {"attributes": len(roles.core), "role_quantile": roles.origin.get("quantile")}
 
     def is_default(changes: Changes, settings: Mapping[str, Any]) -> bool:
         return all(
-            value == settings[key] or (settings[key] is None and value == meant.get(key))
+            value == settings[key] or (settings[key] is None and value == implied.get(key))
             for key, value in changes.items()
         )
 
-    found = list(cells)
-    for name, ablation in chosen.items():
+    variants = []
+    for name, rows in chosen.items():
         for cell in cells:
-            default = next(
-                (v for v, change in ablation.values.items() if is_default(change, cell.settings)), "as given"
-            )
-            for value, changes in ablation.values.items():
-                if value != default:
-                    variant = {"ablation": name, "value": value, "default_value": default}
-                    found.append(replace(cell, settings={**cell.settings, **changes}, variant=variant))
-    return found
-
-
-def choose(names: Sequence[str], known: Mapping[str, Ablation]) -> dict[str, Ablation]:
-    """By name, or all there are."""
-    for name in names:
-        if name not in (*NAMES, "all"):
-            raise DearError(f"There is no ablation {name!r}: choose from {', '.join(NAMES)}, all.")
-        if name == "threshold" and name not in known:
-            raise DearError(f"The ablation {name!r} needs a role map with entropies: make one with `dear roles`.")
-        if name != "all" and name not in known:
-            raise DearError(f"This --method has no ablation {name!r}: choose from {', '.join(known)}.")
-    return dict(known) if "all" in names else {name: known[name] for name in names}
+            default = next((value for value, change in rows.items() if is_default(change, cell.settings)), _AS_GIVEN)
+            variants += [
+                replace(cell, settings={**cell.settings, **changes}, variant=Variant(name, value, default))
+                for value, changes in rows.items()
+                if value != default
+            ]
+    return [*cells, *variants]

@@ -1,162 +1,202 @@
-"""The smaller tables of a report: uncertainty, errors, cost, and what was run with which settings."""
+"""The smaller tables of a report: uncertainty, components, errors, cost, settings, and retrieval by attribute."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from statistics import fmean
+from typing import Any
 
-from dear.bench.results import BASE_TO_NOVEL, FEW_SHOT, PROTOCOLS, Cell, show_value
-from dear.bench.summary import ALL, Stat, labels, pick, stat
-from dear.bench.tables import TITLES, Block, Chapter, main_cells, on_split
+from dear.bench.protocols import PROTOCOLS, TEST
+from dear.bench.results import Result, show_value
+from dear.bench.summary import Stat, labels, pick, stat
+from dear.bench.tables import Block, Chapter, main_results, on_split
+from dear.core.files import read_json
+from dear.core.schema import damaged
 from dear.core.table import Table
 from dear.methods.registry import is_ours
 
-_PARTS = {BASE_TO_NOVEL: ("base", "novel"), FEW_SHOT: (ALL,)}
 _TOP = 5
 
 
-def detail_chapters(cells: Sequence[Cell]) -> list[Chapter]:
-    found = [
-        Chapter("uncertainty", "Intervals and calibration", _for_each_split(cells, _uncertainty)),
-        Chapter("components", "What each feature is worth alone", _for_each_split(cells, _apart)),
-        Chapter("errors", "Where our methods are wrong", _for_each_split(cells, _confused, _worst)),
-        Chapter("cost", "Time, memory, parameters", [_cost(cells)]),
-        Chapter("settings", "What was run", _settings(cells)),
+def detail_chapters(results: Sequence[Result]) -> list[Chapter]:
+    chapters = [
+        Chapter("uncertainty", "Intervals and calibration", _for_each_split(results, _uncertainty)),
+        Chapter("components", "Accuracy of each component alone", _for_each_split(results, _components)),
+        Chapter("errors", "Errors of our methods", _for_each_split(results, _confused, _worst)),
+        Chapter("cost", "Time, memory, parameters", [_cost(results)]),
+        Chapter("settings", "Settings, versions, machine", _settings(results)),
     ]
-    return [chapter for chapter in found if chapter.blocks]
+    return [chapter for chapter in chapters if chapter.blocks]
 
 
-def _for_each_split(cells: Sequence[Cell], *makers: Callable[[list[Cell]], Block | None]) -> list[Block]:
-    groups = [found for protocol in _PARTS for found in main_cells(cells, protocol).values()]
-    return [block for make in makers for found in groups if (block := make(found))]
+def retrieval_chapters(folders: Sequence[Path]) -> list[Chapter]:
+    """Searching by attribute, from the retrieval*.json files that benchmarks/retrieval.py writes: one chapter, or none
+    without such files."""
+    blocks = []
+    for path in sorted(path for folder in folders for path in folder.glob("retrieval*.json")):
+        with damaged(str(path), "make it again with benchmarks/retrieval.py"):
+            blocks += _retrieval(path.stem, read_json(path))
+    return [Chapter("retrieval", "Searching by attribute", blocks)] if blocks else []
 
 
-def _groups(cells: Sequence[Cell]) -> dict[tuple[str, str, int], list[Cell]]:
-    """By dataset, label and shots: cells that differ only in their seed."""
-    found: dict[tuple[str, str, int], list[Cell]] = {}
-    for cell, label in zip(cells, labels(cells), strict=True):
-        found.setdefault((cell.dataset, label, cell.shots), []).append(cell)
-    return found
+def _for_each_split(results: Sequence[Result], *makers: Callable[[list[Result]], Block | None]) -> list[Block]:
+    """Blocks of the protocols whose evaluations have fixed names, for each split of their results."""
+    protocols = [name for name, protocol in PROTOCOLS.items() if not protocol.has_targets]
+    groups = [group for protocol in protocols for group in main_results(results, protocol).values()]
+    return [block for make in makers for group in groups if (block := make(group))]
 
 
-def _uncertainty(cells: list[Cell]) -> Block | None:
-    parts = _PARTS[cells[0].protocol]
-    columns = [f"{part}{what}" for part in parts for what in ("", ", 95% interval", ", ECE")]
+def _evaluation_names(result: Result) -> tuple[str, ...]:
+    return PROTOCOLS[result.cell.protocol].evaluations
+
+
+def _groups(results: Sequence[Result]) -> dict[tuple[str, str, int], list[Result]]:
+    """By dataset, label and shots: results that differ only in their seed."""
+    groups: dict[tuple[str, str, int], list[Result]] = {}
+    for result, label in zip(results, labels(results), strict=True):
+        groups.setdefault((result.cell.dataset, label, result.cell.shots), []).append(result)
+    return groups
+
+
+def _uncertainty(results: list[Result]) -> Block | None:
+    names = _evaluation_names(results[0])
+    columns = [f"{name}{column}" for name in names for column in ("", ", 95% interval", ", ECE")]
     table = Table(["dataset", "method", "shots", *columns, "seeds"])
-    for (dataset, label, shots), group in _groups(cells).items():
+    for (dataset, label, shots), group in _groups(results).items():
         row: list[object] = []
-        for part in parts:
-            found = [e for cell in group if (e := pick(cell, part))]
-            intervals = [e.interval for e in found if e.interval]
+        for name in names:
+            evaluations = [e for result in group if (e := pick(result, name))]
+            intervals = [e.interval for e in evaluations if e.interval]
             ends = [fmean(interval[side] for interval in intervals) for side in (0, 1)] if intervals else None
-            eces = stat(e.ece for e in found if e.ece is not None)
-            row += [stat(e.accuracy for e in found), ends and f"{ends[0]:.1f} to {ends[1]:.1f}", eces]
+            eces = stat(e.ece for e in evaluations if e.ece is not None)
+            row += [stat(e.accuracy for e in evaluations), ends and f"{ends[0]:.1f} to {ends[1]:.1f}", eces]
         table.add(dataset, label, shots, *row, len(group))
     note = "Interval: of the accuracy (%) under a bootstrap over test images, its ends averaged over seeds. "
     note += "ECE: expected calibration error (%)."
-    return _block("uncertainty", cells[0], table, note)
+    return _block("uncertainty", results[0], table, note)
 
 
-def _apart(cells: list[Cell]) -> Block | None:
-    cells = [cell for cell in cells if cell.components]
-    names = list(dict.fromkeys(name for cell in cells for of in cell.components for name in of.alone))
+def _components(results: list[Result]) -> Block | None:
+    results = [result for result in results if result.components]
+    names = list(dict.fromkeys(name for result in results for scores in result.components for name in scores.alone))
     table = Table(["dataset", "method", "shots", "what", *names, "cosine", "seeds"])
-    for (dataset, label, shots), group in _groups(cells).items():
-        for part in dict.fromkeys(of.name for cell in group for of in cell.components):
-            found = [of for cell in group for of in cell.components if of.name == part]
-            row = [stat(of.alone[name] for of in found if name in of.alone) for name in names]
-            cosine = stat((of.cosine for of in found if of.cosine is not None), digits=2)
+    for (dataset, label, shots), group in _groups(results).items():
+        for part in dict.fromkeys(scores.name for result in group for scores in result.components):
+            in_part = [scores for result in group for scores in result.components if scores.name == part]
+            row = [stat(scores.alone[name] for scores in in_part if name in scores.alone) for name in names]
+            cosine = stat((scores.cosine for scores in in_part if scores.cosine is not None), digits=2)
             table.add(dataset, label, shots, f"alone, {part}", *row, cosine, len(group))
-        weights = [cell.fusion or {} for cell in group]
-        row = [stat((of[name] for of in weights if name in of), digits=2) for name in names]
+        weights = [result.fusion or {} for result in group]
+        row = [stat((one[name] for one in weights if name in one), digits=2) for name in names]
         table.add(dataset, label, shots, "fusion weight", *row, None, len(group))
-    note = "Accuracy (%) by the votes of one feature alone; the learned weights of their votes; and the mean cosine of "
-    note += "two features of an image, the class feature aside: 1 where they are copies of one another."
-    return _block("components", cells[0], table, note) if cells else None
+    note = "Accuracy (%) by the votes of one component alone; the learned fusion weights; and the mean cosine "
+    note += "similarity of two features of an image, the class feature aside: 1 for copies of one another."
+    return _block("components", results[0], table, note) if results else None
 
 
-def _confused(cells: list[Cell]) -> Block | None:
+def _confused(results: list[Result]) -> Block | None:
     table = Table(["dataset", "method", "true class", "answered", "times"])
-    for (dataset, label), group in _ours(cells).items():
+    for (dataset, label), group in _ours(results).items():
         counts: Counter[tuple[str, str]] = Counter()
-        for cell in group:
-            for part in _PARTS[cell.protocol]:
-                for true, said, count in e.confused if (e := pick(cell, part)) else ():
-                    counts[true, said] += count
-        for (true, said), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_TOP]:
-            table.add(dataset, label, true, said, count)
-    return _block("confused", cells[0], table, "Counted over all seeds, most frequent first.", "confused pairs")
+        for result in group:
+            for name in _evaluation_names(result):
+                for true, predicted, count in e.confused if (e := pick(result, name)) else ():
+                    counts[str(true), str(predicted)] += count
+        for (true, predicted), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_TOP]:
+            table.add(dataset, label, true, predicted, count)
+    return _block("confused", results[0], table, "Counted over all seeds, most frequent first.", "confused pairs")
 
 
-def _worst(cells: list[Cell]) -> Block | None:
+def _worst(results: list[Result]) -> Block | None:
     table = Table(["dataset", "method", "class", "accuracy", "seeds"])
-    for (dataset, label), group in _ours(cells).items():
-        found: dict[str, list[float]] = {}
-        for cell in group:
-            for part in _PARTS[cell.protocol]:
-                for name, share in (e.per_class if (e := pick(cell, part)) else {}).items():
-                    found.setdefault(name, []).append(share)
-        for name, shares in sorted(found.items(), key=lambda item: (fmean(item[1]), item[0]))[:_TOP]:
-            table.add(dataset, label, name, stat(shares), len(shares))
-    return _block("worst", cells[0], table, "Lowest accuracy (%) over all seeds.", "worst classes")
+    for (dataset, label), group in _ours(results).items():
+        by_class: dict[str, list[float]] = {}
+        for result in group:
+            for name in _evaluation_names(result):
+                for class_name, accuracy in (e.per_class if (e := pick(result, name)) else {}).items():
+                    by_class.setdefault(class_name, []).append(accuracy)
+        for class_name, shares in sorted(by_class.items(), key=lambda item: (fmean(item[1]), item[0]))[:_TOP]:
+            table.add(dataset, label, class_name, stat(shares), len(shares))
+    return _block("worst", results[0], table, "Lowest accuracy (%) over all seeds.", "worst classes")
 
 
-def _ours(cells: list[Cell]) -> dict[tuple[str, str], list[Cell]]:
-    """Of the methods that this project is about, with the most shots, by dataset and label."""
-    own = [cell for cell in cells if is_ours(cell.method)]
-    most = max((cell.shots for cell in own), default=0)
-    return {key[:2]: group for key, group in _groups([cell for cell in own if cell.shots == most]).items()}
+def _ours(results: list[Result]) -> dict[tuple[str, str], list[Result]]:
+    """Results of our own methods, with the most shots, by dataset and label."""
+    own = [result for result in results if is_ours(result.cell.method)]
+    most = max((result.cell.shots for result in own), default=0)
+    return {key[:2]: group for key, group in _groups([r for r in own if r.cell.shots == most]).items()}
 
 
-def _block(name: str, cell: Cell, table: Table, note: str, what: str = "") -> Block | None:
-    title = TITLES[cell.protocol] + (f": {what}" if what else "")
-    name = "_".join([name, cell.protocol] + ([] if cell.split == "test" else [cell.split]))
-    return Block(name, on_split(title, cell.split), table, note, main=False) if table.rows else None
+def _block(name: str, result: Result, table: Table, note: str, subject: str = "") -> Block | None:
+    protocol, split = result.cell.protocol, result.cell.split
+    title = PROTOCOLS[protocol].title + (f": {subject}" if subject else "")
+    name = "_".join([name, protocol] + ([] if split == TEST else [split]))
+    return Block(name, on_split(title, split), table, note, main=False) if table.rows else None
 
 
-def _cost(cells: Sequence[Cell]) -> Block:
+def _cost(results: Sequence[Result]) -> Block:
     table = Table(["protocol", "method", "cells", "fit (s)", "evaluate (s)", "peak memory (MB)", "trained parameters"])
-    for protocol in PROTOCOLS:
-        found = [cell for group in main_cells(cells, protocol).values() for cell in group]
-        for method in dict.fromkeys(cell.method for cell in found):
-            _add_cost(table, TITLES[protocol], method, [cell for cell in found if cell.method == method])
-    for name in sorted({cell.variant.ablation for cell in cells if cell.variant}):
-        _add_cost(table, "Ablation", name, [cell for cell in cells if cell.variant and cell.variant.ablation == name])
-    note = "Seconds: mean over cells ± std; memory: the highest of all."
-    return Block("cost", "For each cell", table, note, main=False)
+    for name, protocol in PROTOCOLS.items():
+        own = [result for group in main_results(results, name).values() for result in group]
+        for method in dict.fromkeys(result.cell.method for result in own):
+            _add_cost(table, protocol.title, method, [result for result in own if result.cell.method == method])
+    ablated = [(result.cell.variant.ablation, result) for result in results if result.cell.variant]
+    for ablation in sorted({name for name, _ in ablated}):
+        _add_cost(table, "Ablation", ablation, [result for name, result in ablated if name == ablation])
+    note = "Per cell. Seconds: mean ± std; memory: the highest of all."
+    return Block("cost", "Cost", table, note, main=False)
 
 
-def _add_cost(table: Table, protocol: str, method: str, cells: list[Cell]) -> None:
-    memory = max((cell.peak_memory_mb for cell in cells if cell.peak_memory_mb is not None), default=None)
-    counts = sorted({cell.trained_parameters for cell in cells if cell.trained_parameters is not None})
+def _add_cost(table: Table, protocol: str, method: str, results: list[Result]) -> None:
+    memory = max((r.peak_memory_mb for r in results if r.peak_memory_mb is not None), default=None)
+    counts = sorted({r.trained_parameters for r in results if r.trained_parameters is not None})
     parameters = None if not counts else f"{counts[0]:,}" + (f" to {counts[-1]:,}" if len(counts) > 1 else "")
-    seconds = [stat(values) for values in zip(*((c.fit_seconds, c.evaluate_seconds) for c in cells), strict=True)]
-    table.add(protocol, method, len(cells), *seconds, None if memory is None else Stat(memory, digits=0), parameters)
+    fit, evaluate = stat(r.seconds.fit for r in results), stat(r.seconds.evaluate for r in results)
+    peak = None if memory is None else Stat(memory, digits=0)
+    table.add(protocol, method, len(results), fit, evaluate, peak, parameters)
 
 
-def _settings(cells: Sequence[Cell]) -> list[Block]:
-    names = sorted({name for cell in cells for name in cell.settings})
+def _settings(results: Sequence[Result]) -> list[Block]:
+    all_settings = [result.cell.settings for result in results]
     shared, differing = Table(["setting", "value"]), Table(["setting", "values", "cells"])
-    for name in names:
-        values = _counted(cell.settings[name] for cell in cells if name in cell.settings)
+    for name in sorted({name for settings in all_settings for name in settings}):
+        values = _counted(settings[name] for settings in all_settings if name in settings)
         if len(values) == 1:
             shared.add(name, next(iter(values)))
         for value, count in values.items() if len(values) > 1 else ():
             differing.add(name, value, count)
-    run = Table(["what", "value", "cells"])
-    for kind in ("versions", "machine"):
-        for name in dict.fromkeys(name for cell in cells for name in getattr(cell, kind)):
-            for value, count in _counted(getattr(cell, kind).get(name) for cell in cells).items():
-                run.add(name, value, count)
-    days = sorted(cell.finished for cell in cells)
-    run.add("finished", days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}", len(cells))
+    environment = Table(["what", "value", "cells"])
+    for facts in ([r.versions for r in results], [r.machine for r in results]):
+        for name in dict.fromkeys(name for one in facts for name in one):
+            for value, count in _counted(one.get(name) for one in facts).items():
+                environment.add(name, value, count)
+    days = sorted(result.finished for result in results)
+    environment.add("finished", days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}", len(results))
     note = "The same in every cell that has them."
     blocks = [
         Block("settings_shared", "Settings that all cells share", shared, note, main=False),
         Block("settings_differing", "Settings that differ", differing, "", main=False),
-        Block("versions", "Versions and machine", run, "", main=False),
+        Block("versions", "Versions and machine", environment, "", main=False),
     ]
     return [block for block in blocks if block.table.rows]
 
 
 def _counted(values: Iterable[object]) -> Counter[str]:
     return Counter(show_value(value) for value in values)
+
+
+def _retrieval(name: str, content: dict[str, Any]) -> list[Block]:
+    measured = Table(list(content["measured"][0]))
+    for row in content["measured"]:
+        measured.add(*(row[column] for column in measured.header))
+    title = content["title"]
+    note = f"Means over {content['images']} photos with {content['labels']} labels, each a query once, and its ten "
+    note += "nearest others. Color distance: between mean colors, in CIELAB."
+    examples = Table(["query", "searched by", "labels of the five nearest"])
+    for example in content["examples"]:
+        for component, nearest in example["nearest"].items():
+            examples.add(f"{example['query']} ({example['file']})", component, ", ".join(nearest))
+    return [
+        Block(name, title, measured, note),
+        Block(f"{name}_examples", f"{title}: examples", examples, main=False),
+    ]

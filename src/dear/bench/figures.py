@@ -11,10 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dear.bench.ablation_tables import Ablation, ablations
-from dear.bench.results import BASE_TO_NOVEL, FEW_SHOT, PROTOCOLS, Cell
+from dear.bench.ablation_results import AblationResults, ablation_results
+from dear.bench.protocols import BASE, BASE_TO_NOVEL, FEW_SHOT, NOVEL, PROTOCOLS, TEST
+from dear.bench.results import Result
 from dear.bench.summary import HM, Series, Stat, average, complete_datasets, labels, series
-from dear.bench.tables import AVERAGE, TITLES, main_cells, on_split
+from dear.bench.tables import AVERAGE, main_results, on_split
 from dear.methods.registry import is_ours
 
 _INK, _SOFT, _LINE = "#23262b", "#6a6f78", "#dddbd4"
@@ -37,35 +38,37 @@ class Picture:
     figure: Figure
 
 
-def pictures(cells: Sequence[Cell]) -> list[Picture]:
-    found = []
-    for split, group in main_cells(cells, BASE_TO_NOVEL).items():
-        suffix = "" if split == "test" else f"_{split}"
+def pictures(results: Sequence[Result]) -> list[Picture]:
+    drawn = []
+    for split, group in main_results(results, BASE_TO_NOVEL).items():
+        suffix = _suffix(split)
         caption = "Base against novel accuracy (%), mean over seeds, bars: std. Grey lines: equal HM."
         if any(HM in s.names for s in series(group)):
             picture = Picture(f"base_novel{suffix}", BASE_TO_NOVEL, on_split(caption, split), _base_novel(group))
-            found.append(picture)
-        learned = [cell for cell in group if is_ours(cell.method) and cell.fusion]
-        if learned:
+            drawn.append(picture)
+        with_fusion = [result for result in group if is_ours(result.cell.method) and result.fusion]
+        if with_fusion:
             caption = "Fusion weights learned on the base classes, mean over seeds; colour: square root."
-            found.append(Picture(f"fusion_weights{suffix}", BASE_TO_NOVEL, caption, _fusion_weights(learned)))
-    for split, group in main_cells(cells, FEW_SHOT).items():
-        if len({cell.shots for cell in group}) > 1:
-            suffix = "" if split == "test" else f"_{split}"
-            caption = on_split("Accuracy (%) by images of each class, mean over seeds, bands: std.", split)
-            found.append(Picture(f"few_shot{suffix}", FEW_SHOT, caption, _few_shot(group)))
-    studies = [a for a in ablations(cells) if any(a.difference(value) for value in a.rows)]
-    if studies:
-        studies.sort(key=lambda a: (a.name, PROTOCOLS.index(a.protocol)))
+            drawn.append(Picture(f"fusion_weights{suffix}", BASE_TO_NOVEL, caption, _fusion_weights(with_fusion)))
+    for split, group in main_results(results, FEW_SHOT).items():
+        if len({result.cell.shots for result in group}) > 1:
+            caption = on_split("Accuracy (%) by images per class, mean over seeds, bands: std.", split)
+            drawn.append(Picture(f"few_shot{_suffix(split)}", FEW_SHOT, caption, _few_shot(group)))
+    ablations = [a for a in ablation_results(results) if any(a.difference(value) for value in a.rows)]
+    if ablations:
         caption = "Difference to the default in percentage points, bars: standard error of the paired differences."
-        found.append(Picture("ablations", "ablations", caption, _ablations(studies)))
-    return found
+        drawn.append(Picture("ablations", "ablations", caption, _ablations(ablations)))
+    return drawn
 
 
-def method_colors(found: Sequence[str]) -> dict[str, str]:
+def _suffix(split: str) -> str:
+    return "" if split == TEST else f"_{split}"
+
+
+def method_colors(methods: Sequence[str]) -> dict[str, str]:
     """Our methods stand out, and have their own colours in every figure."""
-    own = [label for label in dict.fromkeys(found) if is_ours(label)]
-    others = [label for label in dict.fromkeys(found) if label not in own]
+    own = [label for label in dict.fromkeys(methods) if is_ours(label)]
+    others = [label for label in dict.fromkeys(methods) if label not in own]
     colors = {label: _OTHERS[i % len(_OTHERS)] for i, label in enumerate(others)}
     return colors | {label: _OWN[i % len(_OWN)] for i, label in enumerate(own)}
 
@@ -103,32 +106,32 @@ def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
     figure.legend(list(entries.values()), list(entries), **style)
 
 
-def _by_dataset(found: Sequence[Series]) -> Iterator[tuple[str, list[tuple[str, Series | list[Series]]]]]:
-    """Each dataset's series, then, where there are several datasets, those to be averaged over."""
-    datasets = list(dict.fromkeys(s.dataset for s in found))
+def _by_dataset(all_series: Sequence[Series]) -> Iterator[tuple[str, list[tuple[str, Series | list[Series]]]]]:
+    """The series of each dataset, then, for several datasets, those to average over."""
+    datasets = list(dict.fromkeys(s.dataset for s in all_series))
     for dataset in datasets:
-        yield dataset, [(s.label, s) for s in found if s.dataset == dataset]
-    shared = complete_datasets(found)
+        yield dataset, [(s.label, s) for s in all_series if s.dataset == dataset]
+    shared = complete_datasets(all_series)
     if len(shared) > 1:
-        names = list(dict.fromkeys(s.label for s in found))
-        averaged = [[s for s in found if s.label == name and s.dataset in shared] for name in names]
+        names = list(dict.fromkeys(s.label for s in all_series))
+        averaged = [[s for s in all_series if s.label == name and s.dataset in shared] for name in names]
         title = AVERAGE if len(shared) == len(datasets) else f"{AVERAGE} of {len(shared)} datasets"
         yield title, list(zip(names, averaged, strict=True))
 
 
-def _stat(of: Series | list[Series], name: str) -> Stat | None:
-    return of.stat(name) if isinstance(of, Series) else average(of, [s.dataset for s in of], name)
+def _stat(row: Series | list[Series], name: str) -> Stat | None:
+    return row.stat(name) if isinstance(row, Series) else average(row, [s.dataset for s in row], name)
 
 
-def _few_shot(cells: list[Cell]) -> Figure:
-    found = series(cells, by_shots=True)
-    shots = sorted({cell.shots for cell in cells})
-    colors = method_colors([s.label for s in found])
-    parts = list(_by_dataset(found))
+def _few_shot(results: list[Result]) -> Figure:
+    all_series = series(results, by_shots=True)
+    shots = sorted({result.cell.shots for result in results})
+    colors = method_colors([s.label for s in all_series])
+    parts = list(_by_dataset(all_series))
     figure, axes = _panels(len(parts))
     for axis, (title, rows) in zip(axes, parts, strict=True):
-        for label, of in rows:
-            points = [(n, s) for n in shots if (s := _stat(of, str(n)))]
+        for label, row in rows:
+            points = [(n, s) for n in shots if (s := _stat(row, str(n)))]
             x, y = [shots.index(n) for n, _ in points], np.array([s.mean for _, s in points])
             spread = np.array([s.std or 0.0 for _, s in points])
             style: dict[str, Any] = {"linewidth": 2.4, "zorder": 3} if is_ours(label) else {"linewidth": 1.5}
@@ -139,25 +142,26 @@ def _few_shot(cells: list[Cell]) -> Figure:
             axis.fill_between(x, y - spread, y + spread, color=colors[label], alpha=0.14, linewidth=0)
         axis.set_xticks(range(len(shots)), [str(n) for n in shots])
         axis.set_title(title, fontsize=11, color=_INK, fontweight="bold" if title.startswith(AVERAGE) else "normal")
-        axis.set_xlabel("images of each class", fontsize=9, color=_SOFT)
+        axis.set_xlabel("images per class", fontsize=9, color=_SOFT)
     axes[0].set_ylabel("accuracy (%)", fontsize=9, color=_SOFT)
     _legend(figure, axes)
     return figure
 
 
-def _base_novel(cells: list[Cell]) -> Figure:
-    found = [s for s in series(cells) if s.stat(HM)]
-    colors = method_colors([s.label for s in found])
-    markers = {label: _MARKERS[i % len(_MARKERS)] for i, label in enumerate(dict.fromkeys(s.label for s in found))}
-    parts = list(_by_dataset(found))
+def _base_novel(results: list[Result]) -> Figure:
+    all_series = [s for s in series(results) if s.stat(HM)]
+    names = list(dict.fromkeys(s.label for s in all_series))
+    colors = method_colors(names)
+    markers = {label: _MARKERS[i % len(_MARKERS)] for i, label in enumerate(names)}
+    parts = list(_by_dataset(all_series))
     if len(parts) > _MOST_PANELS and parts[-1][0].startswith(AVERAGE):
         parts = parts[-1:]
     figure, axes = _panels(len(parts), height=3.6)
     for axis, (title, rows) in zip(axes, parts, strict=True):
-        means = {label: hm.mean for label, of in rows if (hm := _stat(of, HM))}
+        means = {label: hm.mean for label, row in rows if (hm := _stat(row, HM))}
         far = [label for label, mean in means.items() if mean < max(means.values()) - _FAR]
-        for label, of in rows:
-            base, novel = _stat(of, "base"), _stat(of, "novel")
+        for label, row in rows:
+            base, novel = _stat(row, BASE), _stat(row, NOVEL)
             if base and novel and label not in far:
                 axis.errorbar(
                     novel.mean, base.mean, xerr=novel.std, yerr=base.std, color=colors[label], marker=markers[label],
@@ -176,7 +180,7 @@ def _base_novel(cells: list[Cell]) -> Figure:
 
 
 def _equal_hm(axis: Axes) -> None:
-    """Lines on which base and novel have the same harmonic mean, over what the axis shows now."""
+    """Lines on which base and novel have the same harmonic mean, within the present limits of the axis."""
     (left, right), (low, high) = axis.get_xlim(), axis.get_ylim()
     novel, base = np.meshgrid(np.linspace(max(left, 1), right, 120), np.linspace(max(low, 1), high, 120))
     lines = axis.contour(novel, base, 2 * novel * base / (novel + base), levels=5, colors=_LINE, linewidths=1, zorder=1)
@@ -184,12 +188,13 @@ def _equal_hm(axis: Axes) -> None:
     axis.set(xlim=(left, right), ylim=(low, high))
 
 
-def _fusion_weights(cells: list[Cell]) -> Figure:
+def _fusion_weights(results: list[Result]) -> Figure:
     groups: dict[str, list[dict[str, float]]] = {}
-    names = labels(cells)
+    names = labels(results)
     several = len(set(names)) > 1
-    for cell, label in zip(cells, names, strict=True):
-        groups.setdefault(f"{cell.dataset}, {label}" if several else cell.dataset, []).append(cell.fusion or {})
+    for result, label in zip(results, names, strict=True):
+        row = f"{result.cell.dataset}, {label}" if several else result.cell.dataset
+        groups.setdefault(row, []).append(result.fusion or {})
     parts = list(dict.fromkeys(part for group in groups.values() for weights in group for part in weights))
     grid = np.array([[fmean(w.get(part, 0.0) for w in group) for part in parts] for group in groups.values()])
     figure, (axis,) = _panels(1, width=1.8 + 0.95 * len(parts), height=1.1 + 0.42 * len(groups))
@@ -208,26 +213,26 @@ def _fusion_weights(cells: list[Cell]) -> Figure:
     return figure
 
 
-def _ablations(studies: list[Ablation]) -> Figure:
-    most = max(len(study.rows) for study in studies)
-    figure, axes = _panels(len(studies), width=4.6, height=1.2 + 0.42 * most)
+def _ablations(ablations: list[AblationResults]) -> Figure:
+    most = max(len(ablation.rows) for ablation in ablations)
+    figure, axes = _panels(len(ablations), width=4.6, height=1.2 + 0.42 * most)
     box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-    for axis, study in zip(axes, studies, strict=True):
-        for row, value in enumerate(study.rows):
-            found = study.difference(value)
-            if found:
-                color = "#4f9d69" if found.mean >= 0 else _OWN[0]
+    for axis, ablation in zip(axes, ablations, strict=True):
+        for row, value in enumerate(ablation.rows):
+            difference = ablation.difference(value)
+            if difference:
+                color = "#4f9d69" if difference.mean >= 0 else _OWN[0]
                 style: dict[str, Any] = {"color": color, "marker": "o", "markersize": 7, "elinewidth": 2, "capsize": 3}
-                axis.errorbar(found.mean, row, xerr=found.error, linestyle="none", **style)
-                text = f"{found.mean:+.1f}".replace("-", "−")
+                axis.errorbar(difference.mean, row, xerr=difference.error, linestyle="none", **style)
+                text = f"{difference.mean:+.1f}".replace("-", "−")
                 axis.annotate(
-                    text, (found.mean, row), (0, 7), textcoords="offset points", ha="center", fontsize=9, color=_INK,
-                    zorder=4, bbox=box,
+                    text, (difference.mean, row), (0, 7), textcoords="offset points", ha="center", fontsize=9,
+                    color=_INK, zorder=4, bbox=box,
                 )  # fmt: skip
-            elif study.is_default(value):
+            elif ablation.is_default(value):
                 axis.plot(0, row, marker="D", markersize=7, color=_SOFT)
         axis.axvline(0, color=_SOFT, linewidth=1)
-        names = [f"{value}\n(default)" if study.is_default(value) else value for value in study.rows]
+        names = [f"{value}\n(default)" if ablation.is_default(value) else value for value in ablation.rows]
         axis.set_yticks(range(len(names)), names, color=_INK)
         axis.set_ylim(most - 0.5, -0.7)  # bars of the same thickness in all panels
         axis.margins(x=0.15)
@@ -235,8 +240,8 @@ def _ablations(studies: list[Ablation]) -> Figure:
         axis.set_xlim(min(left, -_LEAST), max(right, _LEAST))
         axis.locator_params(axis="x", nbins=5)  # more would touch each other in a narrow panel
         axis.grid(visible=False, axis="y")
-        split = "" if study.split == "test" else f", {study.split}"
-        title = f"{study.name}\n{TITLES[study.protocol].lower()}, {study.shots} shots{split}"
+        split = "" if ablation.split == TEST else f", {ablation.split}"
+        title = f"{ablation.name}\n{PROTOCOLS[ablation.protocol].title.lower()}, {ablation.shots} shots{split}"
         axis.set_title(title, fontsize=10.5, color=_INK)
-        axis.set_xlabel(f"{study.score} − default", fontsize=9, color=_SOFT)
+        axis.set_xlabel(f"{ablation.score} − default", fontsize=9, color=_SOFT)
     return figure

@@ -1,4 +1,4 @@
-"""Running a grid of cells: what is done is skipped, what was interrupted goes on, and nothing finished is lost."""
+"""A grid of cells: planned from names, run in order or on a cluster; finished cells are kept, killed ones continue."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,13 +6,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dear.bench.cell import PROTOCOLS, Cell, run_cell
-from dear.bench.result_file import CELLS, read_result, result_files
+from dear.bench.protocols import BASE, FEW_SHOT, FEW_SHOTS, NOVEL, PROTOCOLS, TEST
+from dear.bench.results import (
+    Cell,
+    Result,
+    read_result,
+    result_files,
+    result_path,
+    show_value,
+    with_current_names,
+    write_result,
+)
+from dear.bench.run_cell import run_cell
 from dear.bench.workbench import Workbench, shared_workbench
 from dear.core.errors import DearError
-from dear.core.files import to_json, write_text
 from dear.core.lock import only_writer
 from dear.core.metrics import harmonic_mean
+from dear.core.names import DECOUPLED
 from dear.core.progress import Progress
 from dear.data import loading
 from dear.data.resolve import is_world
@@ -20,38 +30,37 @@ from dear.methods.registry import METHODS, find_method, recipe_of, with_override
 from dear.parallel.cluster import Cluster
 from dear.training.config import RunConfig, TrainConfig
 
-FEW_SHOTS = (1, 2, 4, 8, 16)
-MOST_PASSES = 10  # over Attribute World, which is for trying out: as many as DeAR's recipe has
+MAX_WORLD_EPOCHS = 10  # on Attribute World, which is for trying out: as many as DeAR's recipe has
 WORK = "work"
 
-# What a cell says itself, or what changes how fast and where it runs but not what comes out.
+# Fields of the cell itself, and settings that change how fast and where it runs, but not the result.
 _NOT_SETTINGS = {
     "method", "data", "data_root", "seed", "shots", "classes", "workers", "device", "tensorboard", "validate",
-    "exact",  # always
+    "fast_decode",  # never
 }  # fmt: skip
 
 
 def cell_settings(
-    method: str, protocol: str, given: Mapping[str, Any], shots: int | None = None, constants_of: str | None = None
+    method: str, protocol: str, overrides: Mapping[str, Any], shots: int | None = None, constants_of: str | None = None
 ) -> dict[str, Any]:
-    """The settings that decide the result of a method: its published ones for the protocol, and what was given.
+    """The settings that decide the result of a method: its published ones for the protocol, then the user's.
 
-    A method that is not trained depends on the backbone's and its own only. `constants_of`: see `recipe_of`.
+    A method that is not trained depends only on the backbone's settings and its own. `constants_of`: see `recipe_of`.
     """
-    settings = with_overrides(recipe_of(method, protocol, shots, constants_of), given)
-    found = {**RunConfig.pick(settings).to_json(), **find_method(method).Config.pick(settings).to_json()}
+    settings = with_overrides(recipe_of(method, protocol, shots, constants_of), overrides)
+    used = {**RunConfig.pick(settings).to_json(), **find_method(method).Config.pick(settings).to_json()}
     if METHODS[method].trained:
-        found |= TrainConfig.pick(settings).to_json()
-    return {name: value for name, value in found.items() if name not in _NOT_SETTINGS}
+        used |= TrainConfig.pick(settings).to_json()
+    return {name: value for name, value in used.items() if name not in _NOT_SETTINGS}
 
 
-def shortened(method: str, protocol: str, dataset: str, given: Mapping[str, Any], shots: int) -> dict[str, Any]:
-    """What a recipe is cut to on Attribute World, so that all methods can be tried in minutes; nothing elsewhere."""
-    if not is_world(dataset) or given.keys() & {"epochs", "images_seen"} or not METHODS[method].trained:
+def shortened(method: str, protocol: str, dataset: str, overrides: Mapping[str, Any], shots: int) -> dict[str, Any]:
+    """Settings that cut a long recipe on Attribute World, so that all methods run in minutes; none elsewhere."""
+    if not is_world(dataset) or overrides.keys() & {"epochs", "images_seen"} or not METHODS[method].trained:
         return {}
     recipe = recipe_of(method, protocol, shots)
-    longer = "images_seen" in recipe or TrainConfig.pick(recipe).epochs > MOST_PASSES
-    return {"epochs": MOST_PASSES} if longer else {}
+    longer = "images_seen" in recipe or TrainConfig.pick(recipe).epochs > MAX_WORLD_EPOCHS
+    return {"epochs": MAX_WORLD_EPOCHS} if longer else {}
 
 
 def plan(
@@ -59,34 +68,34 @@ def plan(
     datasets: Sequence[str],
     methods: Sequence[str],
     seeds: Sequence[int],
-    given: Mapping[str, Any],
+    overrides: Mapping[str, Any],
     shots: Sequence[int] = (),
     targets: Sequence[str] = (),
-    split: str = "test",
+    split: str = TEST,
     published_constants: bool = False,
 ) -> list[Cell]:
-    """All cells of a grid, cheap methods first. Of several datasets, cross-dataset trains on the first.
+    """All cells of a grid, cheap methods first.
 
-    `given`: settings that the user asked for, of training and of any method; `published_constants`: and those that the
-    authors of a method chose for a dataset.
+    `overrides`: the user's settings, of training and of any method. `published_constants`: also use the settings that
+    the authors of a method chose for a dataset.
     """
     if protocol not in PROTOCOLS:
         raise DearError(f"There is no protocol {protocol!r}: choose from {', '.join(PROTOCOLS)}.")
-    transfer = protocol in ("cross-dataset", "domain")
-    if transfer and not targets:
+    has_targets = PROTOCOLS[protocol].has_targets
+    if has_targets and not targets:
         raise DearError(f"{protocol} needs datasets to test on: give them after --targets.")
-    if targets and not transfer:
+    if targets and not has_targets:
         raise DearError(f"--targets belongs to cross-dataset and domain, not to {protocol}.")
-    if transfer and split != "test":
+    if has_targets and split != TEST:
         raise DearError(f"{protocol} is measured on test images: leave --split out.")
-    shots = shots or (FEW_SHOTS if protocol == "few-shot" else (TrainConfig.pick(given).shots,))
+    shots = shots or (FEW_SHOTS if protocol == FEW_SHOT else (TrainConfig.pick(overrides).shots,))
 
     def settings(method: str, dataset: str, count: int) -> dict[str, Any]:
-        asked = {**shortened(method, protocol, dataset, given, count), **given}
-        return cell_settings(method, protocol, asked, count, dataset if published_constants else None)
+        changes = {**shortened(method, protocol, dataset, overrides, count), **overrides}
+        return cell_settings(method, protocol, changes, count, dataset if published_constants else None)
 
     return [
-        Cell(protocol, dataset, method, seed, count, settings(method, dataset, count), tuple(targets), split)
+        Cell(protocol, dataset, method, seed, count, settings(method, dataset, count), tuple(targets), split, None)
         for seed in seeds
         for dataset in datasets
         for method in sorted(methods, key=lambda name: METHODS[name].trained)
@@ -96,98 +105,88 @@ def plan(
 
 def run_cells(
     cells: Sequence[Cell], out: Path, bench: Workbench, other_settings: bool = False, cluster: Cluster | None = None
-) -> list[dict[str, Any]]:
-    """The results of all cells, in order; those that `out` holds already are read, not run.
+) -> list[Result]:
+    """The results of all cells, in order; cells that `out` already holds are read, not run.
 
-    With a cluster, many run at once; the results are those of one after the other on as many threads.
+    With a cluster, many run at once; the results equal those of one after the other on as many threads.
     """
     with only_writer(out):
+        stored = [read_result(path) for path in result_files(out)]
         if not other_settings:
-            _refuse_other_settings(cells, out)
-        return _run_missing(cells, out, bench, cluster)
+            _refuse_other_settings(cells, [result.cell for result in stored], out)
+        return _run_missing(cells, {result.cell.name: result for result in stored}, out, bench, cluster)
 
 
-def _run_missing(cells: Sequence[Cell], out: Path, bench: Workbench, cluster: Cluster | None) -> list[dict[str, Any]]:
+def _run_missing(
+    cells: Sequence[Cell], stored: Mapping[str, Result], out: Path, bench: Workbench, cluster: Cluster | None
+) -> list[Result]:
     by_name = {cell.name: cell for cell in cells}
-    paths = {name: _result_file(out, cell) for name, cell in by_name.items()}
-    results = {name: read_result(path) for name, path in paths.items() if path.exists()}
+    results = {name: stored[name] for name in by_name if name in stored}
     if results:
         print(f"{len(results)} of {len(by_name)} cells are done already")
     with Progress("cells", len(by_name), "cell", len(results), leave=True) as bar:
         missing = [cell for name, cell in by_name.items() if name not in results]
-        for cell, result in _results(missing, out, bench, cluster, bar):
+        for cell, result in _run(missing, out, bench, cluster, bar):
             results[cell.name] = result
             bar.update()
             bar.write(f"{cell}: {_in_short(result)}")
     return [results[name] for name in by_name]
 
 
-def _results(
+def _run(
     cells: Sequence[Cell], out: Path, bench: Workbench, cluster: Cluster | None, bar: Progress
-) -> Iterator[tuple[Cell, dict[str, Any]]]:
+) -> Iterator[tuple[Cell, Result]]:
     """Cells and their results, which are on disk by then."""
     if cluster is None:
         for cell in cells:
             bar.note(str(cell))
-            yield cell, _finish(cell, out, bench)
+            yield cell, _run_and_write(cell, out, bench)
     elif cells:
-        for cell, (result, warnings) in cluster.finished(partial(_finish_there, out, bench, cluster.cpus), cells):
+        for cell, (result, warnings) in cluster.finished(partial(_run_in_worker, out, bench, cluster.cpus), cells):
             for line in warnings:
                 bench.warn(line)
-            if not (path := _result_file(out, cell)).exists():  # the worker has this folder for itself
-                write_text(path, to_json(result) + "\n")
+            if not result_path(out, cell).exists():  # the worker does not share this folder
+                write_result(out, result)
             yield cell, result
 
 
-def _finish(cell: Cell, out: Path, bench: Workbench) -> dict[str, Any]:
-    """Runs a cell, and writes its result where it was made: a killed process loses nothing that was finished."""
+def _run_and_write(cell: Cell, out: Path, bench: Workbench) -> Result:
+    """Runs a cell and writes its result in the same process: one that is killed loses no finished cell."""
     work = out / WORK / cell.name
     result = run_cell(cell, bench, work)
-    write_text(_result_file(out, cell), to_json(result) + "\n")
+    write_result(out, result)
     shutil.rmtree(work, ignore_errors=True)
     return result
 
 
-def _finish_there(
-    out: Path, bench: Workbench, cpus: int, cell: Cell, device: str
-) -> tuple[dict[str, Any], Sequence[str]]:
-    """In a worker of a cluster: also what it would have warned of. Images are decoded by the CPUs beside the first."""
+def _run_in_worker(out: Path, bench: Workbench, cpus: int, cell: Cell, device: str) -> tuple[Result, Sequence[str]]:
+    """The result and warnings of a cell, in a worker of a cluster. All its CPUs but one decode images."""
     loading.WORKERS = min(loading.WORKERS, cpus - 1)
-    bench = shared_workbench(bench.states, bench.data_root, device, min(bench.workers, cpus - 1))
-    return _finish(cell, out, bench), bench.warned
+    bench = shared_workbench(bench.cache, bench.data_root, device, min(bench.workers, cpus - 1))
+    return _run_and_write(cell, out, bench), bench.warnings
 
 
-def _result_file(out: Path, cell: Cell) -> Path:
-    return out / CELLS / f"{cell.name}.json"
+def _refuse_other_settings(cells: Sequence[Cell], stored: Sequence[Cell], out: Path) -> None:
+    """Refuses to mix settings in one table, unless the user asks for it."""
 
+    def place(cell: Cell) -> tuple[Any, ...]:
+        row = cell.variant and (cell.variant.ablation, show_value(cell.variant.value))
+        return cell.protocol, cell.dataset, cell.method, cell.seed, cell.shots, cell.split, cell.targets, row
 
-def _refuse_other_settings(cells: Sequence[Cell], out: Path) -> None:
-    """A table that mixes settings must be asked for."""
-
-    def place(cell: Mapping[str, Any]) -> tuple[Any, ...]:
-        variant = cell["variant"] and (cell["variant"]["ablation"], cell["variant"]["value"])
-        keys = ("protocol", "dataset", "method", "seed", "shots", "split")
-        return (*(cell[key] for key in keys), tuple(cell["targets"]), variant)
-
-    there = {}
-    for path in result_files(out):
-        stored = read_result(path)["cell"]
-        there[place(stored)] = stored["settings"]
+    settings_at = {place(cell): with_current_names(cell.settings) for cell in stored}
     for cell in cells:
-        settings = there.get(place(cell.to_json()), cell.settings)
-        if changed := sorted(
-            k for k in settings.keys() | cell.settings.keys() if settings.get(k) != cell.settings.get(k)
-        ):
+        new = with_current_names(cell.settings)
+        old = settings_at.get(place(cell), new)
+        if changed := sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)):
             raise DearError(
                 f"{out} holds {cell} with other settings ({', '.join(changed)}): choose another --out, or add "
                 "--other-settings to keep both."
             )
 
 
-def _in_short(result: Mapping[str, Any]) -> str:
-    found = result["evaluations"]
-    chosen = [e for e in found if e["inference"] != "decoupled"]
-    said = [f"{Path(e['name']).name} {e['accuracy']:.1f}" for e in chosen]
-    if [e["name"] for e in chosen] == ["base", "novel"]:
-        said.append(f"HM {harmonic_mean(chosen[0]['accuracy'], chosen[1]['accuracy']):.1f}")
-    return f"{', '.join(said)}  ({sum(result['seconds'].values()):.0f} s)"
+def _in_short(result: Result) -> str:
+    accuracies = {e.name: e.accuracy for e in result.evaluations if e.inference != DECOUPLED}
+    parts = [f"{Path(name).name} {accuracy:.1f}" for name, accuracy in accuracies.items()]
+    if list(accuracies) == [BASE, NOVEL]:
+        parts.append(f"HM {harmonic_mean(accuracies[BASE], accuracies[NOVEL]):.1f}")
+    return f"{', '.join(parts)}  ({result.seconds.fit + result.seconds.evaluate:.0f} s)"

@@ -2,45 +2,44 @@
 
 import base64
 import re
-from collections import Counter
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
+from typing import Any
 
-from dear.bench.details import detail_chapters
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+
+from dear.bench.details import detail_chapters, retrieval_chapters
 from dear.bench.figures import Picture, pictures
-from dear.bench.notes import notes_html
-from dear.bench.results import Cell, read_cells
-from dear.bench.retrieval import retrieval_chapters
+from dear.bench.results import Result, read_results
 from dear.bench.summary import Stat
-from dear.bench.tables import AVERAGE, Block, Chapter, main_chapters
+from dear.bench.tables import AVERAGE, Chapter, main_chapters
 from dear.core.figure import figure_png
 from dear.core.files import read_text, write_bytes, write_text
 from dear.core.table import Table
 from dear.core.version import __version__
 
 TITLE = "Benchmark results"
-_TEMPLATE = Path(__file__).parent / "assets" / "report.html"
-_FEW = 6  # missing cells that are listed unfolded
-_LONG = 48  # letters; longer cells of words may break
+_ASSETS = Path(__file__).parent / "assets"
+_MAX_UNFOLDED = 6  # missing cells
+_LONG = 48  # letters; longer texts in a table may break
 
 
 def write_report(folders: Sequence[Path], out: Path) -> list[Chapter]:
-    """Reads the cells of all folders, writes everything to `out`, and gives back what it wrote."""
-    cells = read_cells(folders)
+    """Reads the results of all folders, writes everything to `out`, and returns the chapters."""
+    results = read_results(folders)
     notes = "\n\n".join(text for folder in folders if (text := _read_notes(folder / "notes.md")))
-    chapters = [*main_chapters(cells), *retrieval_chapters(folders), *detail_chapters(cells)]
-    figures = {
-        picture.name: (picture, figure_png(picture.figure, dpi=160, facecolor="white")) for picture in pictures(cells)
-    }
+    chapters = [*main_chapters(results), *retrieval_chapters(folders), *detail_chapters(results)]
+    figures = [(picture, figure_png(picture.figure, dpi=160, facecolor="white")) for picture in pictures(results)]
     for block in (block for chapter in chapters for block in chapter.blocks):
         name = re.sub(r"[^\w.-]+", "-", block.name)  # names of ablations and splits come from files
         write_text(out / "tables" / f"{name}.csv", spread(block.table).csv())
         write_text(out / "tables" / f"{name}.tex", block.table.latex())
-    for name, (_, png) in figures.items():
-        write_bytes(out / "figures" / f"{name}.png", png)
-    write_text(out / "results.md", markdown(cells, chapters, [p for p, _ in figures.values()], notes))
-    write_text(out / "results.html", page(cells, chapters, list(figures.values()), notes))
+    for picture, png in figures:
+        write_bytes(out / "figures" / f"{picture.name}.png", png)
+    write_text(out / "results.md", markdown(results, chapters, [picture for picture, _ in figures], notes))
+    write_text(out / "results.html", page(results, chapters, figures, notes))
     return chapters
 
 
@@ -62,16 +61,17 @@ def spread(table: Table) -> Table:
     return wide
 
 
-def summary(cells: Sequence[Cell]) -> str:
+def summary(results: Sequence[Result]) -> str:
+    cells = [result.cell for result in results]
     methods, datasets, seeds = ({getattr(c, name) for c in cells} for name in ("method", "dataset", "seed"))
     backbones = sorted({str(c.settings["model"]) for c in cells if "model" in c.settings})
     counts = [(len(cells), "cell"), (len(datasets), "dataset"), (len(methods), "method"), (len(seeds), "seed")]
-    said = ", ".join(f"{number} {what}" + ("s" if number > 1 else "") for number, what in counts)
-    return said + (f"; backbone {', '.join(backbones)}" if backbones else "") + "."
+    sizes = ", ".join(f"{number} {unit}" + ("s" if number > 1 else "") for number, unit in counts)
+    return sizes + (f"; backbone {', '.join(backbones)}" if backbones else "") + "."
 
 
-def markdown(cells: Sequence[Cell], chapters: Sequence[Chapter], figures: Sequence[Picture], notes: str) -> str:
-    parts = [f"# {TITLE}", summary(cells), *([notes] if notes else [])]
+def markdown(results: Sequence[Result], chapters: Sequence[Chapter], figures: Sequence[Picture], notes: str) -> str:
+    parts = [f"# {TITLE}", summary(results), *([notes] if notes else [])]
     for chapter in chapters:
         parts.append(f"## {chapter.title}")
         if chapter.missing:
@@ -83,79 +83,67 @@ def markdown(cells: Sequence[Cell], chapters: Sequence[Chapter], figures: Sequen
 
 
 def page(
-    cells: Sequence[Cell], chapters: Sequence[Chapter], figures: Sequence[tuple[Picture, bytes]], notes: str
+    results: Sequence[Result], chapters: Sequence[Chapter], figures: Sequence[tuple[Picture, bytes]], notes: str
 ) -> str:
-    body = [f'<section class="card notes">{notes_html(notes, first_heading=3)}</section>'] if notes else []
-    for chapter in chapters:
-        body.append(f'<section><h2 id="{escape(chapter.name)}">{escape(chapter.title)}</h2>')
-        body += [_missing(chapter.missing)] if chapter.missing else []
-        shown = [_figure(picture, png) for picture, png in figures if picture.chapter == chapter.name]
-        main = [_block(block, chapter.title) for block in chapter.blocks if block.main]
-        folded = [_block(block, chapter.title) for block in chapter.blocks if not block.main]
-        body += [*main, *shown, *folded, "</section>"]
-    contents = "".join(f'<a href="#{escape(chapter.name)}">{escape(chapter.title)}</a>' for chapter in chapters)
-    days = Counter(cell.finished[:10] for cell in cells)
-    when = min(days) if len(days) == 1 else f"{min(days)} to {max(days)}"
-    places = {
-        "__TITLE__": escape(TITLE),
-        "__SUMMARY__": escape(summary(cells)),
-        "__CONTENTS__": contents,
-        "__FOOTER__": escape(f"Cells finished {when}. Written by dear {__version__}."),
-        "__BODY__": "\n".join(body),  # last: nothing in it is taken for a place
-    }
-    text = _TEMPLATE.read_text(encoding="utf-8")
-    for place, value in places.items():
-        text = text.replace(place, value)
-    return text
+    """One HTML file that needs no other; everything but the notes' own Markdown is escaped by the template."""
+    environment = Environment(
+        loader=FileSystemLoader(_ASSETS), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+    environment.filters.update(rows=_rows, base64=lambda png: base64.b64encode(png).decode("ascii"))
+    days = sorted(result.finished[:10] for result in results)
+    return environment.get_template("report.html.j2").render(
+        title=TITLE,
+        summary=summary(results),
+        notes=Markup(notes_html(notes, first_heading=3)),
+        chapters=chapters,
+        figures=figures,
+        max_unfolded=_MAX_UNFOLDED,
+        days=days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}",
+        version=__version__,
+    )
 
 
-def _block(block: Block, chapter: str) -> str:
-    title, note = f"<h3>{escape(block.title)}</h3>", f'<p class="note">{escape(block.note)}</p>' if block.note else ""
-    if block.main:
-        title = "" if block.title == chapter else title  # said just above
-        return f'<div class="card">{title}{note}{_table(block.table)}</div>'
-    return f'<details class="card"><summary>{title}</summary>{note}{_table(block.table)}</details>'
-
-
-def _table(table: Table) -> str:
-    numeric, shown = table.numeric(), table.cells()
-    head = "".join(_cell("th", escape(name), ["number"] * numeric[i]) for i, name in enumerate(table.header))
-    lines = []
-    repeats = len({row[0] for row in shown}) < len(shown)  # then the first column is a group's name
-    for number, row in enumerate(shown):
-        again = repeats and number > 0 and row[0] == shown[number - 1][0]
+def _rows(table: Table) -> list[dict[str, Any]]:
+    """The rows of a table as the template shows them: classes of rows and cells, and ± apart from the mean."""
+    numeric, texts = table.numeric(), table.cells()
+    grouped = len({row[0] for row in texts}) < len(texts)  # then the first column names a group of rows
+    rows = []
+    for number, row in enumerate(texts):
+        again = grouped and number > 0 and row[0] == texts[number - 1][0]
         cells = []
         for column, text in enumerate(row):
-            kinds = ["number"] * numeric[column] + ["again"] * (again and column == 0) + ["long"] * (len(text) > _LONG)
-            mean, sign, std = escape(text).partition(" ± ")
-            inner = f'{mean}<span class="std">{sign}{std}</span>' if sign and numeric[column] else escape(text)
-            kinds += ["spread"] * bool(sign and numeric[column])
-            cells.append(_cell("td", f"<strong>{inner}</strong>" if (number, column) in table.bold else inner, kinds))
-        kinds = ["first"] * (number > 0 and not again) + ["average"] * (row[0] == AVERAGE)
-        lines.append(_cell("tr", "".join(cells), kinds))
-    rows = "".join(lines)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+            mean, sign, std = text.partition(" ± ") if numeric[column] else (text, "", "")
+            classes = {
+                "number": numeric[column], "again": again and column == 0, "long": len(text) > _LONG,
+                "spread": bool(sign),
+            }  # fmt: skip
+            cells.append({
+                "classes": _chosen(classes), "text": mean, "spread": sign + std,
+                "bold": (number, column) in table.bold,
+            })  # fmt: skip
+        kinds = {"first": number > 0 and not again, "average": row[0] == AVERAGE}
+        rows.append({"classes": _chosen(kinds), "cells": cells})
+    return rows
 
 
-def _cell(tag: str, inner: str, kinds: list[str]) -> str:
-    return f"<{tag}" + (f' class="{" ".join(kinds)}"' if kinds else "") + f">{inner}</{tag}>"
+def _chosen(classes: dict[str, bool]) -> str:
+    return " ".join(name for name, chosen in classes.items() if chosen)
 
 
-def _figure(picture: Picture, png: bytes) -> str:
-    data, caption = base64.b64encode(png).decode("ascii"), escape(picture.caption)
-    width = round(100 * picture.figure.get_figwidth())  # so that text has one size in all figures
-    image = f'<img alt="{caption}" style="max-width: {width}px" src="data:image/png;base64,{data}">'
-    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
-
-
-def _missing(items: Sequence[str]) -> str:
-    listed = "".join(f"<li>{escape(item)}</li>" for item in items)
-    title = f"<h3>missing: {len(items)} cell{'s' if len(items) > 1 else ''}</h3>"
-    unfolded = " open" if len(items) <= _FEW else ""
-    return f'<details class="card missing"{unfolded}><summary>{title}</summary><ul>{listed}</ul></details>'
+def notes_html(text: str, first_heading: int = 2) -> str:
+    """Markdown as HTML. HTML in the notes is shown, not run; images are left out, and links lead to the web or into the
+    page. `first_heading`: the level that "#" becomes."""
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+    parser.validateLink = lambda url: bool(re.match(r"https?://|mailto:|#", url))  # type: ignore[method-assign]
+    parser.add_render_rule("table_open", lambda *_: '<div class="wide"><table>\n')
+    parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
+    tokens = parser.parse(text)
+    for token in tokens:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{min(int(token.tag[1:]) + first_heading - 1, 6)}"
+    return parser.renderer.render(tokens, parser.options, {})
 
 
 def _read_notes(path: Path) -> str:
-    if not path.is_file():
-        return ""
-    return read_text(path).strip()
+    return read_text(path).strip() if path.is_file() else ""

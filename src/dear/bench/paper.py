@@ -1,4 +1,4 @@
-"""The paper's numbers, and which of its datasets a name means."""
+"""The numbers printed in the paper, for the datasets that a report has."""
 
 import json
 import re
@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from dear.bench.results import CROSS_DATASET
-from dear.bench.summary import Stat
+from dear.bench.protocols import BASE, CROSS_DATASET, NOVEL
+from dear.bench.summary import HM, Stat
 from dear.core.metrics import harmonic_mean
 from dear.core.table import Table
 from dear.data.known import KNOWN
@@ -25,46 +25,46 @@ def paper_name(dataset: str) -> str | None:
     Shorter names don't count: a folder called "pets" may hold anybody's pets.
     """
     last = _plain(Path(dataset).name)
-    known = next((k for k in KNOWN if last in (_plain(k.name), _plain(k.folder))), None)
-    return None if known is None else _OTHER_NAMES.get(known.name, known.name)
+    entry = next((k for k in KNOWN if last in (_plain(k.name), _plain(k.folder))), None)
+    return None if entry is None else _OTHER_NAMES.get(entry.name, entry.name)
 
 
 def base_to_novel_table(datasets: Iterable[str]) -> Table | None:
-    """Every method's numbers on those of the datasets that the paper has, and their average.
+    """Every method's numbers on the given datasets, as far as the paper has them, and their average.
 
-    HM is computed from the base and novel that it prints: the HM that it prints is not always theirs.
+    HM is computed from the printed base and novel: the printed HM is not always theirs.
     """
     methods = _results()["base_to_novel"]
-    known = _known(datasets, methods["DeAR"])
-    table = Table(["dataset", "method", "base", "novel", "HM"])
+    names = _paper_names(datasets, methods["DeAR"])
+    table = Table(["dataset", "method", BASE, NOVEL, HM])
 
-    def add(where: str, method: str, base: float, novel: float) -> None:
-        table.add(where, method, *(Stat(value, digits=2) for value in (base, novel, harmonic_mean(base, novel))))
+    def add(dataset: str, method: str, base: float, novel: float) -> None:
+        table.add(dataset, method, *(Stat(value, digits=2) for value in (base, novel, harmonic_mean(base, novel))))
 
-    for name in known:
-        for method, of in methods.items():
-            add(name, method, of[name]["base"], of[name]["novel"])
-    if len(known) > 1:
-        for method, of in methods.items():
-            add("Average", method, *(fmean(of[name][part] for name in known) for part in ("base", "novel")))
-    return table if known else None
+    for name in names:
+        for method, numbers in methods.items():
+            add(name, method, numbers[name][BASE], numbers[name][NOVEL])
+    if len(names) > 1:
+        for method, numbers in methods.items():
+            add("Average", method, *(fmean(numbers[name][part] for name in names) for part in (BASE, NOVEL)))
+    return table if names else None
 
 
 def transfer_table(protocol: str, source: str, targets: Iterable[str]) -> Table | None:
-    """Every method's numbers from ImageNet to those of the targets that the paper has."""
+    """Every method's numbers from ImageNet to the given targets, as far as the paper has them."""
     methods = _results()["cross_dataset" if protocol == CROSS_DATASET else "domain_generalization"]
-    known = _known(targets, methods["DeAR"])
-    if paper_name(source) != "ImageNet" or not known:
+    names = _paper_names(targets, methods["DeAR"])
+    if paper_name(source) != "ImageNet" or not names:
         return None
-    table = Table(["method", "ImageNet (source)", *known, "average of these"])
-    for method, of in methods.items():
-        values = [of[name] for name in known]
-        table.add(method, *(Stat(value, digits=2) for value in (of["source_imagenet"], *values, fmean(values))))
+    table = Table(["method", "ImageNet (source)", *names, "average of these"])
+    for method, numbers in methods.items():
+        values = [numbers[name] for name in names]
+        table.add(method, *(Stat(value, digits=2) for value in (numbers["source_imagenet"], *values, fmean(values))))
     return table
 
 
-def _known(datasets: Iterable[str], having: Container[str]) -> list[str]:
-    return list(dict.fromkeys(name for d in datasets if (name := paper_name(d)) and name in having))
+def _paper_names(datasets: Iterable[str], printed: Container[str]) -> list[str]:
+    return list(dict.fromkeys(name for d in datasets if (name := paper_name(d)) and name in printed))
 
 
 def _plain(name: str) -> str:

@@ -1,4 +1,4 @@
-"""From cells to numbers: what is grouped, averaged and compared. Pure functions of cells."""
+"""Statistics over results: grouping, averaging and comparing. Pure functions."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,17 +7,19 @@ from itertools import product
 from statistics import fmean, stdev
 from typing import Any
 
-from dear.bench.results import BASE_TO_NOVEL, FEW_SHOT, Cell, Evaluation, show_value
+from dear.bench.protocols import ALL, BASE, BASE_TO_NOVEL, FEW_SHOT, NOVEL, PROTOCOLS
+from dear.bench.results import Cell, Evaluation, Result, show_value
 from dear.core.metrics import harmonic_mean
+from dear.core.names import DECOUPLED, FUSION, PLAIN
 
-HM, ALL, TARGETS = "HM", "all", "targets"
+HM, TARGETS = "HM", "targets"
 _BACKBONE = ("model", "pretrained")
 Scores = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Stat:
-    """Mean over seeds and sample standard deviation, which one seed does not have."""
+    """Mean over seeds and sample standard deviation (None for one seed)."""
 
     mean: float
     std: float | None = None
@@ -33,7 +35,7 @@ class Stat:
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean of paired differences and its standard error, which one pair does not have."""
+    """Mean of paired differences and its standard error (None for one pair)."""
 
     mean: float
     error: float | None
@@ -48,54 +50,57 @@ class Difference:
 
 @dataclass(frozen=True)
 class Series:
-    """What one method reaches on one dataset: the scores of each seed, by name."""
+    """Results of one method on one dataset, and their scores: seed -> name -> score."""
 
     dataset: str
     label: str
     scores: dict[int, Scores]
-    cells: tuple[Cell, ...]
+    results: tuple[Result, ...]
 
     def stat(self, name: str) -> Stat | None:
-        return stat(of[name] for of in self.scores.values() if name in of)
+        return stat(scores[name] for scores in self.scores.values() if name in scores)
 
     @property
     def names(self) -> set[str]:
-        return {name for of in self.scores.values() for name in of}
+        return {name for scores in self.scores.values() for name in scores}
 
 
 def stat(values: Iterable[float], digits: int = 1) -> Stat | None:
-    found = list(values)
-    if not found:
+    sample = list(values)
+    if not sample:
         return None
-    return Stat(fmean(found), stdev(found) if len(found) > 1 else None, len(found), digits)
+    return Stat(fmean(sample), stdev(sample) if len(sample) > 1 else None, len(sample), digits)
 
 
-def pick(cell: Cell, name: str, inference: str | None = None) -> Evaluation | None:
-    """The evaluation of this name; where nothing is said, the inference that the paper uses for the protocol."""
-    order = ["fusion", "plain", "decoupled"]
-    if cell.protocol not in (BASE_TO_NOVEL, FEW_SHOT):
+def pick(result: Result, name: str, inference: str | None = None) -> Evaluation | None:
+    """The evaluation of this name; by default, with the inference that the paper uses for the protocol."""
+    order = [FUSION, PLAIN, DECOUPLED]
+    if PROTOCOLS[result.cell.protocol].has_targets:
         order.reverse()
-    found = {e.inference: e for e in cell.evaluations if e.name == name}
-    return next((found[i] for i in ([inference] if inference else [*order, *found]) if i in found), None)
+    by_inference = {e.inference: e for e in result.evaluations if e.name == name}
+    choices = [inference] if inference else [*order, *by_inference]
+    return next((by_inference[choice] for choice in choices if choice in by_inference), None)
 
 
-def scores(cell: Cell, inference: str | None = None) -> Scores:
-    """Accuracies of a cell by name; HM and the average of all targets are computed here, never read."""
-    names = {BASE_TO_NOVEL: ("base", "novel"), FEW_SHOT: (ALL,)}.get(cell.protocol, (cell.dataset, *cell.targets))
-    found = {name: e.accuracy for name in names if (e := pick(cell, name, inference))}
-    if cell.protocol == BASE_TO_NOVEL and len(found) == 2:
-        found[HM] = harmonic_mean(found["base"], found["novel"])
-    if cell.targets and all(target in found for target in cell.targets):
-        found[TARGETS] = fmean(found[target] for target in cell.targets)
-    return found
+def scores(result: Result, inference: str | None = None) -> Scores:
+    """Accuracies of a result by name, with their HM or the average of all targets."""
+    cell = result.cell
+    names = PROTOCOLS[cell.protocol].evaluations or (cell.dataset, *cell.targets)
+    accuracies = {name: e.accuracy for name in names if (e := pick(result, name, inference))}
+    if cell.protocol == BASE_TO_NOVEL and len(accuracies) == 2:
+        accuracies[HM] = harmonic_mean(accuracies[BASE], accuracies[NOVEL])
+    if cell.targets and all(target in accuracies for target in cell.targets):
+        accuracies[TARGETS] = fmean(accuracies[target] for target in cell.targets)
+    return accuracies
 
 
-def labels(cells: Sequence[Cell]) -> list[str]:
-    """A name for what each cell ran: its method, and the settings without which unlike things would be averaged.
+def labels(results: Sequence[Result]) -> list[str]:
+    """A name for each result: its method, and the settings that tell it from others of the same method.
 
-    Those are the settings in which cells differ that otherwise differ in nothing but their seed. A backbone is named
-    whenever there are several.
+    These are the settings in which cells differ that otherwise differ only in their seed: different settings are never
+    averaged. A backbone is named whenever there are several.
     """
+    cells = [result.cell for result in results]
     differing: dict[str, set[str]] = {}
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for cell in cells:
@@ -109,86 +114,94 @@ def labels(cells: Sequence[Cell]) -> list[str]:
 
 def differences_in(settings: Sequence[Mapping[str, Any]]) -> set[str]:
     """Names of the settings that are not the same in all."""
-    names = {name for of in settings for name in of}
-    return {name for name in names if len({show_value(of.get(name)) for of in settings}) > 1}
+    names = {name for one in settings for name in one}
+    return {name for name in names if len({show_value(one.get(name)) for one in settings}) > 1}
 
 
-def backbone_of(cell: Cell) -> tuple[str, ...]:
-    return tuple(show_value(cell.settings.get(name)) for name in _BACKBONE)
+def backbone_of(result: Result) -> tuple[str, ...]:
+    return tuple(show_value(result.cell.settings.get(name)) for name in _BACKBONE)
 
 
-def series(cells: Sequence[Cell], inference: str | None = None, by_shots: bool = False) -> list[Series]:
+def series(results: Sequence[Result], inference: str | None = None, by_shots: bool = False) -> list[Series]:
     """One for each dataset and label, in order of appearance; `by_shots`: scores are named by their shots."""
-    groups: dict[tuple[str, str], list[Cell]] = {}
-    for cell, label in zip(cells, labels(cells), strict=True):
-        groups.setdefault((cell.dataset, label), []).append(cell)
-    found = []
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for result, label in zip(results, labels(results), strict=True):
+        groups.setdefault((result.cell.dataset, label), []).append(result)
+    all_series = []
     for (dataset, label), group in groups.items():
         by_seed: dict[int, Scores] = {}
-        for cell in group:
-            of = scores(cell, inference)
-            by_seed.setdefault(cell.seed, {}).update({str(cell.shots): of[ALL]} if by_shots and ALL in of else of)
-        found.append(Series(dataset, label, by_seed, tuple(group)))
-    return found
+        for result in group:
+            named = scores(result, inference)
+            if by_shots and ALL in named:
+                named = {str(result.cell.shots): named[ALL]}
+            by_seed.setdefault(result.cell.seed, {}).update(named)
+        all_series.append(Series(dataset, label, by_seed, tuple(group)))
+    return all_series
 
 
-def complete_datasets(found: Sequence[Series]) -> list[str]:
-    """Datasets on which every method has every score that it has anywhere: only these are averaged over."""
-    datasets = list(dict.fromkeys(s.dataset for s in found))
-    wanted: dict[str, set[str]] = {}
-    for s in found:
-        wanted.setdefault(s.label, set()).update(s.names)
-    has = {(s.dataset, s.label): s.names for s in found}
-    return [d for d in datasets if all(names <= has.get((d, label), set()) for label, names in wanted.items())]
+def complete_datasets(all_series: Sequence[Series]) -> list[str]:
+    """Datasets on which every method has every score that it has anywhere: averages are over these."""
+    datasets = list(dict.fromkeys(s.dataset for s in all_series))
+    required: dict[str, set[str]] = {}
+    for s in all_series:
+        required.setdefault(s.label, set()).update(s.names)
+    present = {(s.dataset, s.label): s.names for s in all_series}
+    return [d for d in datasets if all(names <= present.get((d, label), set()) for label, names in required.items())]
 
 
-def average(found: Sequence[Series], datasets: Sequence[str], name: str) -> Stat | None:
-    """Of one method: the mean over datasets for each seed that all of them have, then mean and std over seeds.
+def average(method_series: Sequence[Series], datasets: Sequence[str], name: str) -> Stat | None:
+    """For one method: the mean over datasets for each seed that all of them have, then mean and std over seeds.
 
-    HM is that of the mean base and the mean novel, as the paper's averages are.
+    HM is that of the mean base and the mean novel, as in the paper's averages.
     """
     if name == HM:
-        return stat(harmonic_mean(b, n) for b, n in zip(*_by_seed(found, datasets, "base", "novel"), strict=True))
-    return stat(_by_seed(found, datasets, name)[0])
+        base, novel = _means_by_seed(method_series, datasets, BASE, NOVEL)
+        return stat(harmonic_mean(b, n) for b, n in zip(base, novel, strict=True))
+    return stat(_means_by_seed(method_series, datasets, name)[0])
 
 
-def _by_seed(found: Sequence[Series], datasets: Sequence[str], *names: str) -> list[list[float]]:
-    of = {s.dataset: s.scores for s in found}
-    if not datasets or any(d not in of for d in datasets):
+def _means_by_seed(method_series: Sequence[Series], datasets: Sequence[str], *names: str) -> list[list[float]]:
+    by_dataset = {s.dataset: s.scores for s in method_series}
+    if not datasets or any(d not in by_dataset for d in datasets):
         return [[] for _ in names]
-    seeds = sorted(set.intersection(*({s for s, v in of[d].items() if set(names) <= set(v)} for d in datasets)))
-    return [[fmean(of[d][seed][name] for d in datasets) for seed in seeds] for name in names]
+    complete = [{seed for seed, one in by_dataset[d].items() if set(names) <= set(one)} for d in datasets]
+    seeds = sorted(set.intersection(*complete))
+    return [[fmean(by_dataset[d][seed][name] for d in datasets) for seed in seeds] for name in names]
 
 
-def paired_difference(of: Sequence[Series], default: Sequence[Series], name: str) -> Difference | None:
-    """Paired by dataset and seed: what both have."""
-    base = {(s.dataset, seed): v[name] for s in default for seed, v in s.scores.items() if name in v}
+def paired_difference(changed: Sequence[Series], default: Sequence[Series], name: str) -> Difference | None:
+    """Over all pairs with the same dataset and seed."""
+    base = {(s.dataset, seed): one[name] for s in default for seed, one in s.scores.items() if name in one}
     pairs = [
-        v[name] - base[s.dataset, seed]
-        for s in of
-        for seed, v in s.scores.items()
-        if name in v and (s.dataset, seed) in base
+        one[name] - base[s.dataset, seed]
+        for s in changed
+        for seed, one in s.scores.items()
+        if name in one and (s.dataset, seed) in base
     ]
     if not pairs:
         return None
     return Difference(fmean(pairs), stdev(pairs) / math.sqrt(len(pairs)) if len(pairs) > 1 else None, len(pairs))
 
 
-def missing(cells: Sequence[Cell]) -> list[tuple[str, str, int, int]]:
-    """(dataset, label, seed, shots) that the grid of these cells, of one protocol, implies but that are not there.
+def missing(results: Sequence[Result]) -> list[tuple[str, str, int, int]]:
+    """(dataset, label, seed, shots) that are missing from the grid of these results, which share a protocol.
 
     Zero-shot does not depend on shots, so it is only expected at those at which it was run at all.
     """
-    named = list(zip(cells, labels(cells), strict=True))
-    there = {(cell.dataset, label, cell.seed, cell.shots) for cell, label in named}
-    datasets, seeds = {cell.dataset for cell in cells}, {cell.seed for cell in cells}
-    trained = {cell.shots for cell in cells if not cell.method.startswith("zero-shot")}
+    named = [(result.cell, label) for result, label in zip(results, labels(results), strict=True)]
+    present = {(cell.dataset, label, cell.seed, cell.shots) for cell, label in named}
+    datasets, seeds = {cell.dataset for cell, _ in named}, {cell.seed for cell, _ in named}
+    trained = {cell.shots for cell, _ in named if not is_zero_shot(cell)}
     shots: dict[str, set[int]] = {}
     for cell, label in named:
-        grid = cell.protocol == FEW_SHOT and not cell.method.startswith("zero-shot")
-        shots.setdefault(label, set()).update(trained if grid else {cell.shots})
-    expected = {here for label in shots for here in product(datasets, [label], seeds, shots[label])}
-    return sorted(expected - there)
+        in_grid = cell.protocol == FEW_SHOT and not is_zero_shot(cell)
+        shots.setdefault(label, set()).update(trained if in_grid else {cell.shots})
+    expected = {place for label in shots for place in product(datasets, [label], seeds, shots[label])}
+    return sorted(expected - present)
+
+
+def is_zero_shot(cell: Cell) -> bool:
+    return cell.method.startswith("zero-shot")
 
 
 def _shots_key(cell: Cell) -> int | None:
@@ -197,10 +210,10 @@ def _shots_key(cell: Cell) -> int | None:
 
 
 def _settings(cell: Cell) -> dict[str, Any]:
-    of = {name: value for name, value in cell.settings.items() if name not in ("seed", "shots")}
-    return of if cell.protocol == FEW_SHOT else of | {"shots": cell.shots}
+    settings = {name: value for name, value in cell.settings.items() if name not in ("seed", "shots")}
+    return settings if cell.protocol == FEW_SHOT else settings | {"shots": cell.shots}
 
 
 def _label(method: str, settings: Mapping[str, Any], names: set[str]) -> str:
-    said = [f"{name} {show_value(settings[name]) if name in settings else 'unset'}" for name in sorted(names)]
-    return f"{method} ({', '.join(said)})" if said else method
+    parts = [f"{name} {show_value(settings[name]) if name in settings else 'unset'}" for name in sorted(names)]
+    return f"{method} ({', '.join(parts)})" if parts else method

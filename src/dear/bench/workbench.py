@@ -1,7 +1,7 @@
-"""What benchmark cells share, and may forget without a change in any result: backbone, datasets, constant states."""
+"""What the cells of a benchmark share: the backbone, datasets, and cached states. It changes no result."""
 
 import sys
-from functools import cache
+from functools import cache as memoize
 from pathlib import Path
 
 from dear.clip import load_backbone
@@ -13,22 +13,25 @@ from dear.training.images import ImageSource
 
 
 class Workbench:
-    """`states` is a folder where trunk states are kept between cells and runs; None: nothing is kept on disk."""
+    """Loads backbones and datasets once for many cells.
+
+    `cache`: a folder for constant states of images, shared by cells and runs; None: nothing is cached on disk.
+    """
 
     def __init__(
-        self, states: Path | None = None, data_root: str | None = None, device: str = "auto", workers: int = 2
+        self, cache: Path | None = None, data_root: str | None = None, device: str = "auto", workers: int = 2
     ) -> None:
-        self.states, self.data_root, self.device, self.workers = states, data_root, device, workers
+        self.cache, self.data_root, self.device, self.workers = cache, data_root, device, workers
         self._sources: dict[tuple[str, str | None], ImageSource] = {}
         self._datasets: dict[tuple[str, str | None, str | None], Dataset] = {}
-        self.warned: list[str] = []
+        self.warnings: list[str] = []
 
     def source(self, model: str, pretrained: str | None) -> ImageSource:
-        """A backbone, and where its images come from."""
+        """A backbone and its images."""
         if (model, pretrained) not in self._sources:
             self._sources.clear()  # one at a time is enough
             backbone = load_backbone(model, pretrained, device=pick_device(self.device))
-            self._sources[model, pretrained] = ImageSource(backbone, self.states, self.workers)
+            self._sources[model, pretrained] = ImageSource(backbone, self.cache, self.workers)
         return self._sources[model, pretrained]
 
     def dataset(self, name: str, template: str | None, class_names: str | None) -> Dataset:
@@ -38,19 +41,19 @@ class Workbench:
         return self._datasets[key]
 
     def check(self, drawn: Dataset, shots: int) -> None:
-        """What `dear train` looks for: unreadable images are refused, copies and leaks are told, each once."""
+        """The checks of `dear train`: refuses unreadable images, warns of copies and leaks, once each."""
         findings = problems(drawn, shots)
         findings.refuse_unreadable()
         for line in findings.warnings():
             self.warn(f"{drawn.name}: {line}")
 
     def warn(self, line: str) -> None:
-        if line not in self.warned:
-            self.warned.append(line)
+        if line not in self.warnings:
+            self.warnings.append(line)
             print(f"dear: warning: {line}", file=sys.stderr)
 
 
-@cache
-def shared_workbench(states: Path | None, data_root: str | None, device: str, workers: int) -> Workbench:
-    """The one of this process, for cells that come to it one by one."""
-    return Workbench(states, data_root, device, workers)
+@memoize
+def shared_workbench(cache: Path | None, data_root: str | None, device: str, workers: int) -> Workbench:
+    """The workbench of this process, for cells that arrive one by one."""
+    return Workbench(cache, data_root, device, workers)

@@ -121,7 +121,7 @@ def _place(folder: Path) -> str:
 
 
 def _folder(folder: Path) -> str:
-    from dear.bench.result_file import CELLS
+    from dear.bench.results import CELLS
     from dear.core.errors import DearError, os_errors_as_dear_errors
     from dear.model.adapter import CONFIG
     from dear.training.loop import CHECKPOINT
@@ -165,7 +165,7 @@ def _gallery(folder: Path) -> str:
 
 
 def _results(folder: Path) -> str:
-    from dear.bench.result_file import result_files
+    from dear.bench.results import result_files
     from dear.core.errors import DearError
 
     files = result_files(folder)
@@ -176,7 +176,7 @@ def _results(folder: Path) -> str:
 
 
 def _damaged(files: list[Path]) -> Iterator[str]:
-    from dear.bench.result_file import read_result
+    from dear.bench.results import read_result
     from dear.core.errors import DearError
 
     for file in files:

@@ -1,4 +1,4 @@
-"""dear zero-shot: a table of what a backbone can do before any training."""
+"""dear zero-shot: accuracy of a backbone before any training, as a table."""
 
 import argparse
 
@@ -9,7 +9,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add_backbone_arguments(parser)
     add_json_argument(parser)
-    parser.add_argument("--data-root", metavar="DIR", help="folder that holds the known datasets")
+    parser.add_argument("--data-root", metavar="DIR", help="folder of the known datasets")
     parser.add_argument("--data", nargs="+", metavar="DATA", help=f"{HELP} (default: all tasks of Attribute World)")
 
 

@@ -15,15 +15,15 @@ _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", "±": r"$\pm$", "−": "$-$", "–": "--", "→": r"$\rightarrow$",
-    "[": "{[}",  # \\ takes a bracket at the start of the next row for its own argument
+    "[": "{[}",  # after \\, a bracket at the start of a row would be its argument
 }  # fmt: skip
 
 
 @dataclass
 class Table:
-    """Rows of cells under a header. Cells are shown with `str`; floats with one decimal; None as missing.
+    """Rows of cells under a header. Floats have one decimal, None is "-", everything else is its `str`.
 
-    `bold` holds the (row, column) of cells that Markdown and LaTeX stress.
+    `bold`: (row, column) of cells that are bold in Markdown and LaTeX.
     """
 
     header: Sequence[str]
@@ -36,10 +36,10 @@ class Table:
         self.rows.append(cells)
 
     def cells(self) -> list[list[str]]:
-        return [[_show(cell) for cell in row] for row in self.rows]
+        return [[_text(cell) for cell in row] for row in self.rows]
 
     def numeric(self) -> list[bool]:
-        """Which columns hold nothing but numbers (or what is missing), and are aligned on the right."""
+        """For each column: does it hold only numbers (or None)? Such columns are aligned on the right."""
         return [all(_is_number(row[i]) for row in self.rows) for i in range(len(self.header))]
 
     def text(self) -> str:
@@ -59,10 +59,10 @@ class Table:
             return "| " + " | ".join(c.replace("|", r"\|").replace("<", "&lt;") for c in cells) + " |"
 
         lines = [render(self.header), "|" + "---|" * len(self.header)]
-        return "\n".join(lines + [render(row) for row in self._stressed(self.cells(), "**", "**")])
+        return "\n".join(lines + [render(row) for row in self._with_bold(self.cells(), "**", "**")])
 
     def records(self) -> list[dict[str, Any]]:
-        """One mapping from heading to value for each row; numbers are not rounded."""
+        """One mapping from heading to value per row; numbers are not rounded."""
         return [dict(zip(self.header, map(_plain, row), strict=True)) for row in self.rows]
 
     def csv(self) -> str:
@@ -76,12 +76,12 @@ class Table:
         """A tabular with the rules of the package booktabs."""
         columns = "".join("r" if numeric else "l" for numeric in self.numeric())
         escaped = [[_latex(cell) for cell in row] for row in self.cells()]
-        lines = [" & ".join(row) + r" \\" for row in self._stressed(escaped, r"\textbf{", "}")]
+        lines = [" & ".join(row) + r" \\" for row in self._with_bold(escaped, r"\textbf{", "}")]
         header = " & ".join(map(_latex, self.header)) + r" \\"
         body = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule", *lines, r"\bottomrule"]
         return "\n".join([*body, r"\end{tabular}", ""])
 
-    def _stressed(self, rows: list[list[str]], before: str, after: str) -> list[list[str]]:
+    def _with_bold(self, rows: list[list[str]], before: str, after: str) -> list[list[str]]:
         return [
             [before + cell + after if (r, c) in self.bold else cell for c, cell in enumerate(row)]
             for r, row in enumerate(rows)
@@ -89,13 +89,13 @@ class Table:
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
-    what = "tables as one JSON object on stdout, everything else on stderr"
-    parser.add_argument("--json", dest="json_tables", action="store_true", default=argparse.SUPPRESS, help=what)
+    text = "print tables as one JSON object on stdout, everything else on stderr"
+    parser.add_argument("--json", dest="json_tables", action="store_true", default=argparse.SUPPRESS, help=text)
 
 
 @contextmanager
 def showing(as_json: bool) -> Iterator[Callable[[str, Table], None]]:
-    """Gives `show(name, table)`, which prints the table at once, or all of them as one JSON object at the end."""
+    """Yields `show(name, table)`, which prints a table at once, or all tables as one JSON object at the end."""
     if not as_json:
         yield lambda name, table: print(table.text())
         return
@@ -106,7 +106,7 @@ def showing(as_json: bool) -> Iterator[Callable[[str, Table], None]]:
 
 
 def _plain(cell: object) -> Any:
-    """What JSON can hold."""
+    """A cell as a JSON value."""
     if dataclasses.is_dataclass(cell) and not isinstance(cell, type):
         return dataclasses.asdict(cell)
     if cell is None or isinstance(cell, bool | int | float | str):
@@ -118,7 +118,7 @@ def _is_number(cell: object) -> bool:
     return cell is None or isinstance(cell, SupportsFloat)
 
 
-def _show(cell: object) -> str:
+def _text(cell: object) -> str:
     if cell is None:
         return "-"
     return f"{cell:.1f}" if isinstance(cell, float) else str(cell)

@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dear.bench.results import BASE_TO_NOVEL, read_cells
+from dear.bench.protocols import BASE_TO_NOVEL
+from dear.bench.results import read_results
 from dear.bench.summary import HM, series
-from dear.bench.tables import main_cells, on_split
+from dear.bench.tables import main_results, on_split
 from dear.core.errors import DearError
 from dear.core.files import read_json
 from dear.model.adapter import CONFIG
@@ -61,10 +62,10 @@ def read_run(folder: Path) -> dict[str, Any]:
 def read_bench(folder: Path) -> list[dict[str, Any]]:
     """One table of base, novel and HM for each split of the base-to-novel cells of a benchmark."""
     tables = []
-    for split, cells in main_cells(read_cells([folder]), BASE_TO_NOVEL).items():
+    for split, results in main_results(read_results([folder]), BASE_TO_NOVEL).items():
         rows = [
             [s.dataset, s.label, *(str(stat) if (stat := s.stat(name)) else None for name in ("base", "novel", HM))]
-            for s in series(cells)
+            for s in series(results)
         ]
         tables.append({"title": on_split(f"{folder.name}: base to novel", split), "rows": rows})
     return tables
