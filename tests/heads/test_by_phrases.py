@@ -10,11 +10,11 @@ from PIL import Image
 from dear.core.errors import DearError
 from dear.heads import by_phrases as module
 from dear.heads.by_phrases import analyse, encode_phrases, picks_of, thumbnails
-from dear.heads.contributions import HeadReader, head_contributions
+from dear.heads.contributions import HeadContributions, head_contributions
 from dear.heads.phrases import WORLD, load_phrases
 from dear.heads.picture_list import folder_pictures, world_pictures
 from dear.heads.role_map import RoleMap
-from dear.heads.textspan import MomentsByHead, textspan
+from dear.heads.textspan import RunningMoments, textspan
 
 PHRASES = load_phrases(WORLD)[::5]
 
@@ -55,7 +55,7 @@ def test_a_role_map_holds_all_that_is_needed_to_trust_it(tiny, images, tmp_path)
 
     # The picks are those of TEXTSPAN on the contributions themselves.
     pixels = torch.stack([backbone.preprocess(picture.open()) for picture in pictures.pictures])
-    moments = MomentsByHead((3, 4), 4, 24)
+    moments = RunningMoments((3, 4), 4, 24)
     moments.update(head_contributions(backbone, pixels, 3))
     texts = encode_phrases(backbone, PHRASES)
     for head, picked in phrases_of(role_map).items():
@@ -81,7 +81,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(tiny, images, tmp_path, mo
     pictures = folder_pictures(images)
     whole = analyse(tiny(), pictures, PHRASES)
     monkeypatch.setattr(module, "_SAVE_EVERY", -1.0)
-    read, batches = HeadReader.codes, []
+    read, batches = HeadContributions.codes, []
 
     def interrupted(self, pixels):
         if len(batches) == 2:
@@ -89,7 +89,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(tiny, images, tmp_path, mo
         batches.append(len(pixels))
         return read(self, pixels)
 
-    monkeypatch.setattr(HeadReader, "codes", interrupted)
+    monkeypatch.setattr(HeadContributions, "codes", interrupted)
     with pytest.raises(KeyboardInterrupt):
         analyse(tiny(), pictures, PHRASES, checkpoint=checkpoint)
     batches[:] = [0]  # one more batch may be read, and one is left
@@ -100,7 +100,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(tiny, images, tmp_path, mo
     assert "64 of 70 images" in capsys.readouterr().out
 
     # What was left is of no use to another backbone, to other images or other layers, or if it is broken.
-    monkeypatch.setattr(HeadReader, "codes", read)
+    monkeypatch.setattr(HeadContributions, "codes", read)
     for backbone, some, first_layer in [
         (tiny(seed=1), pictures, None),
         (tiny(), pictures.spread(65), None),
@@ -108,10 +108,10 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(tiny, images, tmp_path, mo
     ]:
         expected = analyse(backbone, some, PHRASES, first_layer=first_layer).role_map
         assert analyse(backbone, some, PHRASES, first_layer=first_layer, checkpoint=checkpoint).role_map == expected
-        assert "starting anew" in capsys.readouterr().out
+        assert "starting again" in capsys.readouterr().out
     checkpoint.write_bytes(b"broken")
     assert analyse(tiny(), pictures, PHRASES, checkpoint=checkpoint).role_map == whole.role_map
-    assert "can't be read: starting anew" in capsys.readouterr().out
+    assert "can't be read: starting again" in capsys.readouterr().out
 
 
 def test_a_bad_image_is_skipped_and_counted(tiny, images) -> None:
@@ -128,7 +128,7 @@ def test_a_bad_image_is_skipped_and_counted(tiny, images) -> None:
 def test_what_is_kept_does_not_grow_with_the_number_of_images(tiny) -> None:
     sizes = set()
     for count in (300, 3000):
-        seen = module._HeadStatistics(HeadReader(tiny()), world_pictures(count), "")
+        seen = module._HeadStatistics(HeadContributions(tiny()), world_pictures(count), "")
         sizes.add((seen.moments.outer.shape, seen.sample.shape))
     assert len(sizes) == 1
 

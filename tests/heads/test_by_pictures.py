@@ -15,7 +15,7 @@ from dear.heads.picture_list import PictureList
 from dear.heads.probes import Probe
 from dear.heads.role_map import RoleMap
 from dear.heads.rules import judge_shares, roles_by_pictures
-from dear.heads.shares import GROUPS, Moments, label_numbers
+from dear.heads.shares import GROUPS, AttributeMoments, label_numbers
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def test_shares_are_those_of_contributions(tiny) -> None:
     assert found.moments["color"].count == 85  # grey pictures tell no color
     pixels = torch.stack([backbone.preprocess(picture.open()) for picture in pictures.pictures])
     written = head_contributions(backbone, pixels)
-    whole = Moments.empty(4, 1, *written.shape[1:])
+    whole = AttributeMoments.empty(4, 1, *written.shape[1:])
     whole.add(label_numbers(torch.tensor(labels), 3), written, torch.zeros(45, dtype=torch.long))
     assert torch.allclose(found.moments["shape"].share(), whole.share(), atol=1e-6)
 
@@ -55,7 +55,7 @@ def test_pictures_that_cannot_be_read_are_left_out(tiny) -> None:
     found = measure(tiny(), [probe])
     assert found.skipped == ["-1"]
     assert found.moments["shape"].count == 30
-    with pytest.raises(DearError, match="Only 12 pictures tell about shape"):
+    with pytest.raises(DearError, match="only 12 pictures for shape"):
         measure(tiny(), [Probe(noise(range(12)), {"shape": [0, 1] * 6})])
 
 
@@ -70,7 +70,7 @@ def planted(seed: int, pictures: int = 240, strength: float = 2.0, second: float
     x[:, 0, 2] += second * torch.randn(5, 6, generator=generator)[labels["color"]]
     found = HeadMoments((9,))
     for attribute, of_pictures in labels.items():
-        found.moments[attribute] = Moments.empty(6, 1, 1, 4, 6)
+        found.moments[attribute] = AttributeMoments.empty(6, 1, 1, 4, 6)
         found.moments[attribute].add(label_numbers(of_pictures, 5), x, torch.arange(pictures) % GROUPS)
     return found
 
@@ -88,8 +88,8 @@ def test_planted_attributes_are_found_and_sure() -> None:
 
 
 @pytest.mark.parametrize("first_is_sure", [True, False])
-def test_a_head_that_is_not_sure_takes_no_experts_place(first_is_sure: bool, monkeypatch) -> None:
-    """Of four heads an attribute has one expert at most: the best, if it is sure, and else the next one that is."""
+def test_a_head_that_is_not_sure_takes_no_place_of_a_sure_one(first_is_sure: bool, monkeypatch) -> None:
+    """Of four heads an attribute has at most one: the best, if it is sure, otherwise the next sure one."""
     found = planted(0, second=1.0)
     monkeypatch.setattr("dear.heads.rules.sureness", lambda _: torch.tensor([[float(first_is_sure), 1, 1, 1]]))
     roles = judge_shares(found, ("color", "shape"))
@@ -111,7 +111,7 @@ def test_lifts_compare_with_the_mean_over_heads() -> None:
 def test_mean_color_decides_a_map_of_a_backbone(tiny, tmp_path) -> None:
     backbone = tiny()
     probes = [Probe(noise(range(60)), {"shape": [i % 4 for i in range(60)]}, by_pixels=True)]
-    with pytest.raises(DearError, match="No probe tells about texture"):
+    with pytest.raises(DearError, match="no probe for texture"):
         roles_by_pictures(backbone, probes)
     found = roles_by_pictures(backbone, probes, core=("color", "shape"), first_layer=3)
     assert found.layers == (3, 4)

@@ -59,7 +59,7 @@ def test_search_is_that_of_a_naive_loop(tiny, tmp_path) -> None:
     written = terms.heads[:, 2:, 1:3].sum((1, 2)).numpy()  # the shape heads 1 and 2 of layers 3 and 4
     shape = found.searches[1]
     assert shape.heads == ((3, 1), (3, 2), (4, 1), (4, 2))
-    assert list(shape.found.values()) == pytest.approx(by_hand(written - written.mean(0)), abs=1e-3)
+    assert list(shape.values.values()) == pytest.approx(by_hand(written - written.mean(0)), abs=1e-3)
     whole = terms.feature().numpy()
     assert list(found.by_class.values()) == pytest.approx(by_hand(whole - whole.mean(0)), abs=1e-3)
     assert found.by_distance == ("color",)
@@ -75,15 +75,15 @@ def test_a_verdict_says_what_is_found_and_what_has_no_expert(tiny) -> None:
     backbone = tiny()
     probe = drawn_probe(CORE, 40, 32)
     found = check_by_search(backbone, role_map(backbone, ["color", None, None, None]), [probe], draws=2)
-    assert "No head is an expert in shape." in found.verdict()
+    assert "There is no head for shape." in found.verdict()
     assert found.by_distance == ()  # drawn colors have names
     color = found.searches[0]
-    assert found.gain(color, "color", {"color": color.found["color"] - 5}) == pytest.approx(5)
+    assert found.gain(color, "color", {"color": color.values["color"] - 5}) == pytest.approx(5)
     with pytest.raises(DearError, match="nothing to check"):
         check_by_search(backbone, role_map(backbone, [None] * 4), [probe])
     with pytest.raises(DearError, match="another backbone"):
         check_by_search(tiny(seed=1), role_map(backbone, ["color", None, None, None]), [probe])
-    with pytest.raises(DearError, match="searching needs more"):
+    with pytest.raises(DearError, match="a search needs more"):
         check_by_search(backbone, role_map(backbone, ["color", None, None, None]), [drawn_probe(CORE, 9, 32)])
 
 

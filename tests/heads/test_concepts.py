@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from dear.core.errors import DearError
+from dear.core.names import CORE_ATTRIBUTES
 from dear.heads import concepts as module
-from dear.heads.concepts import CONCEPTS, CORE, Concepts, embed, strip_boilerplate
+from dear.heads.concepts import CONCEPTS, Concepts, embed, strip_boilerplate
 from dear.heads.phrases import WORLD, labelled_phrases, load_phrases
 
 
@@ -35,7 +36,7 @@ def adjusted_mutual_information(first: Sequence[str], second: Sequence[str]) -> 
 def test_shipped_concepts_are_the_papers_twelve_with_unit_centroids():
     concepts = Concepts.shipped()
     assert concepts.names == CONCEPTS
-    assert set(CORE) < set(concepts.names)
+    assert set(CORE_ATTRIBUTES) < set(concepts.names)
     assert concepts.centroids.shape == (12, 384)
     assert concepts.centroids.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(concepts.centroids, axis=1), 1, atol=1e-5)
@@ -140,7 +141,7 @@ class TestWithSentenceModel:
     def test_bad_sentence_models_are_refused(self, tmp_path):
         with pytest.raises(DearError, match=r"Cannot load the sentence model .*nothing_here"):
             embed(["a cat"], tmp_path / "nothing_here")
-        with pytest.raises(DearError, match="gives 5 numbers a phrase, but these concepts were made with 384"):
+        with pytest.raises(DearError, match="gives 5 numbers per phrase, but these concepts were made with 384"):
             Concepts.shipped().nearest(np.ones((1, 5), np.float32))
 
     def test_too_few_phrases_to_cluster(self):

@@ -9,9 +9,7 @@ import pytest
 
 from dear.core.errors import DearError
 from dear.heads.entropy import (
-    CORE_3,
-    CORE_5,
-    CORE_7,
+    CORE_SETS,
     concept_distribution,
     concept_entropy,
     dominant_concept,
@@ -126,7 +124,7 @@ def test_the_core_decides_which_specialists_get_a_token():
     }
     core_heads = {
         len(core): [h for h in range(4) if judge_heads(heads, CONCEPTS, core)[9, h].role == "core_attribute"]
-        for core in (CORE_3, CORE_5, CORE_7)
+        for core in CORE_SETS.values()
     }
     assert core_heads == {3: [2], 5: [1, 2], 7: [0, 1, 2]}
 

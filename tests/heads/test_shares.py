@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
-from dear.heads.shares import GROUPS, Moments, label_numbers, mean_colors
+from dear.heads.shares import GROUPS, AttributeMoments, label_numbers, mean_colors
 
 
 def textbook(x: np.ndarray, labels: np.ndarray) -> float:
@@ -35,8 +35,8 @@ def textbook_regression(x: np.ndarray, z: np.ndarray, sets: np.ndarray) -> float
     return max(0.0, (total - unexplained - z.shape[1] * noise) / (total + noise))
 
 
-def moments(z: torch.Tensor, x: torch.Tensor, known: int = 1, start: int = 0) -> Moments:
-    found = Moments.empty(z.shape[1], known, *x.shape[1:])
+def moments(z: torch.Tensor, x: torch.Tensor, known: int = 1, start: int = 0) -> AttributeMoments:
+    found = AttributeMoments.empty(z.shape[1], known, *x.shape[1:])
     found.add(z, x, torch.arange(start, start + len(x)) % GROUPS)
     return found
 

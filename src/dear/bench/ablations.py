@@ -6,7 +6,7 @@ from typing import Any
 
 from dear.bench.cell import Cell
 from dear.core.errors import DearError
-from dear.heads.entropy import CORE_3, CORE_5, CORE_7
+from dear.heads.entropy import CORE_SETS
 from dear.heads.role_map import RoleMap
 
 Changes = Mapping[str, Any]
@@ -53,7 +53,7 @@ def ablations(roles: RoleMap, settings: Mapping[str, Any]) -> dict[str, Ablation
     }
     layers: dict[str, Changes] = {str(roles.layers[0]): {"first_layer": None}}
     layers |= _each("first_layer", *roles.layers[1:])
-    cores = [len(core) for core in (CORE_3, CORE_5, CORE_7) if set(core) <= set(roles.concepts)]
+    cores = [size for size, core in CORE_SETS.items() if set(core) <= set(roles.concepts)]
     found = {
         "masks": Ablation("what each head may see", strategies, needs="isolation"),
         "maps": Ablation("which roles the heads have", maps),
