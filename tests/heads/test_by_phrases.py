@@ -32,7 +32,7 @@ def images(tmp_path) -> Path:
 
 
 def phrases_of(role_map: RoleMap) -> dict:
-    return {head: [phrase.text for phrase in found.phrases] for head, found in role_map.roles.items()}
+    return {head: [phrase.text for phrase in head_role.phrases] for head, head_role in role_map.roles.items()}
 
 
 def test_a_role_map_holds_all_that_is_needed_to_trust_it(tiny, images, tmp_path) -> None:
@@ -47,11 +47,11 @@ def test_a_role_map_holds_all_that_is_needed_to_trust_it(tiny, images, tmp_path)
     assert role_map.origin["images"] == {"source": "images", "used": 70, "sha256": pictures.digest}
     assert role_map.origin["phrases"]["count"] == len(PHRASES)
     low, high = role_map.origin["thresholds"].values()
-    for found in role_map.roles.values():
-        assert found.entropy is not None
-        assert (found.role in ("core_attribute", "other_specialized")) == (found.entropy <= low < high)
-        assert 0 < sum(phrase.variance for phrase in found.phrases) <= 1 + 1e-9
-        assert len(found.phrases) == 4
+    for head_role in role_map.roles.values():
+        assert head_role.entropy is not None
+        assert (head_role.role in ("core_attribute", "other_specialized")) == (head_role.entropy <= low < high)
+        assert 0 < sum(phrase.variance for phrase in head_role.phrases) <= 1 + 1e-9
+        assert len(head_role.phrases) == 4
 
     # The picks are those of TEXTSPAN on the contributions themselves.
     pixels = torch.stack([backbone.preprocess(picture.open()) for picture in pictures.pictures])
@@ -67,8 +67,8 @@ def test_a_role_map_holds_all_that_is_needed_to_trust_it(tiny, images, tmp_path)
         scores = along[:, layer - 3, head, PHRASES.index(role_map[layer, head].phrases[0].text)]
         order = scores.argsort(descending=True).tolist()
         assert (most, least) == (order[:6], order[::-1][:6])
-    shown = thumbnails(analysis, pictures)
-    assert {len(side) for sides in shown.values() for side in sides} == {6}
+    images_of = thumbnails(analysis, pictures)
+    assert {len(side) for sides in images_of.values() for side in sides} == {6}
 
 
 def test_a_small_head_is_not_described_by_more_phrases_than_it_has_room_for() -> None:

@@ -112,11 +112,13 @@ def test_a_centroid_for_each_name():
 
 
 def test_concepts_come_back_from_their_files(tmp_path):
-    made = Concepts(("color", "shape"), np.eye(2, dtype=np.float32), {"red": "color", "a cube": "shape"}, {"dbcv": 0.5})
-    made.save(tmp_path)
+    concepts = Concepts(
+        ("color", "shape"), np.eye(2, dtype=np.float32), {"red": "color", "a cube": "shape"}, {"dbcv": 0.5}
+    )
+    concepts.save(tmp_path)
     back = module._load(tmp_path)
-    assert (back.names, dict(back.table), dict(back.report)) == (made.names, dict(made.table), {"dbcv": 0.5})
-    np.testing.assert_array_equal(back.centroids, made.centroids)
+    assert (back.names, dict(back.table), dict(back.report)) == (concepts.names, dict(concepts.table), {"dbcv": 0.5})
+    np.testing.assert_array_equal(back.centroids, concepts.centroids)
 
 
 class TestWithSentenceModel:
@@ -157,8 +159,8 @@ class TestWithSentenceModel:
         from dear.heads.clustering import find_concepts
 
         wanted = ("color", "emotion", "animal", "number")
-        kept = [pair for pair in labelled_phrases() if pair[1] in wanted][::6]
-        phrases, hidden = zip(*kept, strict=True)
+        labelled = [pair for pair in labelled_phrases() if pair[1] in wanted][::6]
+        phrases, hidden = zip(*labelled, strict=True)
         first, second = find_concepts(phrases), find_concepts(phrases)
         assert set(wanted) <= set(first.concepts.names)
         np.testing.assert_array_equal(first.concepts.centroids, second.concepts.centroids)

@@ -210,15 +210,15 @@ def test_restricting_to_the_deep_layers():
 
 
 def test_ablation_maps():
-    assert {found.role for found in PAPER.all_mixed().roles.values()} == {"mixed"}
-    assert {found.role for found in PAPER.all_generalization().roles.values()} == {"generalization"}
+    assert {head_role.role for head_role in PAPER.all_mixed().roles.values()} == {"mixed"}
+    assert {head_role.role for head_role in PAPER.all_generalization().roles.values()} == {"generalization"}
     assert PAPER.all_mixed().tokens == PAPER.tokens
     one, again, two = PAPER.shuffled(1), PAPER.shuffled(1), PAPER.shuffled(2)
     assert one == again
     assert len({json.dumps(m.to_json()["roles"]) for m in (PAPER, one, two)}) == 3
 
     def pairs(role_map):
-        return Counter((found.role, found.concept) for found in role_map.roles.values())
+        return Counter((head_role.role, head_role.concept) for head_role in role_map.roles.values())
 
     assert pairs(one) == pairs(two) == pairs(PAPER)
     assert one.origin == {**PAPER.origin, "strategy": "shuffled", "seed": 1}

@@ -60,8 +60,8 @@ def test_by_pictures_to_map_and_check(tmp_path, capsys, monkeypatch, model_folde
     assert "meanShares" in Path("roles.html").read_text()
 
     heads = {at: HeadRole("core_attribute", role_map.core[at[1]]) for at in role_map.roles}
-    replace(role_map, roles=heads).save("told.json")
-    assert main(["roles", "check", "told.json", *model, "--out", "check.json", "--plot", "check.png"]) == 0
+    replace(role_map, roles=heads).save("all_core.json")
+    assert main(["roles", "check", "all_core.json", *model, "--out", "check.json", "--plot", "check.png"]) == 0
     printed = capsys.readouterr().out
     assert "texture: 36 held-out pictures of textures" in printed
     assert "better than the class feature" in printed

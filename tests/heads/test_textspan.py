@@ -58,11 +58,11 @@ def assert_as_published(data, texts, rank, picks):
     """The same picks as far as there are any, and where we stop the published form has only rounding left."""
     ours = streamed(data, texts, rank, picks)
     picked, stds, shares = published_textspan(data, texts, rank, picks)
-    found = len(ours.indices)
-    assert ours.indices == picked[:found]
-    np.testing.assert_allclose(ours.variance, shares[:found], rtol=1e-5, atol=1e-12)
+    count = len(ours.indices)
+    assert ours.indices == picked[:count]
+    np.testing.assert_allclose(ours.variance, shares[:count], rtol=1e-5, atol=1e-12)
     noise = 1e-5 * np.sqrt(np.square(data).sum(1).mean())
-    assert all(std < noise for std in stds[found:])
+    assert all(std < noise for std in stds[count:])
     return ours
 
 

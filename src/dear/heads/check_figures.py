@@ -1,4 +1,4 @@
-"""The checks of a role map as pictures: heat maps of attributes found and lost by heads, and curves over layers."""
+"""The checks of a role map as pictures: heat maps of attributes by heads, and curves over layers."""
 
 from collections.abc import Sequence
 from pathlib import Path

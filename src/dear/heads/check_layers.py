@@ -1,4 +1,4 @@
-"""The layer from which on heads matter: replace the contributions of a layer's heads by their mean, see what is lost.
+"""Layers whose heads matter: the loss when the contributions of a layer's heads are replaced by their mean.
 
 As in TEXTSPAN's paper, only direct contributions to the image feature are replaced; later layers still see the
 picture. So one pass suffices: to replace a layer is to subtract the centred sum of its contributions.

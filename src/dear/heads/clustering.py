@@ -51,7 +51,7 @@ class Partition(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Clustering:
-    """The concepts of some phrases, and the partition behind them. cluster_concepts: the concept of each cluster."""
+    """The concepts of some phrases, and the partition they come from. cluster_concepts: the concept of each cluster."""
 
     concepts: Concepts
     phrases: tuple[str, ...]

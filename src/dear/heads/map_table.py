@@ -80,7 +80,7 @@ def cell_numbers(role_map: RoleMap) -> dict[Head, str]:
 def cell_legend(role_map: RoleMap) -> str:
     """The meaning of the numbers and colours in a picture; empty for a map without evidence."""
     if any(head.shares for head in role_map.roles.values()):
-        return "number: share of variance with this concept, over the mean head's; strong colour: specialised, the surer the stronger"
+        return "number: share of variance over the mean head's; strong colour: specialised, the surer the stronger"
     if any(head.entropy is not None for head in role_map.roles.values()):
         return "number: Concept Entropy in nats; strong colour: low entropy"
     return ""
