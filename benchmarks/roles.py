@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 
 from dear.clip import load_backbone
-from dear.heads.by_phrases import _HeadStatistics, analyse
+from dear.heads.by_phrases import _HeadStatistics, roles_by_phrases
 from dear.heads.contributions import HeadContributions
 from dear.heads.phrases import WORLD, load_phrases
 from dear.heads.picture_list import PictureList
@@ -78,7 +78,7 @@ def measure_memory(count: int) -> None:
 
     backbone = tiny_backbone()
     before = peak_so_far()
-    analyse(backbone, noise(count), load_phrases(WORLD), first_layer=3)
+    roles_by_phrases(backbone, noise(count), load_phrases(WORLD), first_layer=3)
     print(before, peak_so_far())
 
 

@@ -17,11 +17,11 @@ from torch import Tensor
 from dear.clip import load_backbone
 from dear.core.names import CORE_ATTRIBUTES
 from dear.data.resolve import resolve_dataset
+from dear.heads.by_pictures import roles_by_pictures
 from dear.heads.check_search import check_by_search
 from dear.heads.map_table import overlap, role_summary
 from dear.heads.probes import WORLD_PICTURES, Probe, drawn_probe, labelled_probe
 from dear.heads.role_map import RoleMap
-from dear.heads.rules import roles_by_pictures
 
 PACKS = {"shape": "shapes", "texture": "dtd", "object": "caltech-101", "location": "scenes"}
 

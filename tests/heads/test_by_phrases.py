@@ -9,7 +9,7 @@ from PIL import Image
 
 from dear.core.errors import DearError
 from dear.heads import by_phrases as module
-from dear.heads.by_phrases import analyse, encode_phrases, picks_of, thumbnails
+from dear.heads.by_phrases import encode_phrases, picks_of, roles_by_phrases, thumbnails
 from dear.heads.contributions import HeadContributions, head_contributions
 from dear.heads.phrases import WORLD, load_phrases
 from dear.heads.picture_list import folder_pictures, world_pictures
@@ -38,7 +38,7 @@ def phrases_of(role_map: RoleMap) -> dict:
 def test_a_role_map_holds_all_that_is_needed_to_trust_it(tiny, images, tmp_path) -> None:
     backbone = tiny()
     pictures = folder_pictures(images)
-    analysis = analyse(backbone, pictures, PHRASES, first_layer=3)
+    analysis = roles_by_phrases(backbone, pictures, PHRASES, first_layer=3)
     role_map = analysis.role_map
     role_map.save(tmp_path / "roles.json")
     assert RoleMap.load(tmp_path / "roles.json") == role_map
@@ -79,7 +79,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(tiny, images, tmp_path, mo
     (images / "b" / "03.png").write_bytes(b"no picture")
     checkpoint = tmp_path / "moments.safetensors"
     pictures = folder_pictures(images)
-    whole = analyse(tiny(), pictures, PHRASES)
+    whole = roles_by_phrases(tiny(), pictures, PHRASES)
     monkeypatch.setattr(module, "_SAVE_EVERY", -1.0)
     read, batches = HeadContributions.codes, []
 
@@ -91,9 +91,9 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(tiny, images, tmp_path, mo
 
     monkeypatch.setattr(HeadContributions, "codes", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        analyse(tiny(), pictures, PHRASES, checkpoint=checkpoint)
+        roles_by_phrases(tiny(), pictures, PHRASES, checkpoint=checkpoint)
     batches[:] = [0]  # one more batch may be read, and one is left
-    resumed = analyse(tiny(), pictures, PHRASES, checkpoint=checkpoint)
+    resumed = roles_by_phrases(tiny(), pictures, PHRASES, checkpoint=checkpoint)
     assert batches == [0, 6]
     assert json.dumps(resumed.role_map.to_json()) == json.dumps(whole.role_map.to_json())
     assert resumed.extremes == whole.extremes
@@ -106,23 +106,26 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(tiny, images, tmp_path, mo
         (tiny(), pictures.spread(65), None),
         (tiny(), pictures, 3),
     ]:
-        expected = analyse(backbone, some, PHRASES, first_layer=first_layer).role_map
-        assert analyse(backbone, some, PHRASES, first_layer=first_layer, checkpoint=checkpoint).role_map == expected
+        expected = roles_by_phrases(backbone, some, PHRASES, first_layer=first_layer).role_map
+        assert (
+            roles_by_phrases(backbone, some, PHRASES, first_layer=first_layer, checkpoint=checkpoint).role_map
+            == expected
+        )
         assert "starting again" in capsys.readouterr().out
     checkpoint.write_bytes(b"broken")
-    assert analyse(tiny(), pictures, PHRASES, checkpoint=checkpoint).role_map == whole.role_map
+    assert roles_by_phrases(tiny(), pictures, PHRASES, checkpoint=checkpoint).role_map == whole.role_map
     assert "can't be read: starting again" in capsys.readouterr().out
 
 
 def test_a_bad_image_is_skipped_and_counted(tiny, images) -> None:
     (images / "a" / "99.jpg").write_bytes(b"no picture")
     (images / "b" / "98.png").write_bytes((images / "b" / "01.png").read_bytes()[:60])
-    with_bad = analyse(tiny(), folder_pictures(images), PHRASES).role_map
+    with_bad = roles_by_phrases(tiny(), folder_pictures(images), PHRASES).role_map
     assert with_bad.origin["skipped_images"] == ["a/99.jpg (10 bytes)", "b/98.png (60 bytes)"]
     assert with_bad.origin["images"]["used"] == 70
     for name in ("a/99.jpg", "b/98.png"):
         (images / name).unlink()
-    assert phrases_of(with_bad) == phrases_of(analyse(tiny(), folder_pictures(images), PHRASES).role_map)
+    assert phrases_of(with_bad) == phrases_of(roles_by_phrases(tiny(), folder_pictures(images), PHRASES).role_map)
 
 
 def test_what_is_kept_does_not_grow_with_the_number_of_images(tiny) -> None:
@@ -157,7 +160,7 @@ def test_bad_input_is_refused_before_an_image_is_opened(tiny, phrases, settings,
 
     pictures = module.PictureList("none", [Unopened()] * 3, ["a", "b", "c"])
     with pytest.raises(DearError, match=sentence):
-        analyse(tiny(), pictures, phrases, **settings)
+        roles_by_phrases(tiny(), pictures, phrases, **settings)
 
 
 def test_images_that_are_all_bad_or_missing(tiny, tmp_path) -> None:
@@ -167,4 +170,4 @@ def test_images_that_are_all_bad_or_missing(tiny, tmp_path) -> None:
         folder_pictures(tmp_path)
     (tmp_path / "a.png").write_bytes(b"no picture")
     with pytest.raises(DearError, match=r"judged by 0 images.*cannot be read"):
-        analyse(tiny(), folder_pictures(tmp_path), PHRASES)
+        roles_by_phrases(tiny(), folder_pictures(tmp_path), PHRASES)

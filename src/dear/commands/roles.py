@@ -1,7 +1,7 @@
 """dear roles: the role of each attention head, as a table, a picture and a page; and checks of a role map."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,12 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     _add_probe_arguments(parser)
     parser.add_argument("--images", metavar="DIR", help=f"folder of images, or {_WORLD} (using phrases)")
-    parser.add_argument(
-        "--phrases",
-        type=Path,
-        metavar="FILE",
-        help="file of your own phrases, one per line (using phrases)",
-    )
+    parser.add_argument("--phrases", type=Path, metavar="FILE", help="file of phrases, one per line (using phrases)")
     parser.add_argument("--sbert", metavar="X", help="sentence model for your own phrases, a folder or hub name")
     parser.add_argument("--over-core", action="store_true", help="entropy over the core concepts only (using phrases)")
     parser.add_argument(
@@ -76,13 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     what = "test a role map: search held-out pictures by its heads; on dear-mini also ablate heads"
     check = actions.add_parser("check", help=what, description=what[0].upper() + what[1:] + ".")
-    check.add_argument(
-        "map",
-        metavar="MAP",
-        nargs="?",
-        default="auto",
-        help=f"{_MAP_HELP}; auto: the measured map of the backbone (default)",
-    )
+    check.add_argument("map", metavar="MAP", nargs="?", default="auto", help=f"{_MAP_HELP} (default: the backbone's)")
     add_backbone_arguments(check)
     _add_probe_arguments(check)
     check.add_argument("--out", type=Path, metavar="FILE", help="file for all numbers, as JSON")
@@ -146,9 +135,9 @@ def _analyse(args: argparse.Namespace) -> None:
 def _by_pictures(args: argparse.Namespace) -> None:
     from dear.clip import load_backbone
     from dear.core.runtime import pick_device
+    from dear.heads.by_pictures import roles_by_pictures
     from dear.heads.entropy import CORE_SETS
     from dear.heads.probes import find_probes
-    from dear.heads.rules import roles_by_pictures
     from dear.parallel.cluster import given_cluster
 
     cluster = given_cluster(args, args.device)
@@ -163,13 +152,14 @@ def _by_pictures(args: argparse.Namespace) -> None:
         cluster=cluster,
     )
     role_map.save(args.out)
-    _show_map(role_map, args, wrote=[args.out])
+    _show_map(role_map, args)
+    print(f"wrote {args.out}")
 
 
 def _by_phrases(args: argparse.Namespace) -> None:
     from dear.clip import MINI, load_backbone
     from dear.core.runtime import pick_device
-    from dear.heads.by_phrases import analyse, thumbnails
+    from dear.heads.by_phrases import roles_by_phrases, thumbnails
     from dear.heads.entropy import CORE_SETS
     from dear.heads.phrases import WORLD, load_phrases
     from dear.parallel.cluster import given_cluster
@@ -179,7 +169,7 @@ def _by_phrases(args: argparse.Namespace) -> None:
     phrases = load_phrases(args.phrases or (WORLD if is_mini else None))  # dear-mini has learned no other words
     backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
     checkpoint = args.out.with_name(args.out.name + ".moments.safetensors")
-    analysis = analyse(
+    analysis = roles_by_phrases(
         backbone,
         pictures,
         phrases,
@@ -193,7 +183,8 @@ def _by_phrases(args: argparse.Namespace) -> None:
     )
     analysis.role_map.save(args.out)
     images = thumbnails(analysis, pictures) if args.html is not None else None
-    _show_map(analysis.role_map, args, images, wrote=[args.out])
+    _show_map(analysis.role_map, args, images)
+    print(f"wrote {args.out}")
     checkpoint.unlink(missing_ok=True)
 
 
@@ -234,12 +225,7 @@ def _layers(args: argparse.Namespace) -> None:
     layers(args)
 
 
-def _show_map(
-    role_map: "RoleMap",
-    args: argparse.Namespace,
-    images: "Mapping[Head, Thumbnails] | None" = None,
-    wrote: Sequence[Path] = (),
-) -> None:
+def _show_map(role_map: "RoleMap", args: argparse.Namespace, images: "Mapping[Head, Thumbnails] | None" = None) -> None:
     """Prints the table of a role map, draws its picture and writes its page, as far as the flags ask for them."""
     from dear.heads.map_table import evidence_lines, role_summary, role_table, table_legend
 
@@ -248,8 +234,6 @@ def _show_map(
     for line in (table_legend(role_map), role_summary(role_map), *evidence_lines(role_map)):
         if line:
             print(line)
-    for path in wrote:
-        print(f"wrote {path}")
     if args.plot is not None:
         from dear.heads.map_figure import plot_role_map
 

@@ -44,7 +44,7 @@ class Analysis:
     extremes: dict[Head, tuple[list[int], list[int]]]
 
 
-def analyse(
+def roles_by_phrases(
     backbone: Backbone,
     pictures: PictureList,
     phrases: Sequence[str],

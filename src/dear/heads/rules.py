@@ -3,53 +3,51 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from random import Random
 
-from dear.clip import Backbone
-from dear.core.errors import DearError
+import torch
+from torch import Tensor
+
 from dear.core.names import CORE_ATTRIBUTES
-from dear.core.version import __version__
-from dear.heads.by_pictures import RESAMPLES, HeadMoments, dominant, lifts, measure, sureness
-from dear.heads.entropy import concept_entropy, entropy_thresholds, quantile_roles
+from dear.heads.entropy import concept_entropy, quantile_roles
 from dear.heads.head_role import CORE_ATTRIBUTE, GENERALIZATION, MIXED, OTHER_SPECIALIZED, HeadRole
-from dear.heads.probes import Probe
-from dear.heads.role_map import Head, RoleMap
-from dear.parallel.cluster import Cluster
+from dear.heads.role_map import Head
+from dear.heads.shares import GROUPS, HeadMoments
 
+RESAMPLES = 100
 SURE = 0.7  # share of resamples that must agree on a specialised head's attribute
 EVERY = 8  # at most every eighth head is a head for one attribute
 GENERAL = 0.2  # share of heads, those with the highest entropy, that may be generalization: as in the paper
 
 
-def roles_by_pictures(
-    backbone: Backbone,
-    probes: Sequence[Probe],
-    *,
-    first_layer: int | None = None,
-    core: Sequence[str] = CORE_ATTRIBUTES,
-    quantile: float | None = None,
-    cluster: Cluster | None = None,
-) -> RoleMap:
-    """Judges every head from `first_layer` on (default: the last third); `judge_shares` explains the rule."""
-    if quantile is not None:
-        entropy_thresholds([], quantile)  # refuses a bad quantile before the long pass
-    probed = {attribute for probe in probes for attribute in probe.attributes}
-    if missing := [attribute for attribute in core if attribute not in probed]:
-        raise DearError(f"There is no probe for {missing[0]}: add one with --probe {missing[0]}=DATA.")
-    measured = measure(backbone, probes, first_layer, cluster)
-    origin: dict[str, Any] = {
-        "made_by": f"dear {__version__}",
-        "by": "pictures",
-        "probes": [probe.about(count > 0) for probe, count in zip(probes, measured.colored, strict=True)],
-        "skipped_images": measured.skipped,
-        "resamples": RESAMPLES,
-        "rule": "experts" if quantile is None else "quantile",  # the word that role maps have used from the start
-    }
-    if quantile is not None:
-        origin["quantile"] = quantile
-    roles = judge_shares(measured, core, quantile)
-    identity, tower = backbone.identity.to_json(), backbone.image
-    return RoleMap(identity, measured.layers, tower.heads, tuple(measured.moments), tuple(core), roles, origin)
+def lifts(shares: Tensor) -> Tensor:
+    """Shares [attributes, layers, heads] divided by their mean over heads; zero where no head has any."""
+    mean = shares.mean((1, 2), keepdim=True)
+    return torch.where(mean > 0, shares / mean, torch.zeros_like(shares))
+
+
+def dominant(shares: Tensor) -> Tensor:
+    """The attribute in which a head ranks highest among all heads, [attributes, layers, heads] -> [layers, heads].
+
+    Ranks, not lifts: objects move every head of CLIP and color only few, so that many heads have a large lift for color
+    and none has one for objects. Of equal ranks the one with the larger lift counts.
+    """
+    rows = shares.flatten(1)
+    below = (rows[:, None, :] < rows[:, :, None]).sum(-1).view_as(shares)  # number of heads with a smaller share
+    lift = lifts(shares)
+    return (below + lift / (1 + lift)).argmax(0)
+
+
+def sureness(measured: HeadMoments, resamples: int = RESAMPLES) -> Tensor:
+    """Share of resamples in which a head has the same dominant attribute as in all pictures, [layers, heads].
+
+    A resample is a random half of the pictures without replacement: it varies as much as a bootstrap sample, but
+    contains no picture twice, which would look like agreement within a label.
+    """
+    whole = dominant(measured.shares())
+    rng = Random("roles")
+    halves = [sorted(rng.sample(range(GROUPS), GROUPS // 2)) for _ in range(resamples)]
+    return torch.stack([dominant(measured.shares(half)) == whole for half in halves]).double().mean(0)
 
 
 def judge_shares(

@@ -11,7 +11,7 @@ All of it follows from sum z z^T, sum z x^T and sum |x|^2, so one pass over the 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -76,6 +76,20 @@ class AttributeMoments:
         share = (explained - (rank - rank_nuisance) * noise) / (total + noise)
         # a head that writes the same for every picture has no variance, only rounding errors
         return torch.where(total > _RANK * square, share.clamp(min=0), torch.zeros_like(share))
+
+
+@dataclass
+class HeadMoments:
+    """What one pass over the probes measured: for each attribute the moments of all heads."""
+
+    layers: tuple[int, ...]
+    moments: dict[str, AttributeMoments] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)  # names of pictures that could not be decoded
+    colored: list[int] = field(default_factory=list)  # per probe, the number of pictures measured for color by pixels
+
+    def shares(self, groups: Sequence[int] = range(GROUPS)) -> Tensor:
+        """Omega squared, [attributes, layers, heads], in some groups of the pictures."""
+        return torch.stack([moments.share(groups) for moments in self.moments.values()])
 
 
 def _fit(outer: Tensor, cross: Tensor) -> tuple[Tensor, int]:
