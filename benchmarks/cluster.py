@@ -24,9 +24,9 @@ from dear.clip import MINI, load_backbone
 from dear.core.progress import Progress
 from dear.core.table import Table
 from dear.gallery import Gallery, HeadEncoder
+from dear.heads.by_pictures import roles_by_pictures
 from dear.heads.picture_list import world_pictures
 from dear.heads.probes import drawn_probe
-from dear.heads.rules import roles_by_pictures
 from dear.parallel.cluster import Cluster
 
 ATTRIBUTES = ("color", "shape", "texture", "object", "location")

@@ -2,8 +2,8 @@
 
     python benchmarks/textspan.py [--rounds 3]
 
-The contributions are made up: rank 64 with a falling spectrum and a mean, plus a little noise, in 512 dims.
-Both forms start from the same [5000, 512] contributions; the moments' own accumulation is part of the time.
+The contributions are synthetic: rank 64 with a falling spectrum and a mean, plus a little noise, in 512 dims.
+Both forms start from the same [5000, 512] contributions; accumulating the moments is part of the time.
 The ratio is between medians of interleaved rounds, on one thread.
 """
 
@@ -16,15 +16,15 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "heads"))
-from test_textspan import published_textspan  # the naive form lives with the tests, and only there
+from test_textspan import published_textspan  # the naive form is in the tests only
 
-from dear.heads.textspan import MomentsByHead, textspan
+from dear.heads.textspan import RunningMoments, textspan
 
 IMAGES, DIM, RANK, PHRASES, PICKS, BATCH = 5000, 512, 64, 3500, 20, 250
 
 
-def made_up_head(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Contributions [images, dim] and unit texts [phrases, dim], float32 as a backbone gives them."""
+def synthetic_head(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Contributions [images, dim] and unit texts [phrases, dim], in float32 as from a backbone."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> torch.Tensor:
@@ -42,13 +42,13 @@ def main() -> None:
     torch.set_num_threads(1)  # on a busy machine, two threads mostly wait for each other
     published_s, accumulate_s, pick_s, same = [], [], [], []
     for seed in range(rounds):
-        data, texts = made_up_head(seed)
+        data, texts = synthetic_head(seed)
         start = time.perf_counter()
         expected, _, _ = published_textspan(data, texts, RANK, PICKS, torch.float32, tie=0.0)
         published_s.append(time.perf_counter() - start)
 
         start = time.perf_counter()
-        moments = MomentsByHead([12], 1, DIM)
+        moments = RunningMoments([12], 1, DIM)
         for batch in data.split(BATCH):
             moments.update(batch[:, None, None])
         accumulate_s.append(time.perf_counter() - start)

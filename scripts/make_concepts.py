@@ -1,8 +1,8 @@
-"""Finds the concepts of the shipped phrases and freezes them into src/dear/heads/assets/concepts.*.
+"""Clusters the shipped phrases into concepts and writes them to src/dear/heads/assets/concepts.*.
 
     python scripts/make_concepts.py
 
-Prints the report that is also kept in concepts.json. The hidden labels only judge the result.
+Prints the report that is also stored in concepts.json. The hidden labels are used only to evaluate the result.
 """
 
 import json
@@ -26,7 +26,7 @@ def main() -> None:
     replace(concepts, table={**concepts.table, **frozen}, report=report).save(ASSETS)
 
     print(json.dumps(report, indent=1))
-    print("clusters:", dict(Counter(clustering.named)))
+    print("clusters:", dict(Counter(clustering.cluster_concepts)))
     for phrase, concept in wrong.items():
         print(f"world phrase not with its attribute: {world[phrase]} -> {concept}: {phrase}")
 

@@ -1,8 +1,8 @@
 """Writes the two shipped phrase lists, src/dear/heads/assets/{phrases,world_phrases}.tsv. No randomness.
 
-LISTS below: [concept], then groups: a line of templates, separated by |, over indented words, separated by
-commas. In a template {x} is the word and {a} the word with its article. Every word is used before any word is
-used twice and the templates take turns, so that PER_CONCEPT phrases are as varied as the lists allow.
+LISTS below: [concept], then groups: a line of templates, separated by |, above indented words, separated by commas. In
+a template {x} is the word and {a} the word with its article. Every word is used once before any is used twice, and the
+templates alternate, so that PER_CONCEPT phrases are as varied as the lists allow.
 
     python scripts/make_phrases.py
 """
@@ -20,7 +20,7 @@ from dear.heads.phrases import SHIPPED, WORLD
 PER_CONCEPT = 300
 Group = tuple[list[str], list[str]]  # templates, words
 
-# A star is not only a shape, and a sign is something to read.
+# Templates that are left out: a star is not only a shape, and a sign is something to read.
 AMBIGUOUS = {"color": "a {} sign", "shape": "a {}", "texture": "", "object": "a sign with a {}", "location": ""}
 
 LISTS = """
@@ -235,8 +235,8 @@ def read_lists(text: str) -> dict[str, list[Group]]:
         concept, body = block.split("]\n")
         concepts[concept] = []
         for group in re.split(r"\n(?=\S)", body):
-            templates, listed = group.split("\n", 1)
-            words = [" ".join(word.split()) for word in listed.split(",")]
+            templates, text_of_words = group.split("\n", 1)
+            words = [" ".join(word.split()) for word in text_of_words.split(",")]
             concepts[concept].append((templates.split(" | "), words))
     return concepts
 
@@ -257,7 +257,7 @@ def compose(groups: list[Group]) -> Iterator[str]:
 
 
 def world_phrases() -> dict[str, list[str]]:
-    """What Attribute World says of one value alone, in the sentences that say which attribute is meant."""
+    """The sentences of Attribute World about one value alone, without those that leave the attribute open."""
     return {
         attribute: [
             name_alone(attribute, value, template)
@@ -270,9 +270,9 @@ def world_phrases() -> dict[str, list[str]]:
 
 
 def write(path: Path, phrases: dict[str, list[str]]) -> None:
-    lines = [f"{concept}\t{phrase}\n" for concept, listed in phrases.items() for phrase in listed]
+    lines = [f"{concept}\t{phrase}\n" for concept, of_concept in phrases.items() for phrase in of_concept]
     write_text(path, "".join(lines))
-    print(f"{path.name}: {', '.join(f'{len(listed)} {concept}' for concept, listed in phrases.items())}")
+    print(f"{path.name}: {', '.join(f'{len(of_concept)} {concept}' for concept, of_concept in phrases.items())}")
 
 
 def main() -> None:

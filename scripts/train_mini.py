@@ -1,23 +1,23 @@
-"""Train dear-mini, the CLIP that the package carries, on Attribute World. About two hours on two cores.
+"""Train dear-mini, the CLIP that is shipped with the package, on Attribute World. About two hours on two cores.
 
-    torchrun --nproc_per_node 2 scripts/train_mini.py OUT               # resumes from OUT/checkpoint.pt if it is there
-    torchrun --nproc_per_node 2 scripts/train_mini.py OUT --from DIR    # goes on from the weights in DIR
+    torchrun --nproc_per_node 2 scripts/train_mini.py OUT               # resumes from OUT/checkpoint.pt if it exists
+    torchrun --nproc_per_node 2 scripts/train_mini.py OUT --from DIR    # starts from the weights in DIR
 
-One process a core, one thread each: they meet once a step, so that another program on the machine costs
+One process per core, with one thread: they synchronise once per step, so that other programs on the machine cost
 little. Each process contrasts its own pictures; gradients are averaged.
 
-Contrastive training in OpenCLIP's own architecture. Five things differ from CLIP's recipe, because here the
-truth of every caption is known and computing is scarce:
-- a caption counts as a positive for every picture of the batch that it is true of (UniCL's loss);
-- each picture is also contrasted with the names of all values of each attribute ("a circle", "an oval", ...),
-  because the captions of a batch can mostly be told apart by color and place alone;
-- a linear classifier of the five attributes helps the image tower to find shape, texture and object early; it is
-  thrown away (without it, the loss stood still up to 31,000 pictures, where we stopped that run);
+Contrastive training in OpenCLIP's own architecture. Five things differ from CLIP's recipe, because here the truth of
+every caption is known and computing time is scarce:
+- a caption is a positive for every picture of the batch that it is true of (UniCL's loss);
+- each picture is also contrasted with the names of all values of each attribute ("a circle", "an oval", ...), because
+  color and place alone distinguish most captions of a batch;
+- a linear classifier of the five attributes helps the image tower to learn shape, texture and object early; it is
+  discarded (without it, the loss did not fall up to 31,000 pictures, where we stopped that run);
 - most steps drop half of the image patches (FLIP); the last steps see whole pictures;
-- heads of the last layers get roles (`HEADS_OF`). In a quarter of the pictures the heads of one attribute put out their
-  mean over the batch: then nothing may be said about this attribute, and all about the others. And what each of
-  these heads puts out at CLS must tell its attribute to a linear classifier, which is thrown away. Left to itself,
-  a tower this small lets all heads share everything and brings objects to CLS through the MLPs.
+- heads of the last layers get roles (`HEADS_OF`). In a quarter of the pictures the heads for one attribute output their
+  mean over the batch; the target is then no information about this attribute, and all about the others. Also, a linear
+  classifier, which is discarded, must recognise the attribute from each of these heads' output at CLS. Without this, a
+  tower this small spreads everything over all heads and brings objects to CLS through the MLPs.
 """
 
 import argparse
@@ -26,6 +26,7 @@ import json
 import math
 import time
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -38,9 +39,10 @@ from open_clip.transformer import PatchDropout
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from dear.clip.image import ImageTower
+from dear.data.loading import Mapped
 from dear.data.world.captions import ALONE, caption, name_alone, random_caption
 from dear.data.world.render import render
 from dear.data.world.vocabulary import ATTRIBUTES, VALUES, WHERE, Scene, Traits, is_held_out
@@ -48,14 +50,14 @@ from dear.heads.contributions import run_layer_heads
 
 SEED = 2026
 CONTEXT = 20
-BATCH = 32  # pictures a process and step: small, because steps are what is scarce
+BATCH = 32  # pictures per process and step: small, because the number of steps is the limit
 MODEL = {
     "embed_dim": 128,
     "quick_gelu": False,
     "vision_cfg": {"image_size": 64, "patch_size": 8, "layers": 9, "width": 160, "head_width": 20},
     "text_cfg": {"context_length": CONTEXT, "layers": 4, "width": 128, "heads": 4},
 }
-# Layer and head. Those that were nearest to it in a tower trained without roles; the other four are free.
+# (layer, head) pairs for each attribute: the nearest to it in a tower trained without roles; four heads have no role.
 HEADS_OF = {
     "color": ((7, 7), (8, 3), (9, 2)),
     "shape": ((7, 3), (7, 4), (8, 1), (8, 5)),
@@ -68,7 +70,7 @@ PREPROCESS = {"mean": [0.5] * 3, "std": [0.25] * 3, "interpolation": "bicubic", 
 
 
 def make_vocabulary(path: Path) -> None:
-    """Byte-pair merges that make one token of every word the world uses; other words fall into letters."""
+    """Byte-pair merges with one token per word of Attribute World; other words become letters."""
     words = {w for templates in ALONE.values() for t in templates for w in t.split() if w != "{}"}
     words |= {w for values in VALUES.values() for w in values} | {w for where in WHERE.values() for w in where.split()}
     words |= {"a", "an", "on", "and", "photo", "image", "of", "with", "the"}
@@ -78,7 +80,7 @@ def make_vocabulary(path: Path) -> None:
         best = min(pairs, key=lambda p: (-pairs[p], p))
         merges.append(best)
         split = {w: _merge(parts, best) for w, parts in split.items()}
-    # No trailing newline: OpenCLIP would read an empty merge. No time and no name: the same bytes every time.
+    # No trailing newline, which OpenCLIP would read as an empty merge. No time and no name, for the same bytes always.
     with path.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
         file.write("\n".join(["#version: dear-mini", *(" ".join(m) for m in merges)]).encode())
 
@@ -93,28 +95,23 @@ def _merge(parts: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
     return tuple(merged)
 
 
-class Pictures(Dataset):
-    """Endless pretraining data: item i is always the same picture with the same caption."""
-
-    def __init__(self, tokenizer: SimpleTokenizer, first_cropped: int) -> None:
-        self.tokenizer, self.first_cropped = tokenizer, first_cropped
-
-    def __getitem__(self, i: int) -> tuple[torch.Tensor, ...]:
-        rng = Random(f"{SEED}/{i}")
-        while is_held_out(traits := Traits(*(rng.choice(values) for values in VALUES.values()))):
-            pass
-        picture = render(Scene(traits, rng.getrandbits(40)))
-        if i >= self.first_cropped and rng.random() < 0.5:  # few-shot training crops: let the model know such views
-            side = 64 * math.sqrt(rng.uniform(0.6, 1))
-            x, y = rng.uniform(0, 64 - side), rng.uniform(0, 64 - side)
-            picture = picture.resize((64, 64), Image.Resampling.BICUBIC, (x, y, x + side, y + side))
-        text, mentioned = random_caption(traits, rng)
-        return (
-            torch.from_numpy(np.array(picture)),
-            self.tokenizer([text])[0],
-            torch.tensor(traits.labels),
-            torch.tensor([a in mentioned for a in ATTRIBUTES]),
-        )
+def pretraining_example(tokenizer: SimpleTokenizer, first_cropped: int, i: int) -> tuple[torch.Tensor, ...]:
+    """Picture, caption, labels and mentioned attributes; example i is always the same."""
+    rng = Random(f"{SEED}/{i}")
+    while is_held_out(traits := Traits(*(rng.choice(values) for values in VALUES.values()))):
+        pass
+    picture = render(Scene(traits, rng.getrandbits(40)))
+    if i >= first_cropped and rng.random() < 0.5:  # few-shot training crops, so the model should see crops
+        side = 64 * math.sqrt(rng.uniform(0.6, 1))
+        x, y = rng.uniform(0, 64 - side), rng.uniform(0, 64 - side)
+        picture = picture.resize((64, 64), Image.Resampling.BICUBIC, (x, y, x + side, y + side))
+    text, mentioned = random_caption(traits, rng)
+    return (
+        torch.from_numpy(np.array(picture)),
+        tokenizer([text])[0],
+        torch.tensor(traits.labels),
+        torch.tensor([a in mentioned for a in ATTRIBUTES]),
+    )
 
 
 def to_input(pictures: torch.Tensor) -> torch.Tensor:
@@ -124,7 +121,7 @@ def to_input(pictures: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def zero_shot(model: CLIP, tokenizer: SimpleTokenizer, count: int = 600) -> dict[str, float]:
-    """Accuracy (%) on held-out combinations: each attribute alone, and all five told apart from 63 others."""
+    """Accuracy (%) on held-out combinations: each attribute alone, and the full caption among 64."""
     model.eval()
     rng = Random(f"{SEED}/evaluation")
     traits: list[Traits] = []
@@ -146,7 +143,7 @@ def zero_shot(model: CLIP, tokenizer: SimpleTokenizer, count: int = 600) -> dict
 
 
 class Loss(torch.nn.Module):
-    """Pictures against captions (UniCL), and against the names of the values of each attribute; roles of heads."""
+    """Contrast with captions (UniCL) and with the names of each attribute's values; and roles of heads."""
 
     def __init__(self, model: CLIP, tokenizer: SimpleTokenizer) -> None:
         super().__init__()
@@ -162,12 +159,12 @@ class Loss(torch.nn.Module):
     def forward(self, pictures: torch.Tensor, tokens: torch.Tensor, traits: torch.Tensor, mentioned: torch.Tensor):
         """pictures [n, 64, 64, 3], tokens [n, context], traits [n, 5], mentioned [n, 5] -> loss."""
         names = [name_alone(a, v, self.rng.choice(ALONE[a])) for a in ATTRIBUTES for v in VALUES[a]]
-        without = torch.randint(-3 * len(ATTRIBUTES), len(ATTRIBUTES), (len(pictures),))  # below 0: without nothing
+        without = torch.randint(-3 * len(ATTRIBUTES), len(ATTRIBUTES), (len(pictures),))  # below 0: all heads
         features, by_heads = self._encode_image(pictures, traits, without)  # [n, d]
         image = F.normalize(features, dim=-1)
         text = F.normalize(self._encode_text(torch.cat([tokens, self.tokenizer(names)])), dim=-1)  # [n + names, d]
         whole = (without < 0).nonzero()[:, 0]
-        # A picture of which something may not be said must teach no words to mean the same, nor doubt of the others.
+        # A picture with ablated heads must not change the texts: its gradient would pull their meanings together.
         of_all = self.model.logit_scale.exp() * text  # [n + names, d]
         logits = torch.where((without < 0)[:, None], image @ of_all.T, image @ of_all.detach().T)
         of_captions, *of_names = logits.split([len(tokens), *self.counts], dim=1)
@@ -175,41 +172,41 @@ class Loss(torch.nn.Module):
         true = ((traits[whole, None] == traits[None, whole]) | ~mentioned[None, whole]).all(-1).float()
         by_image = F.cross_entropy(of_captions, true / true.sum(1, keepdim=True))
         by_text = F.cross_entropy(of_captions.T, (true / true.sum(0)).T)
-        told = self.helper(features).split(self.counts, dim=1)
+        by_attribute = self.helper(features).split(self.counts, dim=1)
         by_name = by_helper = torch.zeros(())
         for a, count in enumerate(self.counts):
             target = F.one_hot(traits[:, a], count).float()
             target[without == a] = 1 / count
             by_name = by_name + F.cross_entropy(of_names[a], target) / len(ATTRIBUTES)
-            by_helper = by_helper + F.cross_entropy(told[a], target)
+            by_helper = by_helper + F.cross_entropy(by_attribute[a], target)
         return (by_image + by_text) / 2 + 2 * by_name + by_helper + 2 * by_heads
 
     def _encode_image(
         self, pictures: torch.Tensor, traits: torch.Tensor, without: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Features [n, d], picture i without the heads of attribute without[i]; and what its heads say of each."""
+        """Features [n, d], picture i without the heads for attribute without[i]; and the loss of their classifiers."""
         x = self.tower.run(self.tower.embed(to_input(pictures)), 1, FIRST_ROLE - 1)
         by_heads: list[torch.Tensor] = []
         for layer in range(FIRST_ROLE, self.tower.layers + 1):
 
-            def silence(outputs: torch.Tensor, layer: int = layer) -> torch.Tensor:
-                """Outputs [n, heads, queries, head_dim] of the heads of a layer."""
-                gone = torch.zeros(len(pictures), self.tower.heads, 1, 1, dtype=torch.bool)
+            def ablate(outputs: torch.Tensor, layer: int = layer) -> torch.Tensor:
+                """Outputs of the heads of a layer, [n, heads, queries, head_dim], some replaced by their mean."""
+                ablated = torch.zeros(len(pictures), self.tower.heads, 1, 1, dtype=torch.bool)
                 for a, heads in enumerate(HEADS_OF.values()):
                     for at, head in heads:
-                        gone[:, head, 0, 0] |= (without == a) & (at == layer)
-                return torch.where(gone, outputs.detach().mean(0), outputs)
+                        ablated[:, head, 0, 0] |= (without == a) & (at == layer)
+                return torch.where(ablated, outputs.detach().mean(0), outputs)
 
-            x, outputs = run_layer_heads(self.tower, layer, x, silence)
+            x, outputs = run_layer_heads(self.tower, layer, x, ablate)
             for a, (attribute, heads) in enumerate(HEADS_OF.items()):
                 for at, head in heads:
                     if at == layer:
-                        told = self.of_heads[f"{attribute} {(at, head)}"](outputs[without != a, head, 0])
-                        by_heads.append(F.cross_entropy(told, traits[without != a, a]))
+                        logits = self.of_heads[f"{attribute} {(at, head)}"](outputs[without != a, head, 0])
+                        by_heads.append(F.cross_entropy(logits, traits[without != a, a]))
         return self.tower.project(x[:, 0]), torch.stack(by_heads).mean()
 
     def _encode_text(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[n, context] -> [n, d], as the model does it, but without the padding behind the longest caption."""
+        """[n, context] -> [n, d], as the model does it, but without the padding after the longest caption."""
         model, eot = self.model, tokens.argmax(-1)
         used = int(eot.max()) + 1
         x = model.token_embedding(tokens[:, :used]) + model.positional_embedding[:used]
@@ -237,17 +234,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, default=3200)
-    parser.add_argument("--whole", type=int, default=500, help="last steps, without dropped patches")
+    parser.add_argument("--whole", type=int, default=500, help="number of last steps, which drop no patches")
     parser.add_argument("--lr", type=float, default=3e-4)
-    parser.add_argument(
-        "--from", dest="start", type=Path, metavar="DIR", help="a folder with open_clip_model.safetensors"
-    )
+    parser.add_argument("--from", dest="start", type=Path, metavar="DIR", help="folder with weights to start from")
     args = parser.parse_args()
 
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    torch.manual_seed(SEED)  # the same start everywhere
+    torch.manual_seed(SEED)  # the same start in every process
     args.out.mkdir(parents=True, exist_ok=True)
     vocabulary = args.out / f"bpe_vocab.{rank}.gz"
     make_vocabulary(vocabulary)
@@ -259,10 +254,10 @@ def main() -> None:
         weights = load_file(args.start / "open_clip_model.safetensors")
         model.load_state_dict({name: part.float() for name, part in weights.items()})
     loss_of = Loss(model, tokenizer)
-    thrown_away = [*loss_of.helper.parameters(), *loss_of.of_heads.parameters()]
+    discarded = [*loss_of.helper.parameters(), *loss_of.of_heads.parameters()]
     groups = [{"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": 0.1, "rate": 1},
               {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0, "rate": 1},
-              {"params": thrown_away, "weight_decay": 0.0, "rate": 10}]  # fmt: skip
+              {"params": discarded, "weight_decay": 0.0, "rate": 10}]  # fmt: skip
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
     start, seconds = 0, 0.0
     if (args.out / "checkpoint.pt").exists():
@@ -270,10 +265,10 @@ def main() -> None:
         loss_of.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         start, seconds = state["step"], state["seconds"]
-    torch.manual_seed(SEED + 1 + rank + world * start)  # other patches are dropped in each process
+    torch.manual_seed(SEED + 1 + rank + world * start)  # each process drops other patches
     items = [i for i in range(start * BATCH * world, args.steps * BATCH * world) if i // BATCH % world == rank]
-    pictures = Pictures(tokenizer, first_cropped=args.steps * BATCH * world * 6 // 10)
-    loader = DataLoader(pictures, BATCH, sampler=items, num_workers=1, prefetch_factor=4)
+    example = partial(pretraining_example, tokenizer, args.steps * BATCH * world * 6 // 10)
+    loader = DataLoader(Mapped(items, example), BATCH, num_workers=1, prefetch_factor=4)
     parallel_loss = torch.nn.parallel.DistributedDataParallel(loss_of)
     began = time.time() - seconds
     for step, batch in enumerate(loader, start):
@@ -291,10 +286,7 @@ def main() -> None:
         done = step + 1
         if rank == 0 and done % 20 == 0:
             scale = model.logit_scale.exp().item()
-            print(
-                f"step {done} loss {loss.item():.3f} scale {scale:.1f} {time.time() - began:.0f} s",
-                flush=True,
-            )
+            print(f"step {done} loss {loss.item():.3f} scale {scale:.1f} {time.time() - began:.0f} s", flush=True)
         if rank == 0 and (done % 250 == 0 or done == args.steps):
             print(json.dumps({"step": done, **zero_shot(model, tokenizer)}), flush=True)
             save(args.out, loss_of, optimizer, done, time.time() - began)

@@ -17,8 +17,8 @@ from open_clip.model import CLIP
 from safetensors.torch import save_file
 
 from dear.clip import Backbone, load_backbone, wrap
+from dear.core.names import CORE_ATTRIBUTES
 from dear.data import loading
-from dear.heads.entropy import CORE_5
 from dear.heads.head_role import HeadRole
 from dear.heads.role_map import RoleMap
 
@@ -100,5 +100,5 @@ def role_file(model_folder: Path, tmp_path_factory) -> Path:
     given = [*core, HeadRole("mixed"), HeadRole("generalization")]
     roles = {(layer, h): given[(h + layer) % 4] for layer in (2, 3) for h in range(4)}
     path = tmp_path_factory.mktemp("roles") / "roles.json"
-    RoleMap(identity, (2, 3), 4, CORE_5, CORE_5, roles).save(path)
+    RoleMap(identity, (2, 3), 4, CORE_ATTRIBUTES, CORE_ATTRIBUTES, roles).save(path)
     return path

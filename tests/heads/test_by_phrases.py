@@ -9,12 +9,12 @@ from PIL import Image
 
 from dear.core.errors import DearError
 from dear.heads import by_phrases as module
-from dear.heads.by_phrases import analyse, encode_phrases, picks_of, thumbnails
-from dear.heads.contributions import HeadReader, head_contributions
+from dear.heads.by_phrases import encode_phrases, picks_of, roles_by_phrases, thumbnails
+from dear.heads.contributions import HeadContributions, head_contributions
 from dear.heads.phrases import WORLD, load_phrases
 from dear.heads.picture_list import folder_pictures, world_pictures
 from dear.heads.role_map import RoleMap
-from dear.heads.textspan import MomentsByHead, textspan
+from dear.heads.textspan import RunningMoments, textspan
 
 PHRASES = load_phrases(WORLD)[::5]
 
@@ -32,13 +32,13 @@ def images(tmp_path) -> Path:
 
 
 def phrases_of(role_map: RoleMap) -> dict:
-    return {head: [phrase.text for phrase in found.phrases] for head, found in role_map.roles.items()}
+    return {head: [phrase.text for phrase in head_role.phrases] for head, head_role in role_map.roles.items()}
 
 
 def test_a_role_map_holds_all_that_is_needed_to_trust_it(tiny, images, tmp_path) -> None:
     backbone = tiny()
     pictures = folder_pictures(images)
-    analysis = analyse(backbone, pictures, PHRASES, first_layer=3)
+    analysis = roles_by_phrases(backbone, pictures, PHRASES, first_layer=3)
     role_map = analysis.role_map
     role_map.save(tmp_path / "roles.json")
     assert RoleMap.load(tmp_path / "roles.json") == role_map
@@ -47,15 +47,15 @@ def test_a_role_map_holds_all_that_is_needed_to_trust_it(tiny, images, tmp_path)
     assert role_map.origin["images"] == {"source": "images", "used": 70, "sha256": pictures.digest}
     assert role_map.origin["phrases"]["count"] == len(PHRASES)
     low, high = role_map.origin["thresholds"].values()
-    for found in role_map.roles.values():
-        assert found.entropy is not None
-        assert (found.role in ("core_attribute", "other_specialized")) == (found.entropy <= low < high)
-        assert 0 < sum(phrase.variance for phrase in found.phrases) <= 1 + 1e-9
-        assert len(found.phrases) == 4
+    for head_role in role_map.roles.values():
+        assert head_role.entropy is not None
+        assert (head_role.role in ("core_attribute", "other_specialized")) == (head_role.entropy <= low < high)
+        assert 0 < sum(phrase.variance for phrase in head_role.phrases) <= 1 + 1e-9
+        assert len(head_role.phrases) == 4
 
     # The picks are those of TEXTSPAN on the contributions themselves.
     pixels = torch.stack([backbone.preprocess(picture.open()) for picture in pictures.pictures])
-    moments = MomentsByHead((3, 4), 4, 24)
+    moments = RunningMoments((3, 4), 4, 24)
     moments.update(head_contributions(backbone, pixels, 3))
     texts = encode_phrases(backbone, PHRASES)
     for head, picked in phrases_of(role_map).items():
@@ -67,8 +67,8 @@ def test_a_role_map_holds_all_that_is_needed_to_trust_it(tiny, images, tmp_path)
         scores = along[:, layer - 3, head, PHRASES.index(role_map[layer, head].phrases[0].text)]
         order = scores.argsort(descending=True).tolist()
         assert (most, least) == (order[:6], order[::-1][:6])
-    shown = thumbnails(analysis, pictures)
-    assert {len(side) for sides in shown.values() for side in sides} == {6}
+    images_of = thumbnails(analysis, pictures)
+    assert {len(side) for sides in images_of.values() for side in sides} == {6}
 
 
 def test_a_small_head_is_not_described_by_more_phrases_than_it_has_room_for() -> None:
@@ -79,9 +79,9 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(tiny, images, tmp_path, mo
     (images / "b" / "03.png").write_bytes(b"no picture")
     checkpoint = tmp_path / "moments.safetensors"
     pictures = folder_pictures(images)
-    whole = analyse(tiny(), pictures, PHRASES)
+    whole = roles_by_phrases(tiny(), pictures, PHRASES)
     monkeypatch.setattr(module, "_SAVE_EVERY", -1.0)
-    read, batches = HeadReader.codes, []
+    read, batches = HeadContributions.codes, []
 
     def interrupted(self, pixels):
         if len(batches) == 2:
@@ -89,46 +89,49 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(tiny, images, tmp_path, mo
         batches.append(len(pixels))
         return read(self, pixels)
 
-    monkeypatch.setattr(HeadReader, "codes", interrupted)
+    monkeypatch.setattr(HeadContributions, "codes", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        analyse(tiny(), pictures, PHRASES, checkpoint=checkpoint)
+        roles_by_phrases(tiny(), pictures, PHRASES, checkpoint=checkpoint)
     batches[:] = [0]  # one more batch may be read, and one is left
-    resumed = analyse(tiny(), pictures, PHRASES, checkpoint=checkpoint)
+    resumed = roles_by_phrases(tiny(), pictures, PHRASES, checkpoint=checkpoint)
     assert batches == [0, 6]
     assert json.dumps(resumed.role_map.to_json()) == json.dumps(whole.role_map.to_json())
     assert resumed.extremes == whole.extremes
     assert "64 of 70 images" in capsys.readouterr().out
 
     # What was left is of no use to another backbone, to other images or other layers, or if it is broken.
-    monkeypatch.setattr(HeadReader, "codes", read)
+    monkeypatch.setattr(HeadContributions, "codes", read)
     for backbone, some, first_layer in [
         (tiny(seed=1), pictures, None),
         (tiny(), pictures.spread(65), None),
         (tiny(), pictures, 3),
     ]:
-        expected = analyse(backbone, some, PHRASES, first_layer=first_layer).role_map
-        assert analyse(backbone, some, PHRASES, first_layer=first_layer, checkpoint=checkpoint).role_map == expected
-        assert "starting anew" in capsys.readouterr().out
+        expected = roles_by_phrases(backbone, some, PHRASES, first_layer=first_layer).role_map
+        assert (
+            roles_by_phrases(backbone, some, PHRASES, first_layer=first_layer, checkpoint=checkpoint).role_map
+            == expected
+        )
+        assert "starting again" in capsys.readouterr().out
     checkpoint.write_bytes(b"broken")
-    assert analyse(tiny(), pictures, PHRASES, checkpoint=checkpoint).role_map == whole.role_map
-    assert "can't be read: starting anew" in capsys.readouterr().out
+    assert roles_by_phrases(tiny(), pictures, PHRASES, checkpoint=checkpoint).role_map == whole.role_map
+    assert "can't be read: starting again" in capsys.readouterr().out
 
 
 def test_a_bad_image_is_skipped_and_counted(tiny, images) -> None:
     (images / "a" / "99.jpg").write_bytes(b"no picture")
     (images / "b" / "98.png").write_bytes((images / "b" / "01.png").read_bytes()[:60])
-    with_bad = analyse(tiny(), folder_pictures(images), PHRASES).role_map
+    with_bad = roles_by_phrases(tiny(), folder_pictures(images), PHRASES).role_map
     assert with_bad.origin["skipped_images"] == ["a/99.jpg (10 bytes)", "b/98.png (60 bytes)"]
     assert with_bad.origin["images"]["used"] == 70
     for name in ("a/99.jpg", "b/98.png"):
         (images / name).unlink()
-    assert phrases_of(with_bad) == phrases_of(analyse(tiny(), folder_pictures(images), PHRASES).role_map)
+    assert phrases_of(with_bad) == phrases_of(roles_by_phrases(tiny(), folder_pictures(images), PHRASES).role_map)
 
 
 def test_what_is_kept_does_not_grow_with_the_number_of_images(tiny) -> None:
     sizes = set()
     for count in (300, 3000):
-        seen = module._HeadStatistics(HeadReader(tiny()), world_pictures(count), "")
+        seen = module._HeadStatistics(HeadContributions(tiny()), world_pictures(count), "")
         sizes.add((seen.moments.outer.shape, seen.sample.shape))
     assert len(sizes) == 1
 
@@ -157,7 +160,7 @@ def test_bad_input_is_refused_before_an_image_is_opened(tiny, phrases, settings,
 
     pictures = module.PictureList("none", [Unopened()] * 3, ["a", "b", "c"])
     with pytest.raises(DearError, match=sentence):
-        analyse(tiny(), pictures, phrases, **settings)
+        roles_by_phrases(tiny(), pictures, phrases, **settings)
 
 
 def test_images_that_are_all_bad_or_missing(tiny, tmp_path) -> None:
@@ -167,4 +170,4 @@ def test_images_that_are_all_bad_or_missing(tiny, tmp_path) -> None:
         folder_pictures(tmp_path)
     (tmp_path / "a.png").write_bytes(b"no picture")
     with pytest.raises(DearError, match=r"judged by 0 images.*cannot be read"):
-        analyse(tiny(), folder_pictures(tmp_path), PHRASES)
+        roles_by_phrases(tiny(), folder_pictures(tmp_path), PHRASES)

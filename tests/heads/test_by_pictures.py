@@ -8,14 +8,14 @@ import torch
 from PIL import Image
 
 from dear.core.errors import DearError
-from dear.heads.by_pictures import HeadMoments, lifts, measure, sureness
+from dear.heads.by_pictures import measure, roles_by_pictures
 from dear.heads.contributions import head_contributions
 from dear.heads.head_role import CORE_ATTRIBUTE
 from dear.heads.picture_list import PictureList
 from dear.heads.probes import Probe
 from dear.heads.role_map import RoleMap
-from dear.heads.rules import judge_shares, roles_by_pictures
-from dear.heads.shares import GROUPS, Moments, label_numbers
+from dear.heads.rules import judge_shares, lifts, sureness
+from dear.heads.shares import GROUPS, AttributeMoments, HeadMoments, label_numbers
 
 
 @dataclass(frozen=True)
@@ -40,22 +40,22 @@ def test_shares_are_those_of_contributions(tiny) -> None:
     pictures = noise(range(45))
     probe = Probe(pictures, {"shape": labels}, by_pixels=True)
     others = [Probe(noise(range(50, 90)), by_pixels=True), Probe(noise(range(9), grey=True), by_pixels=True)]
-    found = measure(backbone, [probe, *others])
-    assert list(found.moments) == ["color", "shape"]
-    assert found.moments["color"].count == 85  # grey pictures tell no color
+    measured = measure(backbone, [probe, *others])
+    assert list(measured.moments) == ["color", "shape"]
+    assert measured.moments["color"].count == 85  # grey pictures tell no color
     pixels = torch.stack([backbone.preprocess(picture.open()) for picture in pictures.pictures])
     written = head_contributions(backbone, pixels)
-    whole = Moments.empty(4, 1, *written.shape[1:])
+    whole = AttributeMoments.empty(4, 1, *written.shape[1:])
     whole.add(label_numbers(torch.tensor(labels), 3), written, torch.zeros(45, dtype=torch.long))
-    assert torch.allclose(found.moments["shape"].share(), whole.share(), atol=1e-6)
+    assert torch.allclose(measured.moments["shape"].share(), whole.share(), atol=1e-6)
 
 
 def test_pictures_that_cannot_be_read_are_left_out(tiny) -> None:
     probe = Probe(noise([*range(30), -1]), {"shape": [i % 3 for i in range(31)]})
-    found = measure(tiny(), [probe])
-    assert found.skipped == ["-1"]
-    assert found.moments["shape"].count == 30
-    with pytest.raises(DearError, match="Only 12 pictures tell about shape"):
+    measured = measure(tiny(), [probe])
+    assert measured.skipped == ["-1"]
+    assert measured.moments["shape"].count == 30
+    with pytest.raises(DearError, match="only 12 pictures for shape"):
         measure(tiny(), [Probe(noise(range(12)), {"shape": [0, 1] * 6})])
 
 
@@ -68,39 +68,39 @@ def planted(seed: int, pictures: int = 240, strength: float = 2.0, second: float
     for head, of_pictures in enumerate(labels.values()):
         x[:, 0, head] += strength * torch.randn(5, 6, generator=generator)[of_pictures]
     x[:, 0, 2] += second * torch.randn(5, 6, generator=generator)[labels["color"]]
-    found = HeadMoments((9,))
+    measured = HeadMoments((9,))
     for attribute, of_pictures in labels.items():
-        found.moments[attribute] = Moments.empty(6, 1, 1, 4, 6)
-        found.moments[attribute].add(label_numbers(of_pictures, 5), x, torch.arange(pictures) % GROUPS)
-    return found
+        measured.moments[attribute] = AttributeMoments.empty(6, 1, 1, 4, 6)
+        measured.moments[attribute].add(label_numbers(of_pictures, 5), x, torch.arange(pictures) % GROUPS)
+    return measured
 
 
 def test_planted_attributes_are_found_and_sure() -> None:
-    found = planted(0)
-    roles = judge_shares(found, ("color", "shape"))
+    measured = planted(0)
+    roles = judge_shares(measured, ("color", "shape"))
     assert [roles[9, h].concept for h in range(2)] == ["color", "shape"]
     assert [roles[9, h].role for h in range(2)] == [CORE_ATTRIBUTE] * 2
     assert [roles[9, h].sure for h in range(2)] == [1, 1]
     assert all(roles[9, h].role != CORE_ATTRIBUTE for h in (2, 3))
     assert sum(roles[9, 0].distribution) == pytest.approx(1)
-    assert roles[9, 0].shares == pytest.approx([m.share()[0, 0].item() for m in found.moments.values()])
+    assert roles[9, 0].shares == pytest.approx([m.share()[0, 0].item() for m in measured.moments.values()])
     assert roles[9, 0].entropy < roles[9, 2].entropy or roles[9, 2].shares == (0, 0)
 
 
 @pytest.mark.parametrize("first_is_sure", [True, False])
-def test_a_head_that_is_not_sure_takes_no_experts_place(first_is_sure: bool, monkeypatch) -> None:
-    """Of four heads an attribute has one expert at most: the best, if it is sure, and else the next one that is."""
-    found = planted(0, second=1.0)
+def test_a_head_that_is_not_sure_takes_no_place_of_a_sure_one(first_is_sure: bool, monkeypatch) -> None:
+    """Of four heads an attribute has at most one: the best, if it is sure, otherwise the next sure one."""
+    measured = planted(0, second=1.0)
     monkeypatch.setattr("dear.heads.rules.sureness", lambda _: torch.tensor([[float(first_is_sure), 1, 1, 1]]))
-    roles = judge_shares(found, ("color", "shape"))
+    roles = judge_shares(measured, ("color", "shape"))
     assert roles[9, 0].shares[0] > roles[9, 2].shares[0] > 0
     assert [roles[9, h].role == CORE_ATTRIBUTE for h in (0, 2)] == [first_is_sure, not first_is_sure]
 
 
 def test_resamples_are_the_same_every_time() -> None:
-    found = planted(1, strength=0.1)
-    assert torch.equal(sureness(found), sureness(found))
-    assert sureness(found).min() < 1
+    measured = planted(1, strength=0.1)
+    assert torch.equal(sureness(measured), sureness(measured))
+    assert sureness(measured).min() < 1
 
 
 def test_lifts_compare_with_the_mean_over_heads() -> None:
@@ -111,13 +111,13 @@ def test_lifts_compare_with_the_mean_over_heads() -> None:
 def test_mean_color_decides_a_map_of_a_backbone(tiny, tmp_path) -> None:
     backbone = tiny()
     probes = [Probe(noise(range(60)), {"shape": [i % 4 for i in range(60)]}, by_pixels=True)]
-    with pytest.raises(DearError, match="No probe tells about texture"):
+    with pytest.raises(DearError, match="no probe for texture"):
         roles_by_pictures(backbone, probes)
-    found = roles_by_pictures(backbone, probes, core=("color", "shape"), first_layer=3)
-    assert found.layers == (3, 4)
-    assert found.origin["probes"][0]["attributes"] == ["shape", "color"]
-    found.save(tmp_path / "roles.json")
-    assert RoleMap.load(tmp_path / "roles.json") == found
+    role_map = roles_by_pictures(backbone, probes, core=("color", "shape"), first_layer=3)
+    assert role_map.layers == (3, 4)
+    assert role_map.origin["probes"][0]["attributes"] == ["shape", "color"]
+    role_map.save(tmp_path / "roles.json")
+    assert RoleMap.load(tmp_path / "roles.json") == role_map
     # labels of noise are chance: no head is about shape by much, and many vary with color
-    assert max(role.shares[1] for role in found.roles.values()) < 0.2
-    assert max(role.shares[0] for role in found.roles.values()) > 0.2
+    assert max(role.shares[1] for role in role_map.roles.values()) < 0.2
+    assert max(role.shares[0] for role in role_map.roles.values()) > 0.2

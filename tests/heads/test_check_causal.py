@@ -94,7 +94,7 @@ def test_the_matrix_of_concepts_and_attributes(tiny, tmp_path) -> None:
     assert all(set(e.drop) == set(e.random_mean) == set(e.random_std) == set(result.accuracy) for e in result.effects)
     assert json.loads(json.dumps(result.to_json()))["effects"][0]["heads"] == [[4, 0], [4, 1]]
     assert len(result.table().rows) == 2
-    assert "No head is mainly about: shape, texture, object, location." in result.verdict()
+    assert "No head has this dominant concept: shape, texture, object, location." in result.verdict()
     plot_causal(result, tmp_path / "causal.png")
     assert Image.open(tmp_path / "causal.png").width > 800
 

@@ -31,7 +31,7 @@ def role_map(backbone: Backbone, concepts: list[str | None]) -> RoleMap:
 
 
 def as_photos(probe: Probe) -> Probe:
-    """The same pictures with their shape, and color told by pixels."""
+    """The same pictures with their shape, and color by pixels."""
     pictures = PictureList("photos", probe.pictures.pictures, probe.pictures.names)
     return Probe(pictures, {"shape": probe.labels["shape"]}, by_pixels=True)
 
@@ -39,7 +39,7 @@ def as_photos(probe: Probe) -> Probe:
 def test_search_is_that_of_a_naive_loop(tiny, tmp_path) -> None:
     backbone = tiny()
     probe = as_photos(drawn_probe(CORE, 40, 32, held_out=True))
-    found = check_by_search(backbone, role_map(backbone, ["color", "shape", "shape", None]), [probe], draws=3)
+    result = check_by_search(backbone, role_map(backbone, ["color", "shape", "shape", None]), [probe], draws=3)
     images = [picture.open() for picture in probe.pictures.pictures]
     pixels = torch.stack([backbone.preprocess(image) for image in images])
     terms = decompose(backbone, pixels)
@@ -57,33 +57,33 @@ def test_search_is_that_of_a_naive_loop(tiny, tmp_path) -> None:
         return float(np.mean(distances)), float(np.mean(same))
 
     written = terms.heads[:, 2:, 1:3].sum((1, 2)).numpy()  # the shape heads 1 and 2 of layers 3 and 4
-    shape = found.searches[1]
+    shape = result.searches[1]
     assert shape.heads == ((3, 1), (3, 2), (4, 1), (4, 2))
-    assert list(shape.found.values()) == pytest.approx(by_hand(written - written.mean(0)), abs=1e-3)
+    assert list(shape.values.values()) == pytest.approx(by_hand(written - written.mean(0)), abs=1e-3)
     whole = terms.feature().numpy()
-    assert list(found.by_class.values()) == pytest.approx(by_hand(whole - whole.mean(0)), abs=1e-3)
-    assert found.by_distance == ("color",)
-    assert found.pictures == {"color": 40, "shape": 40}
+    assert list(result.by_class.values()) == pytest.approx(by_hand(whole - whole.mean(0)), abs=1e-3)
+    assert result.by_distance == ("color",)
+    assert result.pictures == {"color": 40, "shape": 40}
 
-    assert json.loads(json.dumps(found.to_json()))["searches"][1]["heads"] == [[3, 1], [3, 2], [4, 1], [4, 2]]
-    assert len(found.table().rows) == 3
-    plot_search(found, tmp_path / "check.png")
+    assert json.loads(json.dumps(result.to_json()))["searches"][1]["heads"] == [[3, 1], [3, 2], [4, 1], [4, 2]]
+    assert len(result.table().rows) == 3
+    plot_search(result, tmp_path / "check.png")
     assert Image.open(tmp_path / "check.png").width > 600
 
 
 def test_a_verdict_says_what_is_found_and_what_has_no_expert(tiny) -> None:
     backbone = tiny()
     probe = drawn_probe(CORE, 40, 32)
-    found = check_by_search(backbone, role_map(backbone, ["color", None, None, None]), [probe], draws=2)
-    assert "No head is an expert in shape." in found.verdict()
-    assert found.by_distance == ()  # drawn colors have names
-    color = found.searches[0]
-    assert found.gain(color, "color", {"color": color.found["color"] - 5}) == pytest.approx(5)
+    result = check_by_search(backbone, role_map(backbone, ["color", None, None, None]), [probe], draws=2)
+    assert "There is no head for shape." in result.verdict()
+    assert result.by_distance == ()  # drawn colors have names
+    color = result.searches[0]
+    assert result.gain(color, "color", {"color": color.values["color"] - 5}) == pytest.approx(5)
     with pytest.raises(DearError, match="nothing to check"):
         check_by_search(backbone, role_map(backbone, [None] * 4), [probe])
     with pytest.raises(DearError, match="another backbone"):
         check_by_search(tiny(seed=1), role_map(backbone, ["color", None, None, None]), [probe])
-    with pytest.raises(DearError, match="searching needs more"):
+    with pytest.raises(DearError, match="a search needs more"):
         check_by_search(backbone, role_map(backbone, ["color", None, None, None]), [drawn_probe(CORE, 9, 32)])
 
 

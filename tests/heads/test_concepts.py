@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from dear.core.errors import DearError
+from dear.core.names import CORE_ATTRIBUTES
 from dear.heads import concepts as module
-from dear.heads.concepts import CONCEPTS, CORE, Concepts, embed, strip_boilerplate
+from dear.heads.concepts import CONCEPTS, Concepts, embed, strip_boilerplate
 from dear.heads.phrases import WORLD, labelled_phrases, load_phrases
 
 
@@ -35,7 +36,7 @@ def adjusted_mutual_information(first: Sequence[str], second: Sequence[str]) -> 
 def test_shipped_concepts_are_the_papers_twelve_with_unit_centroids():
     concepts = Concepts.shipped()
     assert concepts.names == CONCEPTS
-    assert set(CORE) < set(concepts.names)
+    assert set(CORE_ATTRIBUTES) < set(concepts.names)
     assert concepts.centroids.shape == (12, 384)
     assert concepts.centroids.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(concepts.centroids, axis=1), 1, atol=1e-5)
@@ -111,11 +112,13 @@ def test_a_centroid_for_each_name():
 
 
 def test_concepts_come_back_from_their_files(tmp_path):
-    made = Concepts(("color", "shape"), np.eye(2, dtype=np.float32), {"red": "color", "a cube": "shape"}, {"dbcv": 0.5})
-    made.save(tmp_path)
+    concepts = Concepts(
+        ("color", "shape"), np.eye(2, dtype=np.float32), {"red": "color", "a cube": "shape"}, {"dbcv": 0.5}
+    )
+    concepts.save(tmp_path)
     back = module._load(tmp_path)
-    assert (back.names, dict(back.table), dict(back.report)) == (made.names, dict(made.table), {"dbcv": 0.5})
-    np.testing.assert_array_equal(back.centroids, made.centroids)
+    assert (back.names, dict(back.table), dict(back.report)) == (concepts.names, dict(concepts.table), {"dbcv": 0.5})
+    np.testing.assert_array_equal(back.centroids, concepts.centroids)
 
 
 class TestWithSentenceModel:
@@ -140,7 +143,7 @@ class TestWithSentenceModel:
     def test_bad_sentence_models_are_refused(self, tmp_path):
         with pytest.raises(DearError, match=r"Cannot load the sentence model .*nothing_here"):
             embed(["a cat"], tmp_path / "nothing_here")
-        with pytest.raises(DearError, match="gives 5 numbers a phrase, but these concepts were made with 384"):
+        with pytest.raises(DearError, match="gives 5 numbers per phrase, but these concepts were made with 384"):
             Concepts.shipped().nearest(np.ones((1, 5), np.float32))
 
     def test_too_few_phrases_to_cluster(self):
@@ -156,8 +159,8 @@ class TestWithSentenceModel:
         from dear.heads.clustering import find_concepts
 
         wanted = ("color", "emotion", "animal", "number")
-        kept = [pair for pair in labelled_phrases() if pair[1] in wanted][::6]
-        phrases, hidden = zip(*kept, strict=True)
+        labelled = [pair for pair in labelled_phrases() if pair[1] in wanted][::6]
+        phrases, hidden = zip(*labelled, strict=True)
         first, second = find_concepts(phrases), find_concepts(phrases)
         assert set(wanted) <= set(first.concepts.names)
         np.testing.assert_array_equal(first.concepts.centroids, second.concepts.centroids)

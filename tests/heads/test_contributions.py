@@ -19,12 +19,12 @@ BACKBONES = {
 
 @pytest.fixture(params=BACKBONES)
 def backbone(request, tiny):
-    made = tiny(**BACKBONES[request.param])
-    made.model.double()
-    for name, parameter in made.model.named_parameters():
+    backbone = tiny(**BACKBONES[request.param])
+    backbone.model.double()
+    for name, parameter in backbone.model.named_parameters():
         if name.endswith("gamma"):
             parameter.uniform_(0.1, 0.9)  # a scale of its own for each channel
-    return made
+    return backbone
 
 
 def some_pixels(images: int = 3) -> torch.Tensor:
@@ -53,13 +53,13 @@ def test_each_head_is_what_the_formula_says(backbone) -> None:
     length = (norm(state) @ visual.proj).norm()
     heads = len(outputs[0][1])
     terms = 1 + len(outputs) * (heads + 1)
-    found = decompose(backbone, pixels).heads[0]
+    contributions = decompose(backbone, pixels).heads[0]
     for layer, (block, of_heads) in enumerate(outputs):
         for h, out in enumerate(of_heads):
             columns = block.attn.out_proj.weight[:, h * len(out) : (h + 1) * len(out)]
             written = block.ls_1(columns @ out + block.attn.out_proj.bias / heads)
             folded = (written - state.mean() / terms) * norm.weight / std + norm.bias / terms
-            torch.testing.assert_close(found[layer, h], folded @ visual.proj / length, atol=1e-12, rtol=0)
+            torch.testing.assert_close(contributions[layer, h], folded @ visual.proj / length, atol=1e-12, rtol=0)
 
 
 def textbook_heads(attn, x: torch.Tensor) -> list[torch.Tensor]:

@@ -9,9 +9,7 @@ import pytest
 
 from dear.core.errors import DearError
 from dear.heads.entropy import (
-    CORE_3,
-    CORE_5,
-    CORE_7,
+    CORE_SETS,
     concept_distribution,
     concept_entropy,
     dominant_concept,
@@ -86,18 +84,18 @@ def test_roles_do_not_depend_on_the_order_of_heads_and_ties_are_treated_alike():
     roles = judge_heads(heads, CONCEPTS)
     assert judge_heads(dict(rng.sample(list(heads.items()), 40)), CONCEPTS) == roles
     kinds = {}
-    for found in roles.values():
-        kind = "specialised" if found.role in ("core_attribute", "other_specialized") else found.role
-        kinds.setdefault(found.entropy, set()).add(kind)
+    for head_role in roles.values():
+        kind = "specialised" if head_role.role in ("core_attribute", "other_specialized") else head_role.role
+        kinds.setdefault(head_role.entropy, set()).add(kind)
     assert all(len(kind) == 1 for kind in kinds.values())
-    assert Counter(found.role for found in roles.values())["generalization"] >= 8  # ties may add to 20% of 40
+    assert Counter(head_role.role for head_role in roles.values())["generalization"] >= 8  # ties may add to 20% of 40
 
 
 def test_heads_that_are_all_alike_and_few_heads_are_mixed():
     alike = {(9, h): phrases("color", "shape") for h in range(10)}
-    assert {found.role for found in judge_heads(alike, CONCEPTS).values()} == {"mixed"}
+    assert {head_role.role for head_role in judge_heads(alike, CONCEPTS).values()} == {"mixed"}
     two = {(9, 0): phrases("color"), (9, 1): phrases("color", "shape")}
-    assert {found.role for found in judge_heads(two, CONCEPTS).values()} == {"mixed"}  # 20% of two is none
+    assert {head_role.role for head_role in judge_heads(two, CONCEPTS).values()} == {"mixed"}  # 20% of two is none
     assert judge_heads({}, CONCEPTS) == {}
 
 
@@ -126,7 +124,7 @@ def test_the_core_decides_which_specialists_get_a_token():
     }
     core_heads = {
         len(core): [h for h in range(4) if judge_heads(heads, CONCEPTS, core)[9, h].role == "core_attribute"]
-        for core in (CORE_3, CORE_5, CORE_7)
+        for core in CORE_SETS.values()
     }
     assert core_heads == {3: [2], 5: [1, 2], 7: [0, 1, 2]}
 

@@ -1,20 +1,22 @@
-"""The picture and the HTML report: everything is in them, and nothing comes from outside."""
+"""The picture and the HTML page of a role map: complete, escaped, and without any request to the network."""
 
 import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 from PIL import Image
 
 from dear.core.errors import DearError
+from dear.core.names import COMPONENT_COLORS
 from dear.heads.entropy import judge_heads
 from dear.heads.head_role import Phrase
 from dear.heads.map_figure import draw_role_map, plot_role_map
-from dear.heads.map_table import color_strength, role_table
-from dear.heads.page import write_report
+from dear.heads.map_table import color_strength, concept_colors, role_table, table_legend
+from dear.heads.page import write_page
 from dear.heads.role_map import RoleMap
 
 PAPER = RoleMap.preset("paper")
@@ -38,7 +40,7 @@ def role_map() -> RoleMap:
 @pytest.fixture
 def report(role_map, tmp_path):
     images = {(2, 1): ([Image.new("RGB", (300, 200), "red")] * 2, [Image.new("L", (40, 40), 90)])}
-    write_report(role_map, tmp_path / "report.html", images)
+    write_page(role_map, tmp_path / "report.html", images)
     return tmp_path / "report.html"
 
 
@@ -78,7 +80,7 @@ def test_a_click_on_a_head_shows_its_evidence_in_a_real_browser(report, tmp_path
 
 
 def test_a_map_without_evidence_has_a_report_and_a_picture(tmp_path):
-    write_report(PAPER, tmp_path / "paper.html")
+    write_page(PAPER, tmp_path / "paper.html")
     plot_role_map(PAPER, tmp_path / "paper.png")
     assert Image.open(tmp_path / "paper.png").width > 1000
 
@@ -86,10 +88,10 @@ def test_a_map_without_evidence_has_a_report_and_a_picture(tmp_path):
 def test_the_picture_names_each_head_without_colour(role_map, tmp_path):
     texts = [text.get_text() for text in draw_role_map(role_map).axes[0].texts]
     marks = {"core_attribute": "★", "other_specialized": "■", "generalization": "○", "mixed": "◐"}
-    for found in role_map.roles.values():
-        assert marks[found.role] in texts
-        assert found.concept in texts
-        assert f"{found.entropy:.2f}" in texts
+    for head in role_map.roles.values():
+        assert marks[head.role] in texts
+        assert head.concept in texts
+        assert f"{head.entropy:.2f}" in texts
     plot_role_map(role_map, tmp_path / "roles.svg")
     assert ElementTree.parse(tmp_path / "roles.svg").getroot().tag.endswith("svg")
 
@@ -109,7 +111,7 @@ def test_a_picture_of_another_kind_is_refused_and_leaves_no_file(tmp_path):
 
 def test_a_measured_map_shows_shares_and_how_sure_they_are(tmp_path):
     measured = RoleMap.preset("openai-vit-b-16")
-    write_report(measured, tmp_path / "measured.html")
+    write_page(measured, tmp_path / "measured.html")
     page = (tmp_path / "measured.html").read_text(encoding="utf-8")
     data = json.loads(page.split("const data = ", 1)[1].split(";\n", 1)[0])
     color, object_ = measured.concepts.index("color"), measured.concepts.index("object")
@@ -117,11 +119,30 @@ def test_a_measured_map_shows_shares_and_how_sure_they_are(tmp_path):
     assert (head["concept"], head["sure"]) == ("color", 1)
     assert head["shares"][color] > 5 * data["meanShares"][color]
     assert head["shares"][object_] < data["meanShares"][object_]
-    text = [found.get_text() for found in draw_role_map(measured).axes[0].texts]
-    assert f"{100 * head['shares'][color]:.0f}%" in text
-    # experts are strong, the surer the stronger
+    lift = head["shares"][color] / data["meanShares"][color]
+    assert head["number"] == f"{lift:.1f}x"
+    assert head["number"] in [text.get_text() for text in draw_role_map(measured).axes[0].texts]
+    # specialised heads are strong, the surer the stronger
     assert color_strength(measured[12, 7], measured) > 0.9
-    mixed = next(found for found in measured.roles.values() if found.role == "mixed")
+    mixed = next(head for head in measured.roles.values() if head.role == "mixed")
     assert color_strength(mixed, measured) <= 0.3
     row = next(row for row in role_table(measured).rows if row[:2] == (12, 7))
     assert row[5] == "100%"
+    assert row[6 + color] == head["number"]
+    assert "ranks highest among all heads" in table_legend(measured)
+    assert table_legend(PAPER) == ""
+
+
+def test_texts_of_a_map_are_escaped_outside_of_the_script_too(role_map, tmp_path):
+    hostile = replace(role_map, backbone={"model": EVIL}, origin={"note": EVIL, "source": EVIL})
+    write_page(hostile, tmp_path / "hostile.html")
+    page = (tmp_path / "hostile.html").read_text(encoding="utf-8")
+    assert page.count("</script>") == 1
+    assert "<img" not in page
+    assert page.count("&lt;/script&gt;") == 6  # title, heading, note, and three fields
+
+
+def test_attributes_have_the_colors_of_all_other_pictures():
+    colors = concept_colors(PAPER.concepts)
+    assert all(colors[name] == color for name, color in COMPONENT_COLORS.items())
+    assert len({colors[concept] for concept in PAPER.concepts}) == len(PAPER.concepts)

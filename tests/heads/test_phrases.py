@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from dear.core.errors import DearError
+from dear.core.names import CORE_ATTRIBUTES
 from dear.data.world.vocabulary import VALUES, WHERE
-from dear.heads.concepts import CONCEPTS, CORE
+from dear.heads.concepts import CONCEPTS
 from dear.heads.phrases import WORLD, labelled_phrases, load_phrases
 
 
@@ -44,7 +45,7 @@ def test_the_usual_openings_do_not_give_the_concept_away():
 def test_a_world_phrase_names_one_value_and_it_is_of_its_attribute():
     attribute_of = {value: attribute for attribute, values in VALUES.items() for value in values}
     labelled = labelled_phrases(WORLD)
-    assert {concept for _, concept in labelled} == set(CORE)
+    assert {concept for _, concept in labelled} == set(CORE_ATTRIBUTES)
     for phrase, concept in labelled:
         assert [attribute_of[word] for word in phrase.split() if word in attribute_of] == [concept], phrase
     named = {word for phrase, _ in labelled for word in phrase.split()}
@@ -60,7 +61,7 @@ def test_a_file_of_ones_own(tmp_path: Path):
 
 @pytest.mark.parametrize("text", ["", "\n \n", "# only a comment\n"])
 def test_a_file_without_phrases_is_refused(tmp_path: Path, text: str):
-    with pytest.raises(DearError, match="holds no phrases; write one phrase a line"):
+    with pytest.raises(DearError, match="has no phrases; write one per line"):
         load_phrases(file_of(tmp_path, text))
 
 

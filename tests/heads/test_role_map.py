@@ -15,8 +15,8 @@ from dear.clip import load_backbone
 from dear.core.errors import DearError
 from dear.heads.head_role import HeadRole, Phrase
 from dear.heads.map_table import role_summary, role_table
-from dear.heads.role_map import RoleMap
-from dear.methods.shared.role_settings import _say_once, find_roles
+from dear.heads.role_map import RoleMap, find_role_map
+from dear.methods.shared.role_settings import _print_once, find_roles
 
 PAPER = RoleMap.preset("paper")
 ORIGIN = {"images": {"used": 7, "source": "photos"}}
@@ -63,7 +63,7 @@ def test_the_measured_preset_fits_openais_weights_in_any_precision():
 
 
 def test_whoever_takes_the_papers_table_is_told_what_was_measured(capsys):
-    _say_once.cache_clear()
+    _print_once.cache_clear()
     mini = load_backbone()
     find_roles("paper", mini)
     find_roles("paper", mini)
@@ -76,6 +76,18 @@ def test_auto_takes_the_map_that_was_measured_on_these_weights():
     assert find_roles("auto", replace(mini, name="local-dir:somewhere")) == RoleMap.preset("dear-mini")
     with pytest.raises(DearError, match="no ready role map for ViT-B-16"):
         find_roles("auto", load_backbone("ViT-B-16", random_weights=True))
+    with pytest.raises(DearError, match="depends on the backbone: name one of dear-mini, openai-vit-b-16"):
+        find_role_map("auto")
+
+
+def test_a_map_is_found_by_file_or_by_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find_role_map("paper") == PAPER
+    small_map().save("paper")  # a file comes before a shipped map
+    assert find_role_map("paper") == find_role_map(str(tmp_path / "paper")) == small_map()
+    for missing in ("roles.json", "folder/roles", "../roles"):
+        with pytest.raises(DearError, match="does not exist"):
+            find_role_map(missing)
 
 
 def test_a_map_of_published_weights_knows_them_by_name_and_by_their_numbers():
@@ -181,7 +193,7 @@ def test_another_backbone_is_refused():
     role_map.check_backbone({"model": "tiny", "pretrained": "web", "weights": None, "activation": "gelu"}, 4, 2)
     with pytest.raises(DearError, match="its weights is abc, and this one's is xyz; make a role map"):
         role_map.check_backbone({"model": "tiny", "weights": "xyz"}, 4, 2)
-    with pytest.raises(DearError, match="2 heads a layer, and the backbone has 3"):
+    with pytest.raises(DearError, match="2 heads per layer, and the backbone has 3"):
         role_map.check_backbone({}, 4, 3)
     with pytest.raises(DearError, match="ends at layer 4, and the backbone has 12"):
         role_map.check_backbone({}, 12, 2)
@@ -198,15 +210,15 @@ def test_restricting_to_the_deep_layers():
 
 
 def test_ablation_maps():
-    assert {found.role for found in PAPER.all_mixed().roles.values()} == {"mixed"}
-    assert {found.role for found in PAPER.all_generalization().roles.values()} == {"generalization"}
+    assert {head_role.role for head_role in PAPER.all_mixed().roles.values()} == {"mixed"}
+    assert {head_role.role for head_role in PAPER.all_generalization().roles.values()} == {"generalization"}
     assert PAPER.all_mixed().tokens == PAPER.tokens
     one, again, two = PAPER.shuffled(1), PAPER.shuffled(1), PAPER.shuffled(2)
     assert one == again
     assert len({json.dumps(m.to_json()["roles"]) for m in (PAPER, one, two)}) == 3
 
     def pairs(role_map):
-        return Counter((found.role, found.concept) for found in role_map.roles.values())
+        return Counter((head_role.role, head_role.concept) for head_role in role_map.roles.values())
 
     assert pairs(one) == pairs(two) == pairs(PAPER)
     assert one.origin == {**PAPER.origin, "strategy": "shuffled", "seed": 1}

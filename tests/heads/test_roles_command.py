@@ -18,8 +18,8 @@ from dear.heads.role_map import RoleMap
 
 def test_by_phrases_to_table_map_report_and_comparison(tmp_path, capsys) -> None:
     out, report, plot = (tmp_path / name for name in ("roles.json", "roles.html", "roles.png"))
-    flags = ["--by", "phrases", "--limit", "48", "--core", "3", "--quantile", "0.3", "--out", str(out)]
-    assert main(["roles", *flags, "--report", str(report), "--plot", str(plot)]) == 0
+    flags = ["--using", "phrases", "--limit", "48", "--core", "3", "--quantile", "0.3", "--out", str(out)]
+    assert main(["roles", *flags, "--html", str(report), "--plot", str(plot)]) == 0
     printed = capsys.readouterr().out
     assert "judged by 48 images of Attribute World; 0 could not be read" in printed
     assert sorted(path.name for path in tmp_path.iterdir()) == ["roles.html", "roles.json", "roles.png"]
@@ -49,7 +49,7 @@ def test_by_pictures_to_map_and_check(tmp_path, capsys, monkeypatch, model_folde
             noise.resize((32, 32)).save(tmp_path / "textures" / name / f"{i}.png")
     monkeypatch.chdir(tmp_path)
     model = ["--model", f"local-dir:{model_folder}", "--probe", "texture=textures", "--limit", "60"]
-    assert main(["roles", *model, "--first-layer", "2", "--out", "roles.json", "--report", "roles.html"]) == 0
+    assert main(["roles", *model, "--first-layer", "2", "--out", "roles.json", "--html", "roles.html"]) == 0
     printed = capsys.readouterr().out
     assert "texture, color: 36 photos of textures" in printed
     assert "shape, object, location: 60 drawn pictures of Attribute World" in printed
@@ -60,10 +60,10 @@ def test_by_pictures_to_map_and_check(tmp_path, capsys, monkeypatch, model_folde
     assert "meanShares" in Path("roles.html").read_text()
 
     heads = {at: HeadRole("core_attribute", role_map.core[at[1]]) for at in role_map.roles}
-    replace(role_map, roles=heads).save("told.json")
-    assert main(["roles", "check", "told.json", *model, "--out", "check.json", "--plot", "check.png"]) == 0
+    replace(role_map, roles=heads).save("all_core.json")
+    assert main(["roles", "check", "all_core.json", *model, "--out", "check.json", "--plot", "check.png"]) == 0
     printed = capsys.readouterr().out
-    assert "texture: 36 pictures of textures" in printed
+    assert "texture: 36 held-out pictures of textures" in printed
     assert "better than the class feature" in printed
     assert "causal" not in json.loads(Path("check.json").read_text())  # it knows no words of Attribute World
     assert Image.open("check.png").width > 800
@@ -111,30 +111,30 @@ def test_overlap_of_the_paper_with_a_shuffle_of_it() -> None:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--by", "pictures", "--images", "EMPTY"], "--images is for --by phrases"),
-        (["--by", "phrases", "--probe", "texture=EMPTY"], "--probe is for --by pictures"),
+        (["--using", "pictures", "--images", "EMPTY"], "--images is for --using phrases"),
+        (["--using", "phrases", "--probe", "texture=EMPTY"], "--probe is for --using pictures"),
         (["--probe", "EMPTY"], "write ATTRIBUTE=DATA"),
         (["--probe", "smell=EMPTY"], "can't be about 'smell'"),
         (["--probe", "text=world"], "Attribute World has no text"),
         (["--probe", "texture=EMPTY", "--probe", "texture=world"], "given twice for texture"),
         (["--probe", "texture=EMPTY"], "one folder of images for each class"),
-        (["--limit", "15"], "Only 15 pictures tell about color"),
-        (["--core", "7"], "No probe tells about human"),
+        (["--limit", "15"], "only 15 pictures for color"),
+        (["--core", "7"], "no probe for human"),
         (["--images", "EMPTY"], "There is no image in"),
         (["--images", "EMPTY/missing"], "There is no folder"),
         (["--phrases", "EMPTY/missing.txt"], "does not exist"),
-        (["--phrases", "none.txt"], "holds no phrases"),
+        (["--phrases", "none.txt"], "has no phrases"),
         (["--phrases", "few.txt"], "cannot be picked from 2"),
         (["--phrases", "long.txt"], "longer than the 20 tokens"),
         (["--first-layer", "10"], "layers 1 to 9"),
         (["--quantile", "0.7"], "to 0.5"),
         (["--plot", "map.gif"], r"ends in .png or .svg"),
         (["--limit", "1"], "--limit must be from 2 to"),
-        (["--model", "ViT-B-16", "--by", "phrases"], "give a folder with --images"),
+        (["--model", "ViT-B-16", "--using", "phrases"], "give a folder with --images"),
         (["--model", "ViT-Z"], "no model named ViT-Z"),
         (["show", "missing.json"], "does not exist"),
         (["show", "resnet"], "no role map named resnet"),
-        (["check", "paper"], "12 heads a layer"),
+        (["check", "paper"], "12 heads per layer"),
         (["compare", "paper", "resnet"], "no role map named resnet"),
         (["layers", "--limit", "1"], "--limit must be from 2 to"),
         (["layers", "--data", "EMPTY/missing"], "There is no folder or file"),

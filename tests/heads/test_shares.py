@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
-from dear.heads.shares import GROUPS, Moments, label_numbers, mean_colors
+from dear.heads.shares import GROUPS, AttributeMoments, label_numbers, mean_colors
 
 
 def textbook(x: np.ndarray, labels: np.ndarray) -> float:
@@ -16,9 +16,9 @@ def textbook(x: np.ndarray, labels: np.ndarray) -> float:
     values = sorted(set(labels.tolist()))
     between = within = 0.0
     for value in values:
-        mine = x[labels == value]
-        between += len(mine) * ((mine.mean(0) - mean) ** 2).sum()
-        within += ((mine - mine.mean(0)) ** 2).sum()
+        group = x[labels == value]
+        between += len(group) * ((group.mean(0) - mean) ** 2).sum()
+        within += ((group - group.mean(0)) ** 2).sum()
     noise = within / (len(x) - len(values))
     return max(0.0, (between - (len(values) - 1) * noise) / (between + within + noise))
 
@@ -35,10 +35,10 @@ def textbook_regression(x: np.ndarray, z: np.ndarray, sets: np.ndarray) -> float
     return max(0.0, (total - unexplained - z.shape[1] * noise) / (total + noise))
 
 
-def moments(z: torch.Tensor, x: torch.Tensor, known: int = 1, start: int = 0) -> Moments:
-    found = Moments.empty(z.shape[1], known, *x.shape[1:])
-    found.add(z, x, torch.arange(start, start + len(x)) % GROUPS)
-    return found
+def moments(z: torch.Tensor, x: torch.Tensor, nuisance: int = 1, start: int = 0) -> AttributeMoments:
+    sums = AttributeMoments.empty(z.shape[1], nuisance, *x.shape[1:])
+    sums.add(z, x, torch.arange(start, start + len(x)) % GROUPS)
+    return sums
 
 
 @given(
@@ -118,5 +118,5 @@ def test_mean_colors_are_cielab() -> None:
     to_lab = ImageCms.buildTransform(*profiles, "RGB", "LAB")
     channels = np.asarray(ImageCms.applyTransform(Image.fromarray(noise), to_lab)).reshape(-1, 3)
     expected = [channels[:, 0].mean() * 100 / 255, *channels[:, 1:].astype(np.int8).mean(0)]
-    found = mean_colors(torch.tensor(noise / 255.0).permute(2, 0, 1)[None])[0]
-    assert found.tolist() == pytest.approx(expected, abs=2.5)
+    mean_lab = mean_colors(torch.tensor(noise / 255.0).permute(2, 0, 1)[None])[0]
+    assert mean_lab.tolist() == pytest.approx(expected, abs=2.5)

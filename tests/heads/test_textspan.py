@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dear.core.errors import DearError
-from dear.heads.textspan import MomentsByHead, TextSpan, textspan
+from dear.heads.textspan import RunningMoments, TextSpan, textspan
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def published_textspan(data, texts, rank, picks, dtype=torch.float64, tie=1e-9):
 
 
 def streamed(data, texts, rank, picks, batch=7) -> TextSpan:
-    moments = MomentsByHead([1], 1, data.shape[1])
+    moments = RunningMoments([1], 1, data.shape[1])
     for chunk in torch.as_tensor(data).split(batch):
         moments.update(chunk[:, None, None])
     return textspan(moments.of(1, 0), torch.as_tensor(texts), rank, picks)
@@ -58,11 +58,11 @@ def assert_as_published(data, texts, rank, picks):
     """The same picks as far as there are any, and where we stop the published form has only rounding left."""
     ours = streamed(data, texts, rank, picks)
     picked, stds, shares = published_textspan(data, texts, rank, picks)
-    found = len(ours.indices)
-    assert ours.indices == picked[:found]
-    np.testing.assert_allclose(ours.variance, shares[:found], rtol=1e-5, atol=1e-12)
+    count = len(ours.indices)
+    assert ours.indices == picked[:count]
+    np.testing.assert_allclose(ours.variance, shares[:count], rtol=1e-5, atol=1e-12)
     noise = 1e-5 * np.sqrt(np.square(data).sum(1).mean())
-    assert all(std < noise for std in stds[found:])
+    assert all(std < noise for std in stds[count:])
     return ours
 
 
@@ -142,9 +142,9 @@ def test_a_head_that_always_writes_the_same_has_no_phrases(count):
 
 def test_moments_are_those_of_each_head_whatever_the_batches_and_survive_a_restart():
     x = torch.randn(23, 2, 3, 5)
-    moments = MomentsByHead([9, 10], 3, 5)
+    moments = RunningMoments([9, 10], 3, 5)
     moments.update(x[:10])
-    resumed = MomentsByHead([9, 10], 3, 5)
+    resumed = RunningMoments([9, 10], 3, 5)
     resumed.load_state_dict({name: tensor.clone() for name, tensor in moments.state_dict().items()})
     resumed.update(x[10:])
     head, raw = resumed.of(10, 2), x[:, 1, 2].double()
@@ -152,11 +152,11 @@ def test_moments_are_those_of_each_head_whatever_the_batches_and_survive_a_resta
     torch.testing.assert_close(head.total, raw.sum(0))
     torch.testing.assert_close(head.outer, raw.T @ raw)
     with pytest.raises(DearError, match="other layers"):
-        MomentsByHead([8, 9], 3, 5).load_state_dict(moments.state_dict())
+        RunningMoments([8, 9], 3, 5).load_state_dict(moments.state_dict())
 
 
 def test_a_bad_batch_is_refused_whole():
-    moments = MomentsByHead([1], 1, 4)
+    moments = RunningMoments([1], 1, 4)
     with pytest.raises(DearError, match="not finite"):
         moments.update(torch.tensor([[[[1.0, float("nan"), 0, 0]]]]))
     assert moments.count == 0
@@ -169,4 +169,4 @@ def test_too_few_phrases_or_images_are_refused():
     with pytest.raises(DearError, match="more phrases"):
         streamed(np.ones((3, 4)), np.eye(4), rank=4, picks=5)
     with pytest.raises(DearError, match="no image"):
-        textspan(MomentsByHead([1], 1, 4).of(1, 0), torch.eye(4), rank=4, picks=1)
+        textspan(RunningMoments([1], 1, 4).of(1, 0), torch.eye(4), rank=4, picks=1)

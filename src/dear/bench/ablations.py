@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from dear.bench.results import Cell, Variant
 from dear.core.errors import DearError
-from dear.heads.entropy import CORE_3, CORE_5, CORE_7
+from dear.heads.entropy import CORE_SETS
 from dear.heads.role_map import RoleMap
 
 Changes = Mapping[str, Any]
@@ -59,8 +59,7 @@ def _quantiles(roles: RoleMap, settings: Mapping[str, Any]) -> Rows:
 
 
 def _cores(roles: RoleMap, settings: Mapping[str, Any]) -> Rows:
-    cores = [core for core in (CORE_3, CORE_5, CORE_7) if set(core) <= set(roles.concepts)]
-    return _each("attributes", *map(len, cores))
+    return _each("attributes", *(size for size, core in CORE_SETS.items() if set(core) <= set(roles.concepts)))
 
 
 def _first_layers(roles: RoleMap, settings: Mapping[str, Any]) -> Rows:

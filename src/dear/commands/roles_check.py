@@ -1,4 +1,4 @@
-"""dear roles check and layers: is a role map true of its backbone, and from which layer on do heads matter?"""
+"""dear roles check and layers: test a role map on its backbone, and find the layer from which on heads matter."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -10,21 +10,21 @@ if TYPE_CHECKING:
 
 def check(args: argparse.Namespace) -> None:
     from dear.clip import MINI, load_backbone
-    from dear.commands.roles import load_map
     from dear.core.files import write_json
     from dear.core.runtime import pick_device
     from dear.heads.check_search import DRAWS, NEAREST, check_by_search
     from dear.heads.probes import find_probes
+    from dear.heads.role_map import find_role_map
 
-    role_map = load_map(args.map)
     backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
+    role_map = find_role_map(args.map, backbone)
     probes = find_probes(args.probe, max(backbone.image.image_size), args.limit, args.data_root, held_out=True)
     result = check_by_search(backbone, role_map, probes)
     for attribute, source in result.sources.items():
-        print(f"{attribute}: {result.pictures[attribute]} pictures of {source} that made no role map")
-    print(f"the {NEAREST} nearest by what an attribute's heads write")
-    print(f"(and by as many random heads of the same layers, mean ± std of {DRAWS} draws)\n")
-    args.show("found", result.table())
+        print(f"{attribute}: {result.pictures[attribute]} held-out pictures of {source}")
+    print(f"the {NEAREST} nearest pictures by the summed contributions of an attribute's heads")
+    print(f"(in parentheses: by as many random heads of the same layers, mean ± std of {DRAWS} draws)\n")
+    args.show("search", result.table())
     print("\n" + result.verdict())
     numbers = {"search": result.to_json()}
     if args.plot is not None:
@@ -33,21 +33,21 @@ def check(args: argparse.Namespace) -> None:
         plot_search(result, args.plot)
         print(f"wrote {args.plot}")
     if args.model == MINI:
-        numbers["causal"] = _take_away(args, backbone, role_map)
+        numbers["causal"] = _check_causal(args, backbone, role_map)
     if args.out is not None:
         write_json(args.out, numbers)
         print(f"wrote {args.out}")
 
 
-def _take_away(args: argparse.Namespace, backbone: "Backbone", role_map: "RoleMap") -> dict[str, object]:
-    """Zero-shot accuracy without the heads of each concept; only dear-mini knows the words of Attribute World."""
+def _check_causal(args: argparse.Namespace, backbone: "Backbone", role_map: "RoleMap") -> dict[str, object]:
+    """Zero-shot accuracy without the heads of each concept; only dear-mini has learned the words of Attribute World."""
     from dear.heads.check_causal import causal_check
 
     result = causal_check(backbone, role_map)
-    with_all = ", ".join(f"{attribute} {value:.1f}" for attribute, value in result.accuracy.items())
-    print(f"\nzero-shot accuracy (%) on {result.pictures} held-out pictures: {with_all}")
-    print("points lost without the heads whose dominant concept is the row's")
-    print(f"(and without as many random heads of the same layers, mean ± std of {result.draws} draws)\n")
+    accuracies = ", ".join(f"{attribute} {value:.1f}" for attribute, value in result.accuracy.items())
+    print(f"\nzero-shot accuracy (%) on {result.pictures} held-out pictures: {accuracies}")
+    print("points lost without the heads with the dominant concept of the row")
+    print(f"(in parentheses: without as many random heads of the same layers, mean ± std of {result.draws} draws)\n")
     args.show("points lost", result.table())
     print("\n" + result.verdict())
     if args.plot is not None:

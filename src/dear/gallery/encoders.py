@@ -15,7 +15,7 @@ from dear.core.errors import DearError
 from dear.core.runtime import pick_device
 from dear.core.schema import Count, Name, Positive, check_shape
 from dear.gallery.sources import absolute
-from dear.heads.contributions import HeadReader
+from dear.heads.contributions import HeadContributions
 from dear.heads.role_map import Head
 from dear.methods.shared.role_settings import find_roles
 from dear.model.adapter import CONFIG
@@ -106,7 +106,7 @@ class HeadEncoder:
             raise DearError(
                 f"{backbone.name} has {tower.layers} layers of {tower.heads} heads, not all of those named."
             )
-        self.reader = HeadReader(backbone, min(layer for layer, _ in all_heads))
+        self.reader = HeadContributions(backbone, min(layer for layer, _ in all_heads))
         self.centred = tuple(self.heads)
         self.components = ("cls", *self.centred)
         self.dim = backbone.dim
@@ -137,7 +137,7 @@ class HeadEncoder:
 
     @torch.no_grad()
     def encode_image(self, pixels: Tensor) -> dict[str, Tensor]:
-        codes, feature = self.reader.read(pixels.to(self.backbone.device))
+        codes, feature = self.reader.codes_and_feature(pixels.to(self.backbone.device))
         return {"cls": feature, **{name: self.reader.sum_of(heads, codes) for name, heads in self.heads.items()}}
 
     @torch.no_grad()

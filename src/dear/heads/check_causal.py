@@ -1,9 +1,9 @@
-"""Does a role mean anything? Take a concept's heads away and see which attribute gets lost (Attribute World).
+"""Causal check of a role map: mean-ablate the heads of a concept and see which attribute is lost (Attribute World).
 
-Away means: each head's output, at every token, is replaced by its mean over the pictures, so that the layers behind
-it still get what they are used to, but nothing about the picture. A concept's heads are all those whose dominant
-concept it is, whatever their role: the specialised fifth of a small backbone is only a handful of heads and leaves
-most concepts without one. The yardstick is as many random heads of the same layers (the concept's own among them).
+Mean ablation replaces each head's output, at every token, by its mean over the pictures: the layers after it get an
+input of the usual kind, without information about the picture. The heads of a concept are all heads with this dominant
+concept, whatever their role: the specialised fifth of a small backbone is only a handful of heads, so that most
+concepts would have none. The control is as many random heads of the same layers (the concept's own among them).
 """
 
 import statistics
@@ -34,7 +34,7 @@ _BATCH = 64
 
 @dataclass(frozen=True)
 class ConceptEffect:
-    """Points of accuracy that each attribute loses without the concept's heads, and without as many random ones."""
+    """Points of accuracy that each attribute loses without the heads of a concept, and without as many random heads."""
 
     concept: str
     heads: tuple[Head, ...]
@@ -43,13 +43,13 @@ class ConceptEffect:
     random_std: Mapping[str, float]
 
     def excess(self, attribute: str) -> float:
-        """How much more is lost than without random heads."""
+        """Points lost beyond those without random heads."""
         return self.drop[attribute] - self.random_mean[attribute]
 
 
 @dataclass(frozen=True)
 class CausalResult:
-    """`accuracy`: zero-shot accuracy (%) on each attribute with all heads in place."""
+    """`accuracy`: zero-shot accuracy (%) on each attribute with all heads."""
 
     pictures: int
     draws: int
@@ -61,33 +61,35 @@ class CausalResult:
         return {"chosen": chosen, **asdict(self)}
 
     def table(self) -> Table:
-        """A row a concept, a column an attribute: points lost (without random heads: mean ± std)."""
+        """One row per concept, one column per attribute: points lost (without random heads: mean ± std)."""
         table = Table(["without heads of", "heads", *self.accuracy])
-        for e in self.effects:
-            cells = [f"{e.drop[a]:.1f} ({e.random_mean[a]:.1f} ± {e.random_std[a]:.1f})" for a in self.accuracy]
-            table.add(e.concept, len(e.heads), *cells)
+        for effect in self.effects:
+            control = {a: f"{effect.random_mean[a]:.1f} ± {effect.random_std[a]:.1f}" for a in self.accuracy}
+            cells = [f"{effect.drop[a]:.1f} ({control[a]})" for a in self.accuracy]
+            table.add(effect.concept, len(effect.heads), *cells)
         return table
 
     def verdict(self) -> str:
-        """Which concepts' heads are needed for their own attribute, in a sentence or two."""
+        """The concepts whose heads are needed for their own attribute, in two or three sentences."""
         own = [e for e in self.effects if e.concept in self.accuracy]
         causal = [e.concept for e in own if e.excess(e.concept) > 2 * e.random_std[e.concept]]
-        lines = [f"More than two std beyond random heads on their own attribute: {', '.join(causal) or 'none'}."]
+        lines = [f"Own attribute loses more than two std beyond random heads: {', '.join(causal) or 'none'}."]
         others = [e.excess(a) for e in own for a in self.accuracy if a != e.concept]
         if own and others:
-            mine = statistics.fmean(e.excess(e.concept) for e in own)
-            rest = statistics.fmean(others)
-            lines.append(f"Beyond random heads, the own attribute loses {mine:.1f} points, the others {rest:.1f}.")
+            on_own, on_others = statistics.fmean(e.excess(e.concept) for e in own), statistics.fmean(others)
+            lines.append(
+                f"Beyond random heads, their own attribute loses {on_own:.1f} points, the others {on_others:.1f}."
+            )
         if missing := [a for a in self.accuracy if a not in {e.concept for e in own}]:
-            lines.append(f"No head is mainly about: {', '.join(missing)}.")
+            lines.append(f"No head has this dominant concept: {', '.join(missing)}.")
         return " ".join(lines)
 
 
 def causal_check(backbone: Backbone, role_map: RoleMap, pictures: int = 960, draws: int = 8) -> CausalResult:
-    """Zero-shot accuracy on the five attributes without the heads of each concept, from held-out pictures."""
+    """Zero-shot accuracy on the five attributes without the heads of each concept, on held-out pictures."""
     tower = backbone.image
     role_map.check_backbone(backbone.identity.to_json(), tower.layers, tower.heads)
-    groups = {c: [at for at, found in sorted(role_map.roles.items()) if found.concept == c] for c in role_map.concepts}
+    groups = {c: [at for at, head in sorted(role_map.roles.items()) if head.concept == c] for c in role_map.concepts}
     groups = {concept: heads for concept, heads in groups.items() if heads}
     if not groups:
         raise DearError("No head of this role map has a concept, so there is nothing to test.")
@@ -111,13 +113,13 @@ def causal_check(backbone: Backbone, role_map: RoleMap, pictures: int = 960, dra
 
 
 def random_heads(like: Sequence[Head], heads: int, rng: Random) -> list[Head]:
-    """As many heads of each layer as `like` has, from all `heads` of the layer."""
+    """As many heads per layer as `like` has, drawn from all `heads` of the layer."""
     layers = [layer for layer, _ in like]
     return [(layer, h) for layer in sorted(set(layers)) for h in rng.sample(range(heads), layers.count(layer))]
 
 
 def mean_outputs(backbone: Backbone, states: Tensor, first_layer: int) -> dict[int, Tensor]:
-    """Mean over pictures of what each head puts out at each token: layer -> [heads, tokens, head_dim]; last: CLS."""
+    """Mean outputs over pictures: layer -> [heads, tokens, head_dim]; in the last layer CLS is the only token."""
     tower = backbone.image
     totals: dict[int, Tensor] = {}
     for x in states.split(_BATCH):
@@ -135,9 +137,9 @@ def features_without(
     tower = backbone.image
 
     def without(layer: int) -> Callable[[Tensor], Tensor]:
-        gone = torch.zeros(tower.heads, 1, 1, dtype=torch.bool, device=states.device)
-        gone[[head for at, head in heads if at == layer]] = True
-        return lambda of_heads: torch.where(gone, means[layer], of_heads)
+        ablated = torch.zeros(tower.heads, 1, 1, dtype=torch.bool, device=states.device)
+        ablated[[head for at, head in heads if at == layer]] = True
+        return lambda outputs: torch.where(ablated, means[layer], outputs)
 
     features = []
     for x in states.split(_BATCH):
@@ -148,7 +150,7 @@ def features_without(
 
 
 class _Trial:
-    """Held-out pictures run up to the first layer of the map; every picture asks for all five attributes."""
+    """Held-out pictures, encoded up to the first layer of the map; each is classified by all five attributes."""
 
     @torch.no_grad()
     def __init__(self, backbone: Backbone, first_layer: int, pictures: int) -> None:

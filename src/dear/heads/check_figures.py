@@ -1,4 +1,4 @@
-"""The checks of a role map as heat maps: what heads of an attribute (row) find, or what is lost without them."""
+"""The checks of a role map as pictures: heat maps of attributes by heads, and curves over layers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,15 +11,14 @@ from dear.core.figure import save_figure
 from dear.heads.check_causal import CausalResult, ConceptEffect
 from dear.heads.check_layers import LayerLosses
 from dear.heads.check_search import AttributeSearch, CheckResult
+from dear.heads.map_table import concept_colors
 
 _INK = "#23262b"
-
-
-_Cell = tuple[float, str, bool]  # what was measured; the same for random heads; whether row and column belong together
+_Cell = tuple[float, str, bool]  # the measure; the same by random heads; whether row and column are one attribute
 
 
 def plot_causal(result: CausalResult, path: str | Path) -> None:
-    """Colour: points lost beyond random heads. In a cell: points lost, and below it those without random heads."""
+    """Colour: points lost beyond random heads. In a cell: points lost, and below them the same without random heads."""
     attributes = list(result.accuracy)
 
     def cell(e: ConceptEffect, a: str) -> _Cell:
@@ -32,36 +31,38 @@ def plot_causal(result: CausalResult, path: str | Path) -> None:
     )
     axes.set_xticks(range(len(attributes)), [f"{a}\n{result.accuracy[a]:.1f}%" for a in attributes])
     axes.set_yticks(range(len(result.effects)), [f"{e.concept} ({len(e.heads)} heads)" for e in result.effects])
+    _color_ticks(axes, attributes, [e.concept for e in result.effects])
     axes.set(xlabel="attribute, and its zero-shot accuracy with all heads", ylabel="without the heads of")
     axes.set_title("Points of accuracy lost (small: as many random heads)", fontsize=11, loc="left", color=_INK)
     save_figure(figure, path, dpi=160, facecolor="white")
 
 
 def plot_search(result: CheckResult, path: str | Path) -> None:
-    """Colour: how much better than random heads, in std of these. In a cell: what is found, and by random heads."""
+    """Colour: improvement over random heads, in std of these. In a cell: the measure, and below it by random heads."""
     attributes = list(result.by_class)
 
     def cell(s: AttributeSearch, a: str) -> _Cell:
-        return s.found[a], f"{s.random_mean[a]:.1f} ± {s.random_std[a]:.1f}", s.attribute == a
+        return s.values[a], f"{s.random_mean[a]:.1f} ± {s.random_std[a]:.1f}", s.attribute == a
 
     figure, axes = _heat_map(
         [[result.gain(s, a, s.random_mean) / max(s.random_std[a], 1e-9) for a in attributes] for s in result.searches],
         [[cell(s, a) for a in attributes] for s in result.searches],
         "better than random heads (std)",
     )
-    names = [f"{a} (a*b* distance)" if a in result.by_distance else f"same {a} (%)" for a in attributes]
-    names = [f"{name}\nclass feature {result.by_class[a]:.1f}" for name, a in zip(names, attributes, strict=True)]
-    axes.set_xticks(range(len(attributes)), names, fontsize=8)
+    measures = zip(result.measures(), result.by_class.values(), strict=True)
+    columns = [f"{measure}\nclass feature {value:.1f}" for measure, value in measures]
+    axes.set_xticks(range(len(attributes)), columns, fontsize=8)
     axes.set_yticks(range(len(result.searches)), [f"{s.attribute} ({len(s.heads)} heads)" for s in result.searches])
-    axes.set(xlabel="what the nearest have in common", ylabel="searched by the heads of")
+    _color_ticks(axes, attributes, [s.attribute for s in result.searches])
+    axes.set(xlabel="what the nearest have in common", ylabel="searched by the heads for")
     axes.set_title(
-        "KVCache-out pictures found by heads (small: as many random heads)", fontsize=11, loc="left", color=_INK
+        "Search of held-out pictures by heads (small: by as many random heads)", fontsize=11, loc="left", color=_INK
     )
     save_figure(figure, path, dpi=160, facecolor="white")
 
 
 def plot_layers(losses: LayerLosses, path: str | Path) -> None:
-    """Two curves over the layers: what is left without one layer's heads, and without those of all up to it."""
+    """Two curves over the layers: the measure without the heads of one layer, and without those of all up to it."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -81,7 +82,7 @@ def plot_layers(losses: LayerLosses, path: str | Path) -> None:
 
 
 def _heat_map(values: Sequence[Sequence[float]], cells: Sequence[Sequence[_Cell]], scale: str) -> tuple[Figure, Axes]:
-    """Colours by `values` around zero, with the cells written into them; own ones in bold."""
+    """Coloured by `values` around zero, with a cell's two numbers in it; bold: row and column are one attribute."""
     limit = max(1.0, *(abs(value) for row in values for value in row))
     figure = Figure(figsize=(2.2 + 1.4 * len(values[0]), 1.9 + 0.62 * len(values)), layout="constrained")
     FigureCanvasAgg(figure)
@@ -97,3 +98,11 @@ def _heat_map(values: Sequence[Sequence[float]], cells: Sequence[Sequence[_Cell]
     axes.spines[:].set_visible(False)
     figure.colorbar(image, ax=axes, label=scale, shrink=0.9)
     return figure, axes
+
+
+def _color_ticks(axes: Axes, columns: Sequence[str], rows: Sequence[str]) -> None:
+    """Names of attributes in their own colours."""
+    colors = concept_colors([*columns, *rows])
+    for names, labels in ((columns, axes.get_xticklabels()), (rows, axes.get_yticklabels())):
+        for name, label in zip(names, labels, strict=True):
+            label.set_color(colors[name])

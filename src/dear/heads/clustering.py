@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dear.core.errors import DearError
 from dear.heads.concepts import CONCEPTS, Concepts, embed
 
-# A cluster gets the name of the anchor nearest to its centroid. Broad concepts need an anchor a kind of thing.
+# A cluster gets the concept of the anchor nearest to its centroid. Broad concepts need one anchor per kind of thing.
 ANCHORS: dict[str, tuple[str, ...]] = {
     "location": ("location", "a place", "a city", "a country", "a landscape", "inside a building"),
     "object": (
@@ -40,8 +40,8 @@ NEIGHBORS, DIMENSIONS = 15, 10
 FEWEST_PHRASES = 50
 
 
-class Found(NamedTuple):
-    """One run of HDBSCAN. clusters: [n], the cluster of each phrase, -1 is noise."""
+class Partition(NamedTuple):
+    """One run of HDBSCAN. clusters: [n], the cluster of each phrase; -1 is noise."""
 
     clusters: NDArray[np.int64]
     dbcv: float
@@ -51,70 +51,72 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Clustering:
-    """The concepts found in phrases, and how. named: the concept of each cluster."""
+    """The concepts of some phrases, and the partition they come from. cluster_concepts: the concept of each cluster."""
 
     concepts: Concepts
     phrases: tuple[str, ...]
-    named: tuple[str, ...]
-    found: Found
+    cluster_concepts: tuple[str, ...]
+    partition: Partition
 
     def report(self, hidden: Sequence[str] | None = None) -> dict[str, Any]:
-        """The numbers to judge it by; with the hidden concept of each phrase also the agreement (AMI) with it."""
-        clusters = self.found.clusters
-        kept = clusters >= 0
+        """Statistics of the clustering; with the hidden concept of each phrase also the agreement (AMI) with it."""
+        clusters = self.partition.clusters
+        clustered = clusters >= 0
         numbers: dict[str, Any] = {
             "phrases": len(self.phrases),
-            "clusters": len(self.named),
+            "clusters": len(self.cluster_concepts),
             "concepts": len(self.concepts.names),
-            "noise_share": round(1 - float(kept.mean()), 4),
-            "dbcv": round(self.found.dbcv, 4),
-            "min_cluster_size": self.found.min_cluster_size,
-            "min_samples": self.found.min_samples,
+            "noise_share": round(1 - float(clustered.mean()), 4),
+            "dbcv": round(self.partition.dbcv, 4),
+            "min_cluster_size": self.partition.min_cluster_size,
+            "min_samples": self.partition.min_samples,
         }
         if hidden is not None:
             from sklearn.metrics import adjusted_mutual_info_score as ami
 
             truth = np.array(hidden)
             assigned = self.concepts.assign(self.phrases)
-            numbers["ami_clusters"] = round(ami(truth[kept], clusters[kept]), 4)
-            numbers["ami_clustered"] = round(ami(truth[kept], np.array(self.named)[clusters[kept]]), 4)
+            numbers["ami_clusters"] = round(ami(truth[clustered], clusters[clustered]), 4)
+            of_clusters = np.array(self.cluster_concepts)[clusters[clustered]]
+            numbers["ami_clustered"] = round(ami(truth[clustered], of_clusters), 4)
             numbers["ami_all"] = round(ami(truth, assigned), 4)
             numbers["accuracy_all"] = round(float((truth == np.array(assigned)).mean()), 4)
         return numbers
 
 
 def find_concepts(phrases: Sequence[str], sbert: str | Path | None = None, seed: int = 0) -> Clustering:
-    """Clusters the phrases, names the clusters and merges those of one name into a concept.
+    """Clusters the phrases, names the clusters and merges clusters of one name into a concept.
 
-    Nothing but the phrases and the anchors decides. A concept of the twelve that no cluster speaks of is absent.
+    Only the phrases and the anchors decide. A concept of the twelve without a cluster is absent.
     """
     phrases = tuple(dict.fromkeys(phrases))
     if len(phrases) < FEWEST_PHRASES:
         raise DearError(f"{len(phrases)} phrases are too few to find concepts; give at least {FEWEST_PHRASES}.")
     vectors = embed(phrases, sbert)
-    owners = [name for name, listed in ANCHORS.items() for _ in listed]
-    anchors = embed([anchor for listed in ANCHORS.values() for anchor in listed], sbert)
+    owners = [name for name, texts in ANCHORS.items() for _ in texts]
+    anchors = embed([anchor for texts in ANCHORS.values() for anchor in texts], sbert)
 
     def name_clusters(clusters: NDArray[np.int64]) -> tuple[str, ...]:
         means = np.stack([vectors[clusters == c].mean(axis=0) for c in range(clusters.max() + 1)])
         return tuple(owners[index] for index in (means @ anchors.T).argmax(axis=1))
 
-    candidates = [(found, name_clusters(found.clusters)) for found in _clusterings(_reduce(vectors, seed))]
+    candidates = [(partition, name_clusters(partition.clusters)) for partition in _partitions(_reduce(vectors, seed))]
     if not candidates:
         raise DearError(f"No clusters in {len(phrases)} phrases; give more phrases, or phrases that differ more.")
-    # DBCV hardly tells "animals and people are one cluster" from "they are two". The names do, so they come first.
-    best, named = max(candidates, key=lambda candidate: (len(set(candidate[1])), candidate[0].dbcv))
+    # DBCV is nearly the same for "animals and people in one cluster" and "in two". The number of names comes first.
+    best, cluster_concepts = max(candidates, key=lambda candidate: (len(set(candidate[1])), candidate[0].dbcv))
 
-    concept_of = np.array([*named, ""])[best.clusters]  # noise is -1 and picks the last name, which is no concept
-    names = tuple(name for name in CONCEPTS if name in named)
+    concept_of = np.array([*cluster_concepts, ""])[best.clusters]  # noise, -1, gets the last name, which is no concept
+    names = tuple(name for name in CONCEPTS if name in cluster_concepts)
     centroids = np.stack([vectors[concept_of == name].mean(axis=0) for name in names])
     centroids /= np.linalg.norm(centroids, axis=1, keepdims=True)
     nearest = Concepts(names, centroids, {}).nearest(vectors)
-    return Clustering(Concepts(names, centroids, dict(zip(phrases, nearest, strict=True))), phrases, named, best)
+    concepts = Concepts(names, centroids, dict(zip(phrases, nearest, strict=True)))
+    return Clustering(concepts, phrases, cluster_concepts, best)
 
 
 def _reduce(vectors: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
-    """[n, 384] -> [n, DIMENSIONS]: in 384 dimensions no region is dense and HDBSCAN calls everything noise."""
+    """[n, 384] -> [n, DIMENSIONS] by UMAP: in 384 dimensions no region is dense, and HDBSCAN finds only noise."""
     try:
         from umap import UMAP
     except ImportError:
@@ -125,7 +127,7 @@ def _reduce(vectors: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
     return reducer.fit_transform(vectors).astype(np.float64)
 
 
-def _clusterings(points: NDArray[np.float64]) -> Iterator[Found]:
+def _partitions(points: NDArray[np.float64]) -> Iterator[Partition]:
     """HDBSCAN of points [n, DIMENSIONS] for every setting that finds at least two clusters."""
     from hdbscan import HDBSCAN
     from hdbscan.validity import validity_index
@@ -135,4 +137,4 @@ def _clusterings(points: NDArray[np.float64]) -> Iterator[Found]:
             clusters = HDBSCAN(min_cluster_size=size, min_samples=samples, core_dist_n_jobs=1).fit_predict(points)
             if clusters.max() > 0:  # DBCV compares clusters
                 dbcv = float(validity_index(points, clusters, d=points.shape[1]))
-                yield Found(clusters, dbcv, size, samples)
+                yield Partition(clusters, dbcv, size, samples)

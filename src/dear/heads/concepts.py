@@ -1,4 +1,4 @@
-"""From a phrase to the concept it speaks of (method.md 1.3): shipped phrases by a frozen table, others by SBERT."""
+"""The concept of a phrase (method.md 1.3): shipped phrases by a frozen table, other phrases by SBERT."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,11 +23,8 @@ CONCEPTS = (
 )  # fmt: skip
 """The paper's twelve concepts."""
 
-CORE = ("color", "shape", "texture", "object", "location")
-"""The five of them that get a learnable token each."""
-
-# What carries the content of a picture says nothing about the content. Left in, "photo taken in ..." would make
-# a cluster of its own. Prepositions of place stay, they are content: "a view in the kitchen" -> "in the kitchen".
+# Words for the medium say nothing about the content, and "photo taken in ..." would become a cluster of its own.
+# Prepositions of place are content and stay: "a view in the kitchen" -> "in the kitchen".
 _BOILERPLATE = re.compile(
     r"^(?:an? |the )?(?:photo(?:graph)?|image|picture|snapshot|drawing|view|scene|sign) "
     r"(?:(?:of|with|showing) |(?:(?:taken|captured) )?(?=(?:in|at|near|over|from) )|(?=shaped |painted |that ))",
@@ -38,10 +35,10 @@ _ARTICLE = re.compile(r"^(?:an?|the) ", re.IGNORECASE)
 
 @dataclass(frozen=True, eq=False)
 class Concepts:
-    """Named concepts and where they lie among sentences.
+    """Named concepts and their places in the space of sentence embeddings.
 
-    names: k concepts. centroids: [k, 384] float32, unit rows. table: the frozen concept of known phrases.
-    report: how the concepts were found (clusters, noise share, DBCV, agreement with hidden labels).
+    names: k concepts. centroids: [k, 384] float32, unit rows. table: the frozen concept of each shipped phrase.
+    report: statistics of the clustering (clusters, noise share, DBCV, agreement with hidden labels).
     """
 
     names: tuple[str, ...]
@@ -60,24 +57,24 @@ class Concepts:
 
     @classmethod
     def shipped(cls) -> "Concepts":
-        """The frozen concepts of this package; they know every shipped phrase without SBERT."""
+        """The frozen concepts of this package; every shipped phrase is in the table, so that SBERT is not needed."""
         return _load(ASSETS)
 
     def assign(self, phrases: Sequence[str], sbert: str | Path | None = None) -> list[str]:
-        """The concept of each phrase: from the table, or else the nearest centroid by cosine.
+        """The concept of each phrase: from the table, otherwise that of the nearest centroid by cosine.
 
-        `sbert` is only used for phrases outside the table and must be the model the centroids were made with.
+        `sbert` is used only for phrases outside the table and must be the model that made the centroids.
         """
-        unknown = [phrase for phrase in dict.fromkeys(phrases) if phrase not in self.table]
-        found = dict(zip(unknown, self.nearest(embed(unknown, sbert)), strict=True)) if unknown else {}
-        return [self.table.get(phrase) or found[phrase] for phrase in phrases]
+        new = [phrase for phrase in dict.fromkeys(phrases) if phrase not in self.table]
+        concept_of = dict(zip(new, self.nearest(embed(new, sbert)), strict=True)) if new else {}
+        return [self.table.get(phrase) or concept_of[phrase] for phrase in phrases]
 
     def nearest(self, vectors: NDArray[np.float32]) -> list[str]:
         """The concept whose centroid is nearest by cosine. vectors: [n, 384], unit rows."""
         if vectors.shape[1] != self.centroids.shape[1]:
             raise DearError(
-                f"The sentence model gives {vectors.shape[1]} numbers a phrase, but these concepts were made with "
-                f"{self.centroids.shape[1]}; use the model they were made with, or find concepts anew with yours."
+                f"The sentence model gives {vectors.shape[1]} numbers per phrase, but these concepts were made with "
+                f"{self.centroids.shape[1]}; use the model that made them, or cluster the phrases again with yours."
             )
         return [self.names[index] for index in (vectors @ self.centroids.T).argmax(axis=1)]
 
@@ -101,14 +98,14 @@ def _load(folder: Path) -> Concepts:
 
 
 def strip_boilerplate(phrase: str) -> str:
-    """ "a photo of a cat" -> "cat". A phrase that is nothing else stays as it is."""
+    """ "a photo of a cat" -> "cat". A phrase without other words stays as it is."""
     return _ARTICLE.sub("", _BOILERPLATE.sub("", phrase)) or phrase
 
 
 def embed(phrases: Sequence[str], sbert: str | Path | None = None) -> NDArray[np.float32]:
-    """SBERT vectors of the phrases without their boilerplate, [n, 384], unit rows.
+    """SBERT embeddings of the phrases without their boilerplate, [n, 384], unit rows.
 
-    `sbert` is a local folder or a name on the hub; None is all-MiniLM-L6-v2 from an offline package.
+    `sbert` is a local folder or a hub name; None: all-MiniLM-L6-v2 from an offline package.
     """
     model = _sentence_model(None if sbert is None else str(sbert))
     texts = [strip_boilerplate(phrase) for phrase in phrases]
@@ -125,7 +122,7 @@ def _sentence_model(name: str | None) -> Any:
             "Phrases of your own need a sentence model to find their concept: pip install 'dear-vlm[roles]'."
         ) from None
     try:
-        # On the CPU, so that a phrase near a border falls on the same side on every machine.
+        # On the CPU, so that a phrase between two concepts gets the same one on every machine.
         return SentenceTransformer(name or str(get_model_path()), device="cpu")
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]

@@ -1,8 +1,8 @@
-"""What each head writes into the image feature (method.md 1.1): heads, MLPs and embedding sum exactly to it.
+"""Direct contribution of each head to the image feature (method.md 1.1); with MLPs and embedding they sum to it.
 
-The CLS state is a sum of terms: the embedding (behind ln_pre), and what every head and every MLP adds. With a
-picture's own mean and std, the final LayerNorm is linear, and so are the projection and the division by the
-feature's length. What a term cannot claim for itself (the mean and the bias of that LayerNorm) all share equally.
+The residual stream at CLS is a sum of terms: the embedding (after ln_pre) and the output of every head and every MLP.
+For the mean and std of one picture, the final LayerNorm is linear, and so are the projection and the division by the
+feature's length. The mean and the bias of that LayerNorm belong to no term: every term gets an equal share of them.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,11 +34,14 @@ class Decomposition(NamedTuple):
         return self.embedding + self.heads.sum((1, 2)) + self.mlps.sum(1)
 
 
-class HeadReader:
-    """Reads what the heads from `first_layer` on write, while it encodes: `codes @ maps` are their contributions.
+class HeadContributions:
+    """Contributions of the heads from `first_layer` on, computed while the image is encoded.
 
-    A head's contribution depends on few numbers, its code: its own output at CLS over the scale of the feature,
-    and three numbers that all heads of a picture share. So a pass keeps head_dim + 3 numbers a head, not dim.
+    A contribution is linear in a few numbers, the head's *code*: its output at CLS divided by the scale of the feature,
+    and three numbers that all heads of a picture share (for the bias of the output projection, and for the mean and the
+    bias of the final LayerNorm). The *map* of a head is the matrix from code to contribution: output projection,
+    LayerNorm and the projection to the joint space, folded into one. So `codes @ maps` are the contributions, and a
+    pass over many pictures stores head_dim + 3 numbers per head instead of dim.
     """
 
     def __init__(self, backbone: Backbone, first_layer: int | None = None) -> None:
@@ -51,11 +54,11 @@ class HeadReader:
 
     def codes(self, pixels: Tensor) -> Tensor:
         """Normalised pixels [images, 3, height, width] -> [images, layers, heads, head_dim + 3]."""
-        return self.read(pixels)[0]
+        return self.codes_and_feature(pixels)[0]
 
     @torch.no_grad()
-    def read(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """The codes, and from the same pass the normalised class feature [images, dim]."""
+    def codes_and_feature(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """The codes, and from the same pass the normalised image feature [images, dim]."""
         x = self.tower.trunk(pixels, self.first_layer - 1)
         outputs = []
         for layer in self.layers:
@@ -69,16 +72,17 @@ class HeadReader:
         return torch.einsum("nlhc,lhcd->nlhd", self.codes(pixels), self.maps)
 
     def sum_of(self, heads: Sequence[tuple[int, int]], codes: Tensor) -> Tensor:
-        """What these (layer, head) write together, from codes [images, layers, heads, head_dim + 3]: [images, dim]."""
+        """Summed contributions of (layer, head) pairs; codes [images, layers, heads, head_dim + 3] -> [images, dim]."""
         layers, numbers = [layer - self.first_layer for layer, _ in heads], [head for _, head in heads]
         return codes[:, layers, numbers].flatten(1) @ self.maps[layers, numbers].flatten(0, 1)
 
     @cached_property
     def span(self) -> tuple[Tensor, Tensor]:
-        """The span of a head's map, in float64 on the CPU: contributions = coordinates @ basis^T.
+        """The subspace that each head can write to, as a QR decomposition of its map, in float64 on the CPU.
 
-        basis [layers, heads, dim, width] has orthonormal columns; codes @ triangle^T are the coordinates. They tell
-        as much as contributions, with the same lengths and angles, in head_dim + 3 numbers.
+        basis [layers, heads, dim, width] has orthonormal columns, width = head_dim + 3, and codes @ triangle^T are
+        coordinates in it: contributions = coordinates @ basis^T. Coordinates have the lengths and angles of the
+        contributions in fewer numbers.
         """
         basis, triangle = torch.linalg.qr(self.maps.cpu().double().mT)
         return basis, triangle
@@ -89,13 +93,13 @@ class HeadReader:
 
 
 def head_contributions(backbone: Backbone, pixels: Tensor, first_layer: int | None = None) -> Tensor:
-    """What each head from `first_layer` on (default: the last third) writes: [images, layers, heads, dim]."""
-    return HeadReader(backbone, first_layer).contributions(pixels.to(backbone.device))
+    """Contribution of each head from `first_layer` on (default: the last third): [images, layers, heads, dim]."""
+    return HeadContributions(backbone, first_layer).contributions(pixels.to(backbone.device))
 
 
 @torch.no_grad()
 def head_similarity(backbone: Backbone, pixels: Tensor, texts: Sequence[str], first_layer: int | None = None) -> Tensor:
-    """How much each head adds to the cosine of image and text: [images, layers, heads, texts].
+    """The part of the cosine of image and text that each head adds: [images, layers, heads, texts].
 
     >>> backbone = load_backbone("dear-mini")
     >>> pixels = backbone.preprocess(Image.open("photo.jpg"))[None]
@@ -107,38 +111,41 @@ def head_similarity(backbone: Backbone, pixels: Tensor, texts: Sequence[str], fi
 @torch.no_grad()
 def decompose(backbone: Backbone, pixels: Tensor) -> Decomposition:
     """All terms of the normalised image feature of pixels [images, 3, height, width]."""
-    reader = HeadReader(backbone, 1)
-    x = reader.tower.embed(pixels.to(backbone.device))
+    heads = HeadContributions(backbone, 1)
+    tower = heads.tower
+    x = tower.embed(pixels.to(backbone.device))
     outputs, others = [], [x[:, 0]]
     block: Block
-    for layer, block in enumerate(reader.tower.blocks, 1):
+    for layer, block in enumerate(tower.blocks, 1):
         before = x[:, 0]
-        x, of_heads = run_layer_heads(reader.tower, layer, x)
+        x, of_heads = run_layer_heads(tower, layer, x)
         outputs.append(of_heads[:, :, 0])
         attended = before + block.ls_1(block.attn.out_proj(outputs[-1].flatten(1)))
         others.append(block.ls_2(block.mlp(block.ln_2(attended))))
-    scale, constants = _scales(reader.tower, x[:, 0])
-    gain, shares = _fold(reader.tower)
+    scale, constants = _scales(tower, x[:, 0])
+    gain, shares = _fold(tower)
     embedding, *mlps = [(term * scale[:, None]) @ gain + constants @ shares for term in others]
-    heads = torch.einsum("nlhc,lhcd->nlhd", _head_codes(torch.stack(outputs, 1), scale, constants), reader.maps)
-    return Decomposition(embedding, heads, torch.stack(mlps, 1))
+    by_head = torch.einsum("nlhc,lhcd->nlhd", _head_codes(torch.stack(outputs, 1), scale, constants), heads.maps)
+    return Decomposition(embedding, by_head, torch.stack(mlps, 1))
 
 
 def check_first_layer(tower: ImageTower, first_layer: int | None) -> int:
-    """The layer asked for, or the default; refuses one that the backbone does not have."""
+    """`first_layer`, or the default for None; refuses a layer that the backbone does not have."""
     if first_layer is None:
         return last_third(tower.layers)
     if not 1 <= first_layer <= tower.layers:
-        raise DearError(f"The backbone has layers 1 to {tower.layers}, so it can't be analysed from {first_layer} on.")
+        raise DearError(
+            f"The backbone has layers 1 to {tower.layers}, so the analysis can't start at layer {first_layer}."
+        )
     return first_layer
 
 
 def run_layer_heads(
     tower: ImageTower, layer: int, x: Tensor, change: Callable[[Tensor], Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """One layer on [images, tokens, width]; also what its heads put out, [images, heads, queries, head_dim].
+    """One layer on [images, tokens, width]; also the outputs of its heads, [images, heads, queries, head_dim].
 
-    The only query of the last layer is CLS. `change` may replace the heads' outputs before the layer goes on with them.
+    The last layer computes the query of CLS only. `change` may replace the outputs before they are merged.
     """
     entry, only_cls = LayerInput(tower, layer, x), layer == tower.layers
     q, residual = (entry.cls_q, x[:, :1]) if only_cls else (entry.q, x)
@@ -149,7 +156,7 @@ def run_layer_heads(
 
 
 def _fold(tower: ImageTower) -> tuple[Tensor, Tensor]:
-    """LayerNorm and projection as matrices: gain [width, dim]; what a term gets of mean and of bias, [2, dim]."""
+    """LayerNorm and projection as one matrix, gain [width, dim]; shares of one term in mean and bias, [2, dim]."""
     visual: Any = tower.visual
     norm, projection = visual.ln_post, visual.proj
     gain = norm.weight[:, None] * projection
@@ -167,7 +174,7 @@ def _scales(tower: ImageTower, cls: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _head_maps(tower: ImageTower, block: Block) -> Tensor:
-    """From a code to a contribution, for the heads of one block: [heads, head_dim + 3, dim]."""
+    """Matrices from code to contribution for the heads of one block: [heads, head_dim + 3, dim]."""
     gain, shares = _fold(tower)
     own = (block.ls_1(block.attn.out_proj.weight.T) @ gain).unflatten(0, (tower.heads, -1))
     bias = block.ls_1(block.attn.out_proj.bias) @ gain / tower.heads  # shared equally by the heads
@@ -175,6 +182,6 @@ def _head_maps(tower: ImageTower, block: Block) -> Tensor:
 
 
 def _head_codes(outputs: Tensor, scale: Tensor, constants: Tensor) -> Tensor:
-    """Outputs [images, layers, heads, head_dim], scale [images], constants [images, 2] -> codes, 3 numbers longer."""
+    """Outputs [images, layers, heads, head_dim], scale [images], constants [images, 2] -> codes, longer by 3."""
     shared = torch.cat([scale[:, None], constants], -1)[:, None, None].expand(*outputs.shape[:3], -1)
     return torch.cat([outputs * scale[:, None, None, None], shared], -1)

@@ -1,4 +1,4 @@
-"""What one head does, and why we think so, with its form in JSON."""
+"""The role of one head with the evidence for it, and its JSON form."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +16,7 @@ ROLES = (CORE_ATTRIBUTE, OTHER_SPECIALIZED, GENERALIZATION, MIXED)
 
 @dataclass(frozen=True)
 class Phrase:
-    """A phrase that describes a head, the share of the head's variance it explains, and its concept."""
+    """A phrase that describes a head, the share of the head's variance that it explains, and its concept."""
 
     text: str
     variance: float
@@ -25,11 +25,12 @@ class Phrase:
 
 @dataclass(frozen=True)
 class HeadRole:
-    """What one head does, and why we think so (a role taken from a paper comes without the why).
+    """The role of one head, and the evidence for it (a role from a paper's table has none).
 
-    `concept` is the dominant one; `distribution` is P_h(k) over the map's concepts: by phrases the share of phrases, by
-    pictures the lifts scaled to sum to 1. By pictures only: `shares`, how much of the head's variance goes with each
-    concept, and `sure`, in what share of resamples the dominant concept stayed the same.
+    `concept` is the dominant concept. `distribution` is P_h(k) over the map's concepts: by phrases the share of
+    phrases, by pictures the lifts (shares over the mean head's) scaled to sum to 1. By pictures only: `shares`, the
+    share of the head's variance that goes with each concept, and `sure`, the share of resamples with the same dominant
+    concept.
     """
 
     role: str
@@ -41,7 +42,7 @@ class HeadRole:
     sure: float | None = None
 
     def to_json(self, concepts: Sequence[str]) -> dict[str, Any]:
-        """Plain values, rows by the map's concepts; what is not known is left out."""
+        """JSON values; rows become mappings from concept to number, and missing evidence is left out."""
         entry: dict[str, Any] = {"role": self.role, "concept": self.concept}
         if self.entropy is not None:
             entry["entropy"] = self.entropy
@@ -59,8 +60,8 @@ class HeadRole:
         def row(name: str) -> tuple[float, ...] | None:
             if (values := entry.get(name)) is None:
                 return None
-            if foreign := [concept for concept in values if concept not in concepts]:
-                raise DearError(f"Not a valid role map: the concept {listed(foreign)} is not among its concepts.")
+            if unknown := [concept for concept in values if concept not in concepts]:
+                raise DearError(f"Not a valid role map: the concept {listed(unknown)} is not among its concepts.")
             return tuple(float(values.get(concept, 0)) for concept in concepts)
 
         def number(name: str) -> float | None:
@@ -97,6 +98,6 @@ class HeadFile(RoleFile, total=False):
 
 
 def listed(values: Sequence[object]) -> str:
-    """The first few, so that a sentence stays one."""
-    shown = ", ".join(str(value) for value in values[:5])
-    return f"{shown} and {len(values) - 5} more" if len(values) > 5 else shown
+    """The first five values, and the number of others, for a sentence."""
+    first = ", ".join(str(value) for value in values[:5])
+    return f"{first} and {len(values) - 5} more" if len(values) > 5 else first

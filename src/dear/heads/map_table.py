@@ -1,13 +1,16 @@
-"""A role map in words: the paper's Table 2 as text, and the names and colours that the pictures share."""
+"""A role map in words: the paper's Table 2 as text, and the names, colours and numbers that all pictures share."""
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dear.core.errors import DearError
+from dear.core.names import COMPONENT_COLORS
 from dear.core.table import Table
 from dear.heads.head_role import CORE_ATTRIBUTE, GENERALIZATION, MIXED, OTHER_SPECIALIZED, ROLES, HeadRole
-from dear.heads.role_map import RoleMap
+from dear.heads.role_map import Head, RoleMap
 
 ROLE_NAMES = {
     CORE_ATTRIBUTE: "core attribute",
@@ -15,65 +18,145 @@ ROLE_NAMES = {
     GENERALIZATION: "generalization",
     MIXED: "mixed",
 }
-# Told apart by shape, so that a picture reads without colour too.
+# One shape per role, so that a picture is clear without colour, too.
 ROLE_MARKS = {CORE_ATTRIBUTE: "★", OTHER_SPECIALIZED: "■", GENERALIZATION: "○", MIXED: "◐"}
 _NO_CONCEPT = "#b4b2ab"
-_PALETTE = (
-    "#2f6fb5", "#d9822b", "#c43c4e", "#7b52ab", "#8c5a3c", "#3d8f4f",
-    "#d0679d", "#5b6470", "#16919b", "#b8972f", "#e0604c", "#6f9a1f",
-)  # fmt: skip
+_OTHER_CONCEPTS = ("#c06c9a", "#8c5a3c", "#16919b", "#b8972f", "#6f9a1f", "#5b6fb5", "#a0522d", "#708090")
 
 
 def concept_colors(concepts: Sequence[str]) -> dict[str | None, str]:
-    """A colour for each concept; beyond twelve they repeat, and the name in each cell tells them apart."""
+    """Core attributes and cls in the colours of all pictures, other concepts in a palette; None: no concept."""
+    others = [concept for concept in concepts if concept not in COMPONENT_COLORS]
     colors: dict[str | None, str] = {None: _NO_CONCEPT}
-    return colors | {concept: _PALETTE[i % len(_PALETTE)] for i, concept in enumerate(concepts)}
+    colors.update((name, color) for name, color in COMPONENT_COLORS.items())
+    colors.update((concept, _OTHER_CONCEPTS[i % len(_OTHER_CONCEPTS)]) for i, concept in enumerate(others))
+    return colors
 
 
-def color_strength(found: HeadRole, role_map: RoleMap) -> float:
-    """How much of its colour a head keeps: all at the map's lowest entropy, little at its highest.
+def color_strength(head: HeadRole, role_map: RoleMap) -> float:
+    """Saturation of a head's colour, from 0 to 1: high for low entropy, and low for the highest entropy of the map.
 
-    By pictures, the surer the more, and little without a speciality.
+    By pictures: the surer the stronger, and weak for a head that is not specialised.
     """
-    if found.sure is not None:
-        return found.sure * (0.95 if found.role in (CORE_ATTRIBUTE, OTHER_SPECIALIZED) else 0.3)
-    if found.entropy is None:
-        return 0.35 if found.concept is None else 0.9
+    if head.sure is not None:
+        return head.sure * (0.95 if head.role in (CORE_ATTRIBUTE, OTHER_SPECIALIZED) else 0.3)
+    if head.entropy is None:
+        return 0.35 if head.concept is None else 0.9
     entropies = [other.entropy for other in role_map.roles.values() if other.entropy is not None]
     low, high = min(entropies), max(entropies)
-    return 1 - 0.85 * (found.entropy - low) / (high - low) if high > low else 0.9
+    return 1 - 0.85 * (head.entropy - low) / (high - low) if high > low else 0.9
+
+
+# --- evidence as numbers ---------------------------------------------------------------------------------
+
+
+def mean_shares(role_map: RoleMap) -> tuple[float, ...] | None:
+    """Shares of the mean head, one per concept; None for a map without shares."""
+    rows = [head.shares for head in role_map.roles.values() if head.shares is not None]
+    return tuple(sum(column) / len(rows) for column in zip(*rows, strict=True)) if rows else None
+
+
+def head_lifts(role_map: RoleMap) -> dict[Head, tuple[float, ...]]:
+    """Shares of each head divided by those of the mean head, one per concept; only heads judged by pictures."""
+    mean = mean_shares(role_map) or ()
+    return {
+        at: tuple(share / average if average else 0.0 for share, average in zip(head.shares, mean, strict=True))
+        for at, head in role_map.roles.items()
+        if head.shares is not None
+    }
+
+
+def cell_numbers(role_map: RoleMap) -> dict[Head, str]:
+    """The number in each cell of a picture: the lift of the head's concept, or its entropy, or none."""
+    lifts = head_lifts(role_map)
+    numbers = {}
+    for at, head in role_map.roles.items():
+        numbers[at] = "" if head.entropy is None else f"{head.entropy:.2f}"
+        if at in lifts and head.concept is not None:
+            numbers[at] = f"{lifts[at][role_map.concepts.index(head.concept)]:.1f}x"
+    return numbers
+
+
+def cell_legend(role_map: RoleMap) -> str:
+    """The meaning of the numbers and colours in a picture; empty for a map without evidence."""
+    if any(head.shares for head in role_map.roles.values()):
+        return "number: share of variance over the mean head's; strong colour: specialised, the surer the stronger"
+    if any(head.entropy is not None for head in role_map.roles.values()):
+        return "number: Concept Entropy in nats; strong colour: low entropy"
+    return ""
+
+
+# --- the table, and what the map rests on ----------------------------------------------------------------
 
 
 def role_table(role_map: RoleMap, phrases: int = 3) -> Table:
-    """One row a head: layer, head, role, concept, entropy in nats, and the evidence.
+    """One row per head: layer, head, role, concept, entropy in nats, and the evidence.
 
-    That is, by pictures, the share of its variance (%) that goes with each concept, and in how many resamples (%) the
-    concept stayed the same; by phrases its best `phrases`.
+    By pictures that is how sure the concept is (share of resamples) and the lift of every concept, by phrases the best
+    `phrases`.
     """
-    measured = any(found.shares for found in role_map.roles.values())
-    evidence = ["sure", *role_map.concepts] if measured else ["top phrases"]
+    lifts = head_lifts(role_map)
+    evidence = ["sure", *role_map.concepts] if lifts else ["top phrases"]
     table = Table(["layer", "head", "role", "concept", "entropy", *evidence])
-    for (layer, head), found in sorted(role_map.roles.items()):
-        entropy = None if found.entropy is None else f"{found.entropy:.2f}"
-        top: list[object] = ["; ".join(phrase.text for phrase in found.phrases[:phrases]) or None]
-        if measured:
-            shares = found.shares or [None] * len(role_map.concepts)
-            top = [None if value is None else f"{100 * value:.0f}%" for value in (found.sure, *shares)]
-        table.add(layer, head, ROLE_NAMES[found.role], found.concept, entropy, *top)
+    for at, head in sorted(role_map.roles.items()):
+        entropy = None if head.entropy is None else f"{head.entropy:.2f}"
+        cells: list[object] = ["; ".join(phrase.text for phrase in head.phrases[:phrases]) or None]
+        if lifts:
+            sure = None if head.sure is None else f"{100 * head.sure:.0f}%"
+            no_lifts: list[object] = [None] * len(role_map.concepts)
+            cells = [sure, *([f"{lift:.1f}x" for lift in lifts[at]] if at in lifts else no_lifts)]
+        table.add(*at, ROLE_NAMES[head.role], head.concept, entropy, *cells)
     return table
 
 
+def table_legend(role_map: RoleMap) -> str:
+    """One line that explains the evidence in `role_table`; empty where it needs no explanation."""
+    if mean_shares(role_map) is None:
+        return ""
+    return (
+        "2.0x: the attribute explains twice as much of the head's variance as of the mean head's; concept: the "
+        "attribute in which the head ranks highest among all heads; sure: share of resamples that agree"
+    )
+
+
+def map_title(role_map: RoleMap) -> str:
+    """Name and weights of the backbone, as far as the map has them."""
+    names = [role_map.backbone.get(key) for key in ("model", "pretrained")]
+    return " / ".join(name for name in names if name) or "role map"
+
+
 def role_summary(role_map: RoleMap) -> str:
-    """How many heads play each role, in one line."""
-    counts = Counter(found.role for found in role_map.roles.values())
+    """The number of heads per role, in one line."""
+    counts = Counter(head.role for head in role_map.roles.values())
     return ", ".join(f"{counts[role]} {ROLE_NAMES[role]}" for role in ROLES)
+
+
+def evidence_lines(role_map: RoleMap) -> list[str]:
+    """The pictures that the map was made from, and its note, one line each."""
+    origin = role_map.origin
+    lines = [origin["note"]] if origin.get("note") else []
+    for probe in origin.get("probes", ()):
+        lines.append(f"{', '.join(probe['attributes'])}: {probe['used']} {probe['kind']} of {probe['source']}")
+    if images := origin.get("images"):
+        skipped = len(origin.get("skipped_images", ()))
+        lines.append(f"judged by {images.get('used')} images of {images.get('source')}; {skipped} could not be read")
+    return lines
+
+
+def field_lines(fields: Mapping[str, Any]) -> list[str]:
+    """Fields of an identity or an origin as "name: value"; missing values are left out."""
+    values = {name: value for name, value in fields.items() if value is not None}
+    return [f"{name}: {value if isinstance(value, str) else json.dumps(value)}" for name, value in values.items()]
+
+
+# --- two maps --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """How far two role maps agree on the heads they both have; shares are from 0 to 1.
+    """Agreement of two role maps on the heads that both have; shares are from 0 to 1.
 
-    `by_chance` is the share of equal roles to expect if both maps had dealt out their roles at random.
+    `by_chance` is the share of equal roles that is expected if both maps assigned their roles at random.
     """
 
     heads: int

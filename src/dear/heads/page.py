@@ -1,70 +1,85 @@
-"""A role map as one HTML file to click through: no network, no other files, opens anywhere."""
+"""A role map as one HTML file to click through: no network, no other files, opens in any browser."""
 
 import base64
 import io
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, StrictUndefined
 from PIL import Image
 
 from dear.core.files import write_text
 from dear.heads.head_role import ROLES
-from dear.heads.map_table import ROLE_MARKS, ROLE_NAMES, color_strength, concept_colors, role_summary
+from dear.heads.map_table import (
+    ROLE_MARKS,
+    ROLE_NAMES,
+    cell_legend,
+    cell_numbers,
+    color_strength,
+    concept_colors,
+    evidence_lines,
+    field_lines,
+    map_title,
+    mean_shares,
+    role_summary,
+)
 from dear.heads.role_map import Head, RoleMap
 
 Thumbnails = tuple[Sequence[Image.Image], Sequence[Image.Image]]  # images that activate a head most, and least
-_TEMPLATE = Path(__file__).parent / "assets" / "report.html"
-_THUMBNAIL = 112  # pixels on the longer side
+THUMBNAIL = 112  # pixels on the longer side
+_TEMPLATE = Path(__file__).parent / "assets" / "page.html"
 
 
-def write_report(role_map: RoleMap, path: str | Path, images: Mapping[Head, Thumbnails] | None = None) -> None:
-    """Writes the report; `images` may give, for any head, the images that activate it most and least."""
-    # "<" would let a phrase such as "</script>" end the script that holds the data.
-    data = json.dumps(_page_data(role_map, images or {}), ensure_ascii=False).replace("<", "\\u003c")
-    write_text(path, _TEMPLATE.read_text(encoding="utf-8").replace("__DATA__", data))
+def write_page(role_map: RoleMap, path: str | Path, images: Mapping[Head, Thumbnails] | None = None) -> None:
+    """Writes the page; `images` may give, for any head, the images that activate it most and least."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False}  # and unsorted, unlike Jinja's default
+    page = environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
+        title=map_title(role_map),
+        summary=role_summary(role_map),
+        roles=[f"{ROLE_MARKS[role]} {ROLE_NAMES[role]}" for role in ROLES],
+        legend=cell_legend(role_map),
+        evidence=evidence_lines(role_map),
+        fields=[*field_lines(role_map.backbone), *field_lines(role_map.origin)],
+        data=_page_data(role_map, images or {}),
+    )
+    write_text(path, page)
 
 
 def _page_data(role_map: RoleMap, images: Mapping[Head, Thumbnails]) -> dict[str, Any]:
-    colors = concept_colors(role_map.concepts)
+    """All that the script needs, for JSON."""
+    colors, numbers = concept_colors(role_map.concepts), cell_numbers(role_map)
     heads = {
-        f"{layer}.{head}": {
-            "role": found.role,
-            "concept": found.concept,
-            "color": colors[found.concept],
-            "strength": round(color_strength(found, role_map), 3),
-            "entropy": found.entropy,
-            "distribution": found.distribution,
-            "shares": found.shares,
-            "sure": found.sure,
-            "phrases": [[phrase.text, phrase.variance, phrase.concept] for phrase in found.phrases],
-            "images": [[_data_url(image) for image in side] for side in images.get((layer, head), ())],
+        f"{layer}.{number}": {
+            "role": head.role,
+            "concept": head.concept,
+            "color": colors[head.concept],
+            "strength": round(color_strength(head, role_map), 3),
+            "number": numbers[layer, number],
+            "entropy": head.entropy,
+            "distribution": head.distribution,
+            "shares": head.shares,
+            "sure": head.sure,
+            "phrases": [[phrase.text, phrase.variance, phrase.concept] for phrase in head.phrases],
+            "images": [[_data_url(image) for image in side] for side in images.get((layer, number), ())],
         }
-        for (layer, head), found in role_map.roles.items()
+        for (layer, number), head in role_map.roles.items()
     }
     return {
-        "backbone": dict(role_map.backbone),
-        "origin": dict(role_map.origin),
-        "summary": role_summary(role_map),
         "layers": role_map.layers,
         "headCount": role_map.heads,
         "concepts": [[concept, colors[concept]] for concept in role_map.concepts],
         "core": role_map.core,
-        "meanShares": _mean_shares(role_map),
+        "meanShares": mean_shares(role_map),
         "roles": {role: {"name": ROLE_NAMES[role], "mark": ROLE_MARKS[role]} for role in ROLES},
         "heads": heads,
     }
 
 
-def _mean_shares(role_map: RoleMap) -> list[float] | None:
-    rows = [found.shares for found in role_map.roles.values() if found.shares is not None]
-    return [sum(column) / len(rows) for column in zip(*rows, strict=True)] if rows else None
-
-
 def _data_url(image: Image.Image) -> str:
-    small = image.convert("RGB")
-    small.thumbnail((_THUMBNAIL, _THUMBNAIL))
+    thumbnail = image.convert("RGB")
+    thumbnail.thumbnail((THUMBNAIL, THUMBNAIL))
     out = io.BytesIO()
-    small.save(out, "JPEG", quality=82)
+    thumbnail.save(out, "JPEG", quality=82)
     return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode("ascii")

@@ -1,4 +1,4 @@
-"""The phrases that may describe a head: a corpus of our own, Attribute World's, or a file of the user's."""
+"""The phrases that may describe a head: the shipped corpus, those of Attribute World, or a file of the user's."""
 
 from pathlib import Path
 
@@ -11,16 +11,16 @@ WORLD = ASSETS / "world_phrases.tsv"
 
 
 def load_phrases(path: str | Path | None = None) -> list[str]:
-    """The phrases of a file, one a line, each once and in order; None is the shipped corpus.
+    """The phrases of a file, one per line, without duplicates and in order; None: the shipped corpus.
 
-    Blank lines and lines that start with # are left out. A line may be `concept<TAB>phrase`; the concept is
-    dropped, because nothing but an evaluation may look at it.
+    Blank lines and lines that start with # are ignored. A line may be `concept<TAB>phrase`; the concept is dropped,
+    because only an evaluation may use it.
     """
     return list(dict.fromkeys(phrase for _, phrase in _read(path)))
 
 
 def labelled_phrases(path: str | Path | None = None) -> list[tuple[str, str]]:
-    """(phrase, hidden concept) of a `concept<TAB>phrase` file. Only for judging a clustering from outside."""
+    """(phrase, hidden concept) of a `concept<TAB>phrase` file. Only for evaluating a clustering."""
     labels: dict[str, str] = {}
     for concept, phrase in _read(path):
         if not concept:
@@ -30,10 +30,10 @@ def labelled_phrases(path: str | Path | None = None) -> list[tuple[str, str]]:
 
 
 def _read(path: str | Path | None) -> list[tuple[str, str]]:
-    """(concept or "", phrase) of every line that holds a phrase."""
+    """(concept or "", phrase) of every line with a phrase."""
     path = SHIPPED if path is None else Path(path)
     lines = [line.strip() for line in read_text(path).splitlines()]
     pairs = [line.rpartition("\t") for line in lines if line and not line.startswith("#")]
     if not pairs:
-        raise DearError(f"{path} holds no phrases; write one phrase a line.")
+        raise DearError(f"{path} has no phrases; write one per line.")
     return [(concept.strip(), phrase.strip()) for concept, _, phrase in pairs]

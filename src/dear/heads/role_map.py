@@ -1,6 +1,6 @@
-"""Which head does what: an immutable map with a validated JSON form. Layers count from 1, heads from 0.
+"""The role map: the role of every head, immutable, with a validated JSON form. Layers count from 1, heads from 0.
 
-Nothing heavy is imported here, so that reading a role map is quick everywhere.
+No heavy imports here, so that reading a role map is fast everywhere.
 """
 
 import random
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from msgspec import Meta
 
@@ -26,19 +26,24 @@ from dear.heads.head_role import (
     listed,
 )
 
+if TYPE_CHECKING:
+    from dear.clip import Backbone
+
 Head = tuple[int, int]  # (layer, head)
-_PRECISION = 5e-3  # by how much a weight of CLIP may differ and be the same one, stored with fewer digits
-_MOST = 1000  # layers, and heads a layer: more than any backbone has, and few enough to list
+AUTO = "auto"  # the name for "the measured map of this backbone"
+_MEASURED = ("dear-mini", "openai-vit-b-16")  # shipped maps that `auto` chooses from
+_PRECISION = 5e-3  # largest difference of a weight of CLIP from itself in lower precision
+_MOST = 1000  # layers, and heads per layer: more than any backbone has, and few enough to list
 _ADVICE = "make it again with `dear roles`"
 _PRESETS = Path(__file__).parent / "assets"
 
 
 @dataclass(frozen=True)
 class RoleMap:
-    """The role of every head of some layers of one backbone.
+    """The role of every head in some layers of one backbone.
 
-    `backbone` says which weights this is true of, as the backbone tells its identity, and `origin` how the
-    map was made; both are kept as they are. `heads` is the number in each layer.
+    `backbone` is the identity of the weights that the map is valid for, and `origin` says how it was made; both are
+    stored unchanged. `heads` is the number of heads per layer.
     """
 
     backbone: Mapping[str, str | None]
@@ -57,28 +62,28 @@ class RoleMap:
         self._validate()
 
     def __reduce__(self) -> tuple[Callable[[Any], "RoleMap"], tuple[Any]]:
-        return RoleMap.from_json, (self.to_json(),)  # read-only mappings cannot be pickled or copied
+        return RoleMap.from_json, (self.to_json(),)  # read-only mappings can be neither pickled nor copied
 
     def __getitem__(self, head: Head) -> HeadRole:
         return self.roles[head]
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """The attributes that get a learnable token: all of the core, even if no head has it."""
+        """The attributes that get a learnable token: all of the core, even those without a head."""
         return self.core
 
     def heads_for(self, attribute: str) -> list[Head]:
-        """The core attribute heads of one attribute; a map need not have any."""
+        """The heads for an attribute: core attribute heads with this concept, perhaps none."""
         return [at for at, head in self.roles.items() if head.role == CORE_ATTRIBUTE and head.concept == attribute]
 
-    # --- other maps made from this one -------------------------------------------------------------------
+    # --- maps derived from this one ----------------------------------------------------------------------
 
     def for_layers(self, first_layer: int) -> "RoleMap":
         """Only the heads from `first_layer` to the last layer."""
         layers = tuple(layer for layer in self.layers if layer >= first_layer)
         if not layers or layers != tuple(range(first_layer, layers[-1] + 1)):
             raise DearError(
-                f"The role map has no roles for layer {first_layer} and all those behind it, only for layers "
+                f"The role map has no roles for layer {first_layer} and all after it, only for layers "
                 f"{listed(self.layers)}; adapt from one of these, or analyse more layers."
             )
         return replace(self, layers=layers, roles={at: r for at, r in self.roles.items() if at[0] in layers})
@@ -90,16 +95,16 @@ class RoleMap:
         return self._with_roles([(GENERALIZATION, None)] * len(self.roles), strategy="all_generalization")
 
     def shuffled(self, seed: int) -> "RoleMap":
-        """The same roles with their concepts, dealt out to the heads at random."""
+        """The same roles with their concepts, assigned to the heads at random."""
         roles = [(head.role, head.concept) for head in self._ordered()]
         random.Random(seed).shuffle(roles)
         return self._with_roles(roles, strategy="shuffled", seed=seed)
 
     def _with_roles(self, roles: Sequence[tuple[str, str | None]], **origin: Any) -> "RoleMap":
-        """New roles in order of layer and head. The evidence stays: it is true whatever the role."""
-        pairs = zip(self._positions(), self._ordered(), roles, strict=True)
-        given = {at: replace(head, role=role, concept=concept) for at, head, (role, concept) in pairs}
-        return replace(self, roles=given, origin={**self.origin, **origin})
+        """New roles in order of layer and head. The evidence stays: it does not depend on the role."""
+        triples = zip(self._positions(), self._ordered(), roles, strict=True)
+        changed = {at: replace(head, role=role, concept=concept) for at, head, (role, concept) in triples}
+        return replace(self, roles=changed, origin={**self.origin, **origin})
 
     def _positions(self) -> list[Head]:
         return [(layer, head) for layer in self.layers for head in range(self.heads)]
@@ -107,11 +112,11 @@ class RoleMap:
     def _ordered(self) -> list[HeadRole]:
         return [self.roles[at] for at in self._positions()]
 
-    # --- is it right? ------------------------------------------------------------------------------------
+    # --- checks ------------------------------------------------------------------------------------------
 
     def is_of(self, identity: Mapping[str, str | None], class_embedding: Sequence[float]) -> bool:
-        """Whether it was made for these weights: by their hash; or, for a map that is true of them in any precision, by
-        their published name, or by the first numbers of the CLS embedding, which tell a copy under another name."""
+        """Whether the map was made for these weights: by their hash. A map that is valid in any precision has none: it
+        goes by their published name, or by the first numbers of the CLS embedding, which identify a renamed copy."""
         if self.backbone.get("activation") != identity["activation"]:
             return False
         if (numbers := self.backbone.get("class_embedding")) is None:
@@ -123,23 +128,23 @@ class RoleMap:
         return all(abs(a - b) < _PRECISION for a, b in pairs)
 
     def check_backbone(self, identity: Mapping[str, str | None], layers: int, heads: int) -> None:
-        """Refuses another backbone than the map's; what either side leaves unsaid is not compared.
+        """Refuses another backbone than the map's; a field that is missing on either side is not compared.
 
-        Names and tags say where weights came from, not what they are: activation and weights decide. A map that is true
-        of weights in several precisions names none; then the tag decides, where the backbone has one.
+        Names and tags only say where weights came from, so activation and weights decide. A map that is valid in any
+        precision has no hash of weights; then the tag decides, if the backbone has one.
         """
         tag = identity.get("pretrained")
-        named = self.backbone.get("weights") is None and tag is not None and not Path(tag).suffix
-        for key in ("activation", "weights", *(["pretrained"] if named else [])):
-            expected, found = self.backbone.get(key), identity.get(key)
-            if None not in (expected, found) and expected != found:
+        by_tag = self.backbone.get("weights") is None and tag is not None and not Path(tag).suffix
+        for key in ("activation", "weights", *(["pretrained"] if by_tag else [])):
+            expected, actual = self.backbone.get(key), identity.get(key)
+            if None not in (expected, actual) and expected != actual:
                 raise DearError(
                     f"The role map was made for another backbone: its {key} is {expected}, and this one's is "
-                    f"{found}; make a role map for this backbone with `dear roles`."
+                    f"{actual}; make a role map for this backbone with `dear roles`."
                 )
         if self.heads != heads:
             raise DearError(
-                f"The role map has {self.heads} heads a layer, and the backbone has {heads}; "
+                f"The role map has {self.heads} heads per layer, and the backbone has {heads}; "
                 "make a role map for this backbone with `dear roles`."
             )
         if self.layers[-1] != layers:
@@ -153,33 +158,26 @@ class RoleMap:
             if not condition:
                 raise DearError(f"Not a valid role map: {sentence}.")
 
-        demand(len(self.layers) <= _MOST and self.heads <= _MOST, f"at most {_MOST} layers and heads are read")
+        demand(len(self.layers) <= _MOST and self.heads <= _MOST, f"at most {_MOST} layers and heads are allowed")
         increasing = list(self.layers) == sorted(set(self.layers))
         demand(bool(self.layers) and increasing and self.layers[0] >= 1, "layers must increase, from 1 up")
         demand(self.heads >= 1, "a layer needs at least one head")
         demand(len(set(self.concepts)) == len(self.concepts), "a concept is listed twice")
-        demand(bool(self.core) and len(set(self.core)) == len(self.core), "the core needs concepts, each once")
-        foreign = [concept for concept in self.core if concept not in self.concepts]
-        demand(not foreign, f"core concept {listed(foreign)} is not among its concepts")
+        demand(bool(self.core) and len(set(self.core)) == len(self.core), "the core needs concepts, without duplicates")
+        unknown = [concept for concept in self.core if concept not in self.concepts]
+        demand(not unknown, f"core concept {listed(unknown)} is not among its concepts")
         missing = [at for at in self._positions() if at not in self.roles]
         demand(not missing, f"no role for (layer, head) {listed(missing)}")
         extra = sorted(set(self.roles) - set(self._positions()))
-        demand(
-            not extra,
-            f"(layer, head) {listed(extra)} is outside of its {self.heads} heads a layer and layers",
-        )
+        demand(not extra, f"(layer, head) {listed(extra)} is outside of its layers and {self.heads} heads per layer")
         for at, head in self.roles.items():
             who = f"head {at}"
             demand(head.role in ROLES, f"{who} has the unknown role {head.role!r}; known: {listed(ROLES)}")
-            named = [head.concept, *(phrase.concept for phrase in head.phrases)]
-            for concept in named:
-                known = concept is None or concept in self.concepts
-                demand(known, f"{who} has the concept {concept!r}, which is not among its concepts")
+            for concept in (head.concept, *(phrase.concept for phrase in head.phrases)):
+                valid = concept is None or concept in self.concepts
+                demand(valid, f"{who} has the concept {concept!r}, which is not among its concepts")
             if head.role == CORE_ATTRIBUTE:
-                demand(
-                    head.concept in self.core,
-                    f"{who} is a core attribute head, but {head.concept} is not core",
-                )
+                demand(head.concept in self.core, f"{who} is a core attribute head, but {head.concept} is not core")
             if head.role == OTHER_SPECIALIZED:
                 other = head.concept is not None and head.concept not in self.core
                 demand(other, f"{who} is specialised in something else, but has the concept {head.concept}")
@@ -190,7 +188,7 @@ class RoleMap:
     # --- files -------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; what is not known of a head is left out."""
+        """JSON values; missing evidence of a head is left out."""
         roles: dict[str, dict[str, Any]] = {str(layer): {} for layer in self.layers}
         for (layer, number), head in zip(self._positions(), self._ordered(), strict=True):
             roles[str(layer)][str(number)] = head.to_json(self.concepts)
@@ -230,19 +228,33 @@ class RoleMap:
 
     @classmethod
     def preset(cls, name: str) -> "RoleMap":
-        """A map that comes with the package: `paper` is Table 2 of the paper, for OpenAI's ViT-B/16."""
+        """A map shipped with the package; `paper` is Table 2 of the paper, for OpenAI's ViT-B/16."""
         if name not in (known := _preset_names()):
             raise DearError(f"There is no role map named {name}; known: {listed(known)}.")
         return cls.load(_PRESETS / f"rolemap_{name}.json")
 
     def other_presets(self) -> list[str]:
-        """Names of the maps that come with the package and are of the same backbone, and not this one."""
+        """Names of the other shipped maps of the same backbone."""
 
         def published(role_map: RoleMap) -> tuple[str | None, str | None]:
             return role_map.backbone.get("model"), role_map.backbone.get("pretrained")
 
         others = {name: RoleMap.preset(name) for name in _preset_names()}
         return [name for name, other in others.items() if published(other) == published(self) and other != self]
+
+
+def find_role_map(name: str, backbone: "Backbone | None" = None) -> RoleMap:
+    """A role map by name: a file, a map shipped with the package, or "auto" for the measured map of a backbone."""
+    if name == AUTO:
+        if backbone is None:
+            raise DearError(f'The role map "{AUTO}" depends on the backbone: name one of {listed(_preset_names())}.')
+        identity, embedding = backbone.identity.to_json(), backbone.image.visual.class_embedding.tolist()
+        measured = (RoleMap.preset(preset) for preset in _MEASURED)
+        if role_map := next((each for each in measured if each.is_of(identity, embedding)), None):
+            return role_map
+        raise DearError(f"There is no ready role map for {backbone.name}: make one with `dear roles`.")
+    is_file = Path(name).is_file() or any(mark in name for mark in "./\\")
+    return RoleMap.load(name) if is_file else RoleMap.preset(name)
 
 
 def _preset_names() -> list[str]:

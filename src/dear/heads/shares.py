@@ -1,90 +1,108 @@
-"""How much of what a head writes goes with an attribute: omega squared, from sums that stream and add up.
+"""The share of a head's variance that goes with an attribute: omega squared, from sums over pictures that add up.
 
-What is known of a picture are a few numbers z: which label it has, or its mean color. The share is the part of a
-head's variance, summed over all directions, that a linear fit on z explains, corrected for what any z of that size
-would explain by chance. For labels the fit is the mean of each label, and the share is the textbook's
+Each picture has a few numbers z: its label, one-hot, or its mean color. The share is the part of a head's variance,
+summed over all directions, that a linear fit on z explains, corrected for what any z of that size would explain by
+chance. For labels the fit is the mean of each label, and the share is the textbook's
 
     SSB = sum_v n_v |mean_v - mean|^2    SST = sum |x - mean|^2    MSW = (SST - SSB) / (N - V)
     omega^2 = max(0, (SSB - (V - 1) MSW) / (SST + MSW))
 
-All of it follows from sum z z^T, sum z x^T and sum |x|^2, so pictures stream through once.
+All of it follows from sum z z^T, sum z x^T and sum |x|^2, so one pass over the pictures suffices.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 GROUPS = 10
-_RANK = 1e-10  # of the largest eigenvalue: below it there is only rounding
+_RANK = 1e-10  # eigenvalues below this share of the largest are rounding errors
 
 
 @dataclass
-class Moments:
-    """Sums over pictures, in float64, apart for each of some groups of pictures, so that a part can be looked at alone.
+class AttributeMoments:
+    """Sums over pictures for one attribute and all heads, in float64, separate for each of ten groups of pictures.
 
-    The first `given` numbers of z are known without the attribute (the constant 1, or which set a picture is of).
+    The first `nuisance` numbers of z say nothing about the attribute (the constant 1, or the label within which color
+    is measured): what they explain is taken off first.
     """
 
     outer: Tensor  # sum z z^T, [groups, z, z]
     cross: Tensor  # sum z x^T, [groups, z, layers, heads, width]
     square: Tensor  # sum |x|^2, [groups, layers, heads]
-    given: int
+    nuisance: int
 
     @classmethod
-    def empty(cls, z: int, given: int, layers: int, heads: int, width: int) -> "Moments":
+    def empty(cls, z: int, nuisance: int, layers: int, heads: int, width: int) -> "AttributeMoments":
         outer, square = torch.zeros(GROUPS, z, z), torch.zeros(GROUPS, layers, heads)
         cross = torch.zeros(GROUPS, z, layers, heads, width)
-        return cls(outer.double(), cross.double(), square.double(), given)
+        return cls(outer.double(), cross.double(), square.double(), nuisance)
 
     @property
     def count(self) -> int:
-        """Pictures so far: each is in one group, and in one of the first `given` numbers."""
-        return round(self.outer[:, : self.given, : self.given].sum().item())
+        """Number of pictures: each is in one group, and one of its nuisance numbers is 1."""
+        return round(self.outer[:, : self.nuisance, : self.nuisance].sum().item())
 
     def add(self, z: Tensor, x: Tensor, groups: Tensor) -> None:
-        """z [pictures, z]; what heads write, x [pictures, layers, heads, width]; groups [pictures], from 0."""
+        """Adds z [pictures, z] with contributions x [pictures, layers, heads, width] and groups [pictures], from 0."""
         x = x.double()
-        inside = F.one_hot(groups, GROUPS).double()
-        placed = torch.einsum("ng,nz->gzn", inside, z.double())
-        self.outer += placed @ z.double()
-        self.cross += (placed.flatten(0, 1) @ x.flatten(1)).view_as(self.cross)
-        self.square += torch.einsum("ng,nlh->glh", inside, x.square().sum(-1))
+        in_group = F.one_hot(groups, GROUPS).double()
+        z_by_group = torch.einsum("ng,nz->gzn", in_group, z.double())
+        self.outer += z_by_group @ z.double()
+        self.cross += (z_by_group.flatten(0, 1) @ x.flatten(1)).view_as(self.cross)
+        self.square += torch.einsum("ng,nlh->glh", in_group, x.square().sum(-1))
 
-    def __add__(self, other: "Moments") -> "Moments":
-        return Moments(
-            self.outer + other.outer, self.cross + other.cross, self.square + other.square, max(self.given, other.given)
+    def __add__(self, other: "AttributeMoments") -> "AttributeMoments":
+        return AttributeMoments(
+            self.outer + other.outer,
+            self.cross + other.cross,
+            self.square + other.square,
+            max(self.nuisance, other.nuisance),
         )
 
     def share(self, groups: Sequence[int] = range(GROUPS)) -> Tensor:
-        """Omega squared of every head in the pictures of these groups, [layers, heads]; zero where none can be told."""
+        """Omega squared of every head in the pictures of these groups, [layers, heads]; zero if it is undefined."""
         chosen = list(groups)
         outer, cross, square = (part[chosen].sum(0) for part in (self.outer, self.cross, self.square))
-        fit_given, rank_given = _fit(outer[: self.given, : self.given], cross[: self.given])
+        fit_nuisance, rank_nuisance = _fit(outer[: self.nuisance, : self.nuisance], cross[: self.nuisance])
         fit, rank = _fit(outer, cross)
-        count = outer[: self.given, : self.given].sum().item()
-        if rank <= rank_given or count <= rank:
+        count = outer[: self.nuisance, : self.nuisance].sum().item()
+        if rank <= rank_nuisance or count <= rank:
             return torch.zeros_like(square)
-        total, explained = square - fit_given, fit - fit_given
+        total, explained = square - fit_nuisance, fit - fit_nuisance
         noise = (total - explained) / (count - rank)
-        share = (explained - (rank - rank_given) * noise) / (total + noise)
-        # a head that writes the same for every picture has no variance to share out, only rounding
+        share = (explained - (rank - rank_nuisance) * noise) / (total + noise)
+        # a head that writes the same for every picture has no variance, only rounding errors
         return torch.where(total > _RANK * square, share.clamp(min=0), torch.zeros_like(share))
 
 
+@dataclass
+class HeadMoments:
+    """What one pass over the probes measured: for each attribute the moments of all heads."""
+
+    layers: tuple[int, ...]
+    moments: dict[str, AttributeMoments] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)  # names of pictures that could not be decoded
+    colored: list[int] = field(default_factory=list)  # per probe, the number of pictures measured for color by pixels
+
+    def shares(self, groups: Sequence[int] = range(GROUPS)) -> Tensor:
+        """Omega squared, [attributes, layers, heads], in some groups of the pictures."""
+        return torch.stack([moments.share(groups) for moments in self.moments.values()])
+
+
 def _fit(outer: Tensor, cross: Tensor) -> tuple[Tensor, int]:
-    """Sum of squares of the best linear fit on z, [layers, heads], and how many independent numbers z has."""
+    """Sum of squares of the best linear fit on z, [layers, heads], and the rank of z."""
     values, vectors = torch.linalg.eigh(outer)
-    kept = values > _RANK * values.max()
-    along = vectors[:, kept].T @ cross.flatten(1)  # [kept, layers * heads * width]
-    fitted = (along.square() / values[kept, None]).sum(0).view_as(cross[0])
-    return fitted.sum(-1), int(kept.sum())
+    positive = values > _RANK * values.max()
+    along = vectors[:, positive].T @ cross.flatten(1)  # [rank, layers * heads * width]
+    fitted = (along.square() / values[positive, None]).sum(0).view_as(cross[0])
+    return fitted.sum(-1), int(positive.sum())
 
 
 def label_numbers(labels: Tensor, classes: int) -> Tensor:
-    """z of labels [pictures]: the constant 1 and the label's indicator, [pictures, 1 + classes]."""
+    """z of labels [pictures]: the constant 1 and the label, one-hot, [pictures, 1 + classes]."""
     return F.pad(F.one_hot(labels, classes), (1, 0), value=1)
 
 

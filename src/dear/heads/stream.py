@@ -1,4 +1,7 @@
-"""What heads write about pictures, batch by batch: here, or by the workers of a cluster, in the same order and bits."""
+"""Head outputs of many pictures, batch by batch: computed here, or by the workers of a Ray cluster.
+
+Both ways yield the same batches in the same order, equal to the last bit.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,86 +15,90 @@ from dear.clip import Backbone, load_backbone
 from dear.core.progress import Progress
 from dear.core.runtime import pick_device
 from dear.data.dataset import Picture
-from dear.heads.contributions import HeadReader
-from dear.heads.picture_list import Batch, decode_pictures, picture_batches
+from dear.heads.contributions import HeadContributions
+from dear.heads.picture_list import PictureBatch, decode_pictures, picture_batches
 from dear.heads.shares import mean_colors
 from dear.parallel.cluster import Cluster
 
 BATCH = 32
-_GREY = 0.01  # mean distance of the largest and the smallest channel, from 0 to 1
+_GREY = 0.01  # mean difference between the largest and the smallest channel, from 0 to 1
 
 
-class Reading(NamedTuple):
-    """Pictures `indices`, as heads see them; `bad` are (index, reason) of those that could not be read.
+class HeadBatch(NamedTuple):
+    """Contributions of all heads to the features of pictures `indices`, as coordinates in each head's span.
 
-    Coordinates [pictures, layers, heads, width] are smaller than the moments of so few pictures would be.
+    `unreadable` are (index, reason) of pictures that could not be decoded. For so few pictures, coordinates are smaller
+    than their moments would be.
     """
 
     indices: list[int]
-    coordinates: Tensor
-    bad: list[tuple[int, str]]
-    colors: Tensor | None = None  # if asked for: `mean_colors`, [pictures, 3]
-    colored: Tensor | None = None  # and which are not grey, [pictures]
+    coordinates: Tensor  # [pictures, layers, heads, width]
+    unreadable: list[tuple[int, str]]
+    colors: Tensor | None = None  # with colors=True: `mean_colors`, [pictures, 3]
+    colored: Tensor | None = None  # with colors=True: True for pictures that are not grey, [pictures]
 
 
-Readings = Callable[..., Iterator[Reading]]  # (pictures, start=0, colors=False)
+HeadStream = Callable[..., Iterator[HeadBatch]]  # (pictures, start=0, colors=False)
 
 
 @contextmanager
-def head_readings(
-    backbone: Backbone, reader: HeadReader, count: int, cluster: Cluster | None = None
-) -> Iterator[Readings]:
-    """Yields a function that reads all pictures from `start` on, in order, with a progress bar; `count`: all in all."""
+def stream_heads(
+    backbone: Backbone, contributions: HeadContributions, count: int, cluster: Cluster | None = None
+) -> Iterator[HeadStream]:
+    """Yields a function that streams head batches of the pictures from `start` on, with a progress bar.
 
-    def here(pictures: Sequence[Picture], start: int = 0, colors: bool = False) -> Iterator[Reading]:
+    `count` is the number of pictures of all calls together; it limits the number of workers of a cluster.
+    """
+
+    def stream_here(pictures: Sequence[Picture], start: int = 0, colors: bool = False) -> Iterator[HeadBatch]:
         for batch in picture_batches(pictures, backbone.preprocess, BATCH, start):
-            yield _read(backbone, reader, batch, colors)
+            yield _head_batch(backbone, contributions, batch, colors)
 
     if cluster is None:
-        yield here
+        yield stream_here
         return
-    make = partial(_load, backbone.identity.to_json(), reader.first_layer)
-    with cluster.workers(make, max(1, count // BATCH)) as stream:
+    make = partial(_make_worker, backbone.identity.to_json(), contributions.first_layer)
+    with cluster.workers(make, max(1, count // BATCH)) as run:
 
-        def there(pictures: Sequence[Picture], start: int = 0, colors: bool = False) -> Iterator[Reading]:
+        def stream_cluster(pictures: Sequence[Picture], start: int = 0, colors: bool = False) -> Iterator[HeadBatch]:
             starts = range(start, len(pictures), BATCH)
             with Progress("heads", len(pictures), done=start, leave=True) as bar:
-                for reading in stream((at, pictures[at : at + BATCH], colors) for at in starts):
-                    yield reading
-                    bar.update(len(reading.indices) + len(reading.bad))
+                for batch in run((at, pictures[at : at + BATCH], colors) for at in starts):
+                    yield batch
+                    bar.update(len(batch.indices) + len(batch.unreadable))
 
-        yield there
+        yield stream_cluster
 
 
-def _load(identity: dict[str, Any], first_layer: int, device: str) -> Callable[[Any], Reading]:
-    """In a worker: its own copy of a backbone, of which it reads (place of the first picture, pictures, colors?)."""
+def _make_worker(identity: dict[str, Any], first_layer: int, device: str) -> Callable[[Any], HeadBatch]:
+    """In a worker: loads its own copy of the backbone; a job is (index of the first picture, pictures, colors)."""
     backbone = load_backbone(identity["model"], identity["pretrained"], device=pick_device(device))
     backbone.identity.require_same(identity, "The analysis")
-    reader = HeadReader(backbone, first_layer)
+    contributions = HeadContributions(backbone, first_layer)
 
-    def read(chunk: tuple[int, Sequence[Picture], bool]) -> Reading:
-        start, pictures, colors = chunk
-        return _read(backbone, reader, decode_pictures(pictures, backbone.preprocess, start), colors)
+    def work(job: tuple[int, Sequence[Picture], bool]) -> HeadBatch:
+        start, pictures, colors = job
+        return _head_batch(backbone, contributions, decode_pictures(pictures, backbone.preprocess, start), colors)
 
-    return read
+    return work
 
 
-def _read(backbone: Backbone, reader: HeadReader, batch: Batch, colors: bool) -> Reading:
+def _head_batch(backbone: Backbone, contributions: HeadContributions, batch: PictureBatch, colors: bool) -> HeadBatch:
     if not batch.indices:
-        return Reading([], torch.empty(0), batch.bad)
-    coordinates = reader.coordinates(batch.pixels.to(backbone.device))
+        return HeadBatch([], torch.empty(0), batch.unreadable)
+    coordinates = contributions.coordinates(batch.pixels.to(backbone.device))
     if not colors:
-        return Reading(batch.indices, coordinates, batch.bad)
+        return HeadBatch(batch.indices, coordinates, batch.unreadable)
     rgb = to_rgb(backbone, batch.pixels)
-    return Reading(batch.indices, coordinates, batch.bad, mean_colors(rgb), has_color(rgb))
+    return HeadBatch(batch.indices, coordinates, batch.unreadable, mean_colors(rgb), has_color(rgb))
 
 
 def to_rgb(backbone: Backbone, pixels: Tensor) -> Tensor:
-    """Normalised pixels [pictures, 3, height, width] -> from 0 to 1."""
+    """Normalised pixels [pictures, 3, height, width] -> RGB from 0 to 1, same shape."""
     mean, std = (torch.tensor(values)[:, None, None] for values in (backbone.mean, backbone.std))
     return pixels.cpu() * std + mean
 
 
 def has_color(rgb: Tensor) -> Tensor:
-    """Which pictures, from 0 to 1, are not grey and can tell color: [pictures, 3, height, width] -> [pictures]."""
+    """True for pictures that are not grey, from RGB between 0 and 1: [pictures, 3, height, width] -> [pictures]."""
     return (rgb.amax(1) - rgb.amin(1)).mean((1, 2)) > _GREY

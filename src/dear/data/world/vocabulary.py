@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from PIL import Image
 
+from dear.core.names import CORE_ATTRIBUTES
+
 COLORS = (
     "red", "orange", "yellow", "green", "teal", "blue",
     "purple", "pink", "brown", "black", "gray", "white",
@@ -27,14 +29,10 @@ LOCATIONS = (
     "arctic", "reef", "space", "volcano", "library", "kitchen",
 )  # fmt: skip
 
-VALUES: dict[str, tuple[str, ...]] = {
-    "color": COLORS,
-    "shape": SHAPES,
-    "texture": TEXTURES,
-    "object": OBJECTS,
-    "location": LOCATIONS,
-}
-ATTRIBUTES = tuple(VALUES)
+VALUES: dict[str, tuple[str, ...]] = dict(
+    zip(CORE_ATTRIBUTES, (COLORS, SHAPES, TEXTURES, OBJECTS, LOCATIONS), strict=True)
+)
+ATTRIBUTES = CORE_ATTRIBUTES
 
 WHERE = {
     "beach": "at the beach", "forest": "in the forest", "desert": "in the desert",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dear.core.errors import DearError
 from dear.heads.by_phrases import encode_phrases
-from dear.heads.contributions import HeadReader
+from dear.heads.contributions import HeadContributions
 from dear.heads.head_role import ROLES
 from dear.heads.map_table import ROLE_MARKS, ROLE_NAMES, color_strength, role_summary
 from dear.heads.picture_list import PictureList
@@ -123,7 +123,7 @@ class HeadPictures:
 
     def _read(self, pictures: PictureList) -> None:
         model = self._predictor.model
-        reader = self._on_model(lambda: HeadReader(model.backbone, roles_of(model).layers[0]))
+        reader = self._on_model(lambda: HeadContributions(model.backbone, roles_of(model).layers[0]))
         self._maps = reader.maps.cpu()
         codes = []
         for start in range(0, len(pictures), _BATCH):
