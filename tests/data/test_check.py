@@ -153,7 +153,7 @@ def test_small_classes_are_named(photos: Path) -> None:
 
 def test_a_name_of_two_classes_is_said(photos: Path) -> None:
     (line,) = problems(replace(read(photos), classes=("cat", "cat")), 3).warnings()
-    assert "more than one class has: cat; give each class a name of its own" in line
+    assert "names of more than one class: cat; give each class its own name" in line
 
 
 def test_scenes_of_attribute_world_cost_nothing(monkeypatch) -> None:

@@ -110,9 +110,9 @@ def test_bad_indexing_ends_in_a_sentence(run, make_run, world, photos, tmp_path,
         ([str(run), "--out", str(tmp_path / "new")], "no gallery in"),
         ([str(run), "world:colors", "--out", str(tmp_path / "new"), "--remove", "a"], "no gallery in"),
         ([str(run), str(tmp_path / "nowhere"), "--out", world], "has no images"),
-        ([str(run), str(photos), "--out", str(photos)], "is there but is not a gallery"),
+        ([str(run), str(photos), "--out", str(photos)], "exists but is not a gallery"),
         ([str(photos), str(photos), "--out", str(tmp_path / "new")], "is not an adapter"),
-        ([str(make_run(1)), str(photos), "--out", world], "their vectors do not compare"),
+        ([str(make_run(1)), str(photos), "--out", world], "their vectors are not comparable"),
         ([str(run), str(tmp_path / "bad"), "--out", str(tmp_path / "new")], "No image could be read"),
     ]:
         assert main(["index", *arguments]) == 2, sentence

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from dear.core.errors import DearError
 from dear.core.tensors import require_finite
-from dear.data.opening import as_rgb, open_picture
-from dear.data.quick import FileReader
+from dear.data.decode import Decoder, as_rgb, open_picture
 from dear.methods.base import DECOUPLED, Method
 from dear.model.adapter import Adapter
 from dear.model.answer import Answer, make_answer
@@ -35,22 +34,22 @@ class Predictor:
         return self.answers(self._features(pixels), topk, inference)
 
     def predict_files(
-        self, files: Sequence[str | Path], topk: int = 3, inference: str | None = None, exact: bool = True
+        self, files: Sequence[str | Path], topk: int = 3, inference: str | None = None, fast_decode: bool = False
     ) -> "list[Answer | DearError]":
-        """Answers for image files as one batch; in the place of an unreadable one, why it is. `exact`: `FileReader`."""
-        reader = FileReader(self.model.backbone.preprocess, exact)
-        found: list[Answer | DearError | None] = [None] * len(files)
-        pixels = {}
+        """Answers for image files as one batch, with the error in place of an unreadable one.
+
+        `fast_decode`: see `dear.data.decode.Decoder`.
+        """
+        decoder = Decoder(self.model.backbone.preprocess, fast_decode)
+        pixels: list[Tensor] = []
+        errors: dict[int, DearError] = {}
         for place, file in enumerate(files):
             try:
-                pixels[place] = reader.read(file)
+                pixels.append(decoder(file))
             except DearError as error:
-                found[place] = error
-        if pixels:
-            answers = self.predict_batch(torch.stack(list(pixels.values())), topk, inference)
-            for place, answer in zip(pixels, answers, strict=True):
-                found[place] = answer
-        return [one for one in found if one is not None]
+                errors[place] = error
+        answers = iter(self.predict_batch(torch.stack(pixels), topk, inference) if pixels else ())
+        return [errors[place] if place in errors else next(answers) for place in range(len(files))]
 
     def encode_image(self, images: "Tensor | Sequence[str | Path | Image.Image]") -> dict[str, Tensor]:
         """Normalised features [images, dim] of each component: {"cls": ..., "color": ..., ...}."""

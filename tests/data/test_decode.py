@@ -16,7 +16,7 @@ from PIL import Image
 
 from dear.core.errors import DearError
 from dear.data.dataset import ImageFile
-from dear.data.opening import FORMATS, MAX_PROPORTION, as_rgb, open_bytes, open_picture, why_unreadable
+from dear.data.decode import FORMATS, MAX_PROPORTION, as_rgb, open_bytes, open_picture, why_unreadable
 
 Image.init()
 KINDS = sorted(set(FORMATS) & set(Image.SAVE))
