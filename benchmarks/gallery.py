@@ -130,8 +130,8 @@ def timed(work: Callable[[], Any]) -> tuple[Any, tuple[float, float]]:
 
 
 def searching(rows: int, count: int) -> None:
-    made = entries(0, count)
-    queries = [{name: values[i] for name, values in made.items()} for i in range(count)]
+    vectors_of_queries = entries(0, count)
+    queries = [{name: values[i] for name, values in vectors_of_queries.items()} for i in range(count)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "gallery"
         gallery, truth, vectors, written = fill(folder, rows, queries)

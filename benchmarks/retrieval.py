@@ -20,6 +20,7 @@ from gallery_quality import nearest_others, nearest_rows
 from PIL import Image, ImageCms
 
 from dear.core.files import write_json
+from dear.core.names import CLS
 from dear.core.table import Table
 from dear.gallery import Gallery, Hit
 from dear.gallery.search import unit
@@ -58,7 +59,7 @@ def measure(nearest: dict[str, np.ndarray], labels: list[str], colors: np.ndarra
                 "searched by": component,
                 "same label (%)": 100 * float(np.take_along_axis(same, near, 1).mean()),
                 "color distance": float(np.take_along_axis(far, near, 1).mean()),
-                "shared with cls (%)": shared.pop("cls", None),
+                "shared with cls (%)": shared.pop(CLS, None),
                 "shared with an attribute (%)": float(np.mean(list(shared.values()))),
             }
         )
@@ -81,8 +82,8 @@ def across(galleries: list[Gallery]) -> list[Row]:
         table = gallery.rows(["path", "label"])
         labels = np.array(table["label"].to_pylist())
         colors = mean_colors([gallery.image(path) for path in table["path"].to_pylist()])[:, 1:]
-        plain, count = gallery.vectors("cls"), len(labels)
-        nearest = {"cls": nearest_rows(plain, NEAREST)}
+        plain, count = gallery.vectors(CLS), len(labels)
+        nearest = {CLS: nearest_rows(plain, NEAREST)}
         nearest["cls, centred"] = nearest_rows(unit(plain - plain.mean(0)), NEAREST)  # as the attributes are
         nearest |= nearest_others(gallery, NEAREST)
         nearest["chance"] = np.array([np.delete(np.arange(count), i) for i in range(count)])  # all others

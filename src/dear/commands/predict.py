@@ -19,6 +19,7 @@ _BATCH = 32
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.commands.index import add_fast_decode_argument
     from dear.core.config import number
+    from dear.core.names import DECOUPLED, FUSION, PLAIN
     from dear.parallel.cluster import add_ray_arguments
 
     parser.add_argument("run_folder", metavar="RUN", help="folder made by `dear train`")
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--inference",
-        choices=("plain", "fusion", "decoupled"),
+        choices=(PLAIN, FUSION, DECOUPLED),
         help="how components become one answer; decoupled: the class feature alone (default: the method's usual way)",
     )
     add_fast_decode_argument(parser)

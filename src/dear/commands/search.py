@@ -8,6 +8,7 @@ from typing import Any
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.core.config import number
+    from dear.core.names import CLS
 
     parser.add_argument("gallery", metavar="GALLERY", help="gallery made by `dear index`: a folder, or s3://...")
     parser.add_argument(
@@ -16,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", metavar="SENTENCE", help='sentence to search for, such as "a red car"')
     parser.add_argument(
         "--by",
-        default="cls",
+        default=CLS,
         metavar="COMPONENTS",
         help="components to compare, with optional weights: color=0.7,shape=0.3 (default: cls, the class feature)",
     )

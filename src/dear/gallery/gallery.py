@@ -18,6 +18,7 @@ from torch import Tensor
 from dear.core.errors import DearError
 from dear.core.lock import LOCK
 from dear.data.dataset import ImageFile
+from dear.data.decode import Decoder
 from dear.gallery.encoders import Encoder, check_spec, describe, load_encoder
 from dear.gallery.index import WORLD, IndexSummary, add_images, stored_path, world_picture
 from dear.gallery.search import Hit, Snapshot, search, unit
@@ -105,7 +106,7 @@ class Gallery:
         if isinstance(query, str):
             features = encoder.encode_text(query)
             return {name: features[name].float().cpu().numpy() for name in names}
-        features = encoder.encode_image(encoder.preprocess(query.convert("RGB"))[None])
+        features = encoder.encode_image(Decoder(encoder.preprocess)(query)[None])
         return {name: features[name][0].float().cpu().numpy() - self._mean(name) for name in names}
 
     def _mean(self, component: str) -> np.ndarray | float:
