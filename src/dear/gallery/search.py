@@ -1,7 +1,8 @@
 """Search: an approximate scan over all vectors in memory, then an exact ranking of the best.
 
-The scan reads one byte per number. At 100,000 images it takes a third of the time of a float32 product, needs no index
-to build, and serves every choice of weights alike (`benchmarks/gallery.py` measures it).
+The scan reads one byte per number. At 100,000 images a search takes 0.3 to 0.6 of the CPU time of one over float32
+vectors and a quarter of the memory, needs no index to build, and serves every choice of weights alike
+(`benchmarks/gallery.py` measures it).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
