@@ -54,14 +54,14 @@ def test_what_is_missing_is_named_with_its_place(name: str, tree) -> None:
     for file in needed:
         path = root / entry.folder / file
         path.rename(path.with_name("hidden"))
-        with pytest.raises(DearError) as said:
+        with pytest.raises(DearError) as caught:
             resolve_dataset(name, root=str(root))
-        assert f"{name} needs {path}, which is not there: get " in str(said.value)
+        assert f"{name} needs {path}, which is not there: get " in str(caught.value)
         path.with_name("hidden").rename(path)
     (root / entry.folder / entry.image_folder).rename(root / "moved")
-    with pytest.raises(DearError, match="which is not there: get ") as said:
+    with pytest.raises(DearError, match="which is not there: get ") as caught:
         resolve_dataset(name, root=str(root))
-    assert str(root / entry.folder / entry.image_folder) in str(said.value)
+    assert str(root / entry.folder / entry.image_folder) in str(caught.value)
 
 
 def test_labels_are_those_of_the_lists_and_folders(tree) -> None:

@@ -23,9 +23,9 @@ def names(dataset: Dataset, split: str, root: Path) -> list[tuple[str, int]]:
 
 
 def refused(name: Path | str, sentence: str, **options: str) -> None:
-    with pytest.raises(DearError, match=sentence) as said:
+    with pytest.raises(DearError, match=sentence) as caught:
         resolve_dataset(str(name), **options)
-    assert "\n" not in str(said.value)
+    assert "\n" not in str(caught.value)
 
 
 # --- folders -------------------------------------------------------------------------------------------------

@@ -52,9 +52,9 @@ def test_what_is_in_the_way_is_not_overwritten(encoder) -> None:
 )
 def test_addresses_that_lead_nowhere_are_one_sentence(address: str, says: str, photos, capsys) -> None:
     assert main(["search", address, "--text", "a red sign"]) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert len(said.strip().splitlines()) == 1
+    error = capsys.readouterr().err
+    assert says in error
+    assert len(error.strip().splitlines()) == 1
 
 
 def test_a_store_without_its_package_says_which(monkeypatch) -> None:

@@ -71,10 +71,10 @@ def test_a_sheet_of_one_query_by_several_attributes(world) -> None:
     gallery = Gallery.open(world)
     picture = gallery.image("world:colors/test/00041")
     query = gallery.query(gallery.encoder("cpu"), picture)
-    found = {name: gallery.search(query, {name: 1.0}, k=4) for name in ("color", "shape", "texture")}
-    sheet = attribute_sheet(picture, found, gallery)
+    results = {name: gallery.search(query, {name: 1.0}, k=4) for name in ("color", "shape", "texture")}
+    sheet = attribute_sheet(picture, results, gallery)
     wide, high = sheet.size
-    fewer = attribute_sheet(picture, {"color": found["color"][:3]}, gallery)
+    fewer = attribute_sheet(picture, {"color": results["color"][:3]}, gallery)
     assert wide - fewer.width == fewer.height // 2 - 6 == high // 3 - 4  # a column less, and two rows at least
     # The query is in the middle of the left side, and leads the first row.
     own = sheet.crop((wide - 4 * 172, 12, wide - 4 * 172 + 160, 172))

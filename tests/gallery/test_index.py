@@ -18,14 +18,14 @@ import os, signal, sys
 import dear.gallery.index as index
 from dear.gallery import AdapterEncoder, Gallery
 
-made, index._BATCH, index._WRITE = index._table, 8, 16
+original, index._BATCH, index._WRITE = index._table, 8, 16
 calls = []
 
 def table(*arguments):
     calls.append(1)
     if len(calls) == 3:  # two writes are done, and the third is about to begin
         os.kill(os.getpid(), signal.SIGKILL)
-    return made(*arguments)
+    return original(*arguments)
 
 index._table = table
 run, folder, images = sys.argv[1:]
@@ -40,8 +40,8 @@ def gallery(encoder, tmp_path) -> Gallery:
 
 
 def test_stored_are_the_features_of_each_image(gallery, encoder, model, photos) -> None:
-    added = gallery.add(encoder, [photos])
-    assert (added.added, added.duplicates, added.already, added.unreadable) == (12, 0, 0, ())
+    summary = gallery.add(encoder, [photos])
+    assert (summary.added, summary.duplicates, summary.already, summary.unreadable) == (12, 0, 0, ())
     rows = gallery.table.to_arrow()
     paths = rows["path"].to_pylist()
     assert sorted(paths) == sorted(map(str, photos.rglob("*.png")))
@@ -60,8 +60,8 @@ def test_what_is_there_is_not_read_again(gallery, encoder, photos, monkeypatch) 
         patch.setattr("dear.gallery.index.Source.read", None)
         assert gallery.add(encoder, ["a", "a/0.png"], label_from_folder=True).already == 4
     os.utime(photos / "a" / "0.png", (1, 1))  # touched, but the same
-    added = gallery.add(encoder, ["."], label_from_folder=True)
-    assert (added.added, added.already, len(gallery)) == (8, 4, 12)
+    summary = gallery.add(encoder, ["."], label_from_folder=True)
+    assert (summary.added, summary.already, len(gallery)) == (8, 4, 12)
     labels = gallery.table.to_arrow()["label"].to_pylist()
     assert sorted(set(labels)) == ["a", "b c", "d"]
 
@@ -84,8 +84,8 @@ def test_duplicates_by_content_are_skipped(gallery, encoder, photos, noise) -> N
     assert gallery.add(encoder, [photos]).duplicates == 1
     noise(photos / "new.png", 1)
     shutil.copy(photos / "new.png", photos / "same.png")
-    added = gallery.add(encoder, [photos])
-    assert (added.added, added.duplicates, added.already, len(gallery)) == (1, 2, 12, 13)
+    summary = gallery.add(encoder, [photos])
+    assert (summary.added, summary.duplicates, summary.already, len(gallery)) == (1, 2, 12, 13)
 
 
 def test_a_changed_file_takes_its_own_place(gallery, encoder, photos, noise) -> None:
@@ -106,10 +106,10 @@ def test_unreadable_files_are_reported_and_the_rest_is_added(gallery, encoder, p
     (photos / "a" / "0.png").chmod(0o644)
     odd = os.fsencode(photos) + b"/\xff.png"
     shutil.copy(photos / "a" / "1.png", odd)
-    added = gallery.add(encoder, [photos])
-    assert (added.added, len(gallery)) == (12, 12)
-    assert len(added.unreadable) == 3
-    assert all(text.endswith(("repair or remove it.", "rename it.")) for text in added.unreadable)
+    summary = gallery.add(encoder, [photos])
+    assert (summary.added, len(gallery)) == (12, 12)
+    assert len(summary.unreadable) == 3
+    assert all(text.endswith(("repair or remove it.", "rename it.")) for text in summary.unreadable)
 
 
 def test_removed_by_path_folder_and_glob_even_if_gone_from_disk(gallery, encoder, photos, monkeypatch) -> None:
@@ -152,8 +152,8 @@ def test_killed_and_taken_up_again(run, encoder, noise, tmp_path) -> None:
     assert ended.returncode == -9, (tmp_path / "error").read_text()
     gallery = Gallery.open(folder)
     assert len(gallery) == 32
-    added = gallery.add(encoder, [images])
-    assert (added.added, added.already, added.duplicates) == (28, 32, 0)
+    summary = gallery.add(encoder, [images])
+    assert (summary.added, summary.already, summary.duplicates) == (28, 32, 0)
     assert sorted(gallery.paths()) == sorted(files)
 
 

@@ -151,13 +151,13 @@ def test_a_bad_filter_is_one_sentence(gallery, encoder, where) -> None:
 
 
 def test_by() -> None:
-    known = ("cls", "color", "shape")
-    assert parse_by("color=0.7, shape=0.3", known) == {"color": 0.7, "shape": 0.3}
-    assert parse_by("color,cls", known) == {"color": 1.0, "cls": 1.0}
+    components = ("cls", "color", "shape")
+    assert parse_by("color=0.7, shape=0.3", components) == {"color": 0.7, "shape": 0.3}
+    assert parse_by("color,cls", components) == {"color": 1.0, "cls": 1.0}
     with pytest.raises(DearError, match="no component 'colour' to search by: choose from cls, color, shape"):
-        parse_by("colour", known)
+        parse_by("colour", components)
     with pytest.raises(DearError, match="weight of color must be a number, not 'much'"):
-        parse_by("color=much", known)
+        parse_by("color=much", components)
 
 
 @pytest.mark.parametrize(
