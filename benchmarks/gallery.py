@@ -1,11 +1,12 @@
-"""A gallery of 100,000 entries with six vectors each: recall, latency, disk. And what indexing costs beside encoding.
+"""A gallery of 100,000 entries with six vectors each: recall, latency, disk. And the cost of indexing beside encoding.
 
     python benchmarks/gallery.py [--rows 100000] [--images 2000]
 
 The entries are made up: unit vectors of 512 numbers whose variance falls as 1/i, half of it shared by the six vectors
 of an entry, as those of one image have much in common. Recall@10 is against the ten largest products in float32. A
-search is a whole `Gallery.search`, from the query's vectors to the hits; "product" is NumPy's, over the same numbers in
-float32 in memory, with the ten best picked and nothing else. The two take turns, so that other programs disturb both.
+search is a whole `Gallery.search`, from the query's vectors to the hits: a scan in int8, then an exact ranking.
+"float32" is the same with NumPy's product over float32 vectors in memory (four times as much) instead of the scan: it
+needs no second ranking and reads paths and labels alone. The two take turns, so that other programs disturb both.
 """
 
 import argparse
@@ -21,35 +22,36 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 import dear
 from dear.clip import MINI, load_backbone
 from dear.clip.image import last_third
+from dear.core.names import CLS, CORE_ATTRIBUTES
 from dear.core.table import Table
-from dear.data.dataset import ImageFile
+from dear.data.decode import Decoder
 from dear.data.folder import image_files
+from dear.data.loading import Mapped
 from dear.data.world.tasks import TASKS, world_task
 from dear.gallery import AdapterEncoder, Gallery, HeadEncoder, parse_by
-from dear.gallery.columns import as_vectors, schema
+from dear.gallery.storage import table_schema, to_column
 from dear.model.adapter import save_adapter
 
-COMPONENTS, DIM, QUERIES, CHUNK = ("cls", "color", "shape", "texture", "object", "location"), 512, 50, 5000
+COMPONENTS, DIM, QUERIES, CHUNK = (CLS, *CORE_ATTRIBUTES), 512, 50, 5000
 SEARCHES = {by: parse_by(by, COMPONENTS) for by in ("color", "color=0.7,shape=0.3", ",".join(COMPONENTS))}
-IN_MEMORY = 200_000  # entries whose float32 vectors, 12 kB each, are kept for the product
+IN_MEMORY = 200_000  # entries whose float32 vectors, 12 kB each, are kept in memory for comparison
 
 Vectors = dict[str, np.ndarray]  # component -> [entries, DIM]
 
 
 @dataclass
-class Made:
-    """Stands for what would encode images."""
+class NoEncoder:
+    """Stands for the encoder of the made-up entries."""
 
     components = COMPONENTS
     centred = ()
     dim = DIM
-    source = {"kind": "adapter", "folder": "none", "sha256": ""}  # noqa: RUF012
+    spec = {"kind": "adapter", "folder": "none", "sha256": ""}  # noqa: RUF012
 
 
 def entries(seed: int, count: int) -> Vectors:
@@ -79,17 +81,17 @@ def best(scores: np.ndarray, count: int = 10) -> np.ndarray:
 
 def fill(folder: Path, rows: int, queries: list[Vectors]) -> tuple[Gallery, dict[str, list[set[int]]], Vectors, float]:
     """The gallery, the ten best of every search and query, the vectors if they fit, and the seconds of writing."""
-    gallery, seconds = Gallery.create(folder, Made()), 0.0
+    gallery, seconds = Gallery.create(folder, NoEncoder()), 0.0
     folder.mkdir()
-    kept: dict[str, list[np.ndarray]] = {name: [] for name in COMPONENTS}
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in COMPONENTS}
     top = {by: [(np.empty(0), np.empty(0, int))] * len(queries) for by in SEARCHES}
     for start, vectors in chunks(rows):
         size = len(vectors["cls"])
         names = np.arange(start, start + size)
-        about = [names.astype(str).tolist(), [1] * size, [1] * size, ["-"] * size, [None] * size]
+        columns = [names.astype(str).tolist(), [1] * size, [1] * size, ["-"] * size, [None] * size]
         began = time.perf_counter()
-        columns = [as_vectors(vectors[name]) for name in COMPONENTS]
-        gallery.add_rows(pa.table([*about, *columns], schema=schema(COMPONENTS, DIM)))
+        columns += [to_column(vectors[name]) for name in COMPONENTS]
+        gallery.add_rows(pa.table(columns, schema=table_schema(COMPONENTS, DIM)))
         seconds += time.perf_counter() - began
         for by, weights in SEARCHES.items():
             for number, query in enumerate(queries):
@@ -101,68 +103,66 @@ def fill(folder: Path, rows: int, queries: list[Vectors]) -> tuple[Gallery, dict
                 top[by][number] = scores[chosen], ids[chosen]
         if rows <= IN_MEMORY:
             for name in COMPONENTS:
-                kept[name].append(vectors[name])
+                parts[name].append(vectors[name])
     began = time.perf_counter()
-    gallery._tidy()
+    gallery.compact()
     seconds += time.perf_counter() - began
-    truth = {by: [set(ids.tolist()) for _, ids in found] for by, found in top.items()}
-    return gallery, truth, {name: np.concatenate(parts) for name, parts in kept.items() if parts}, seconds
+    truth = {by: [set(ids.tolist()) for _, ids in pairs] for by, pairs in top.items()}
+    return gallery, truth, {name: np.concatenate(of_name) for name, of_name in parts.items() if of_name}, seconds
+
+
+def float32_search(gallery: Gallery, vectors: Vectors, query: Vectors, weights: dict[str, float]) -> list[tuple]:
+    """Path, label and score of the ten best, as a gallery with float32 vectors in memory would find them."""
+    snapshot = gallery.snapshot()
+    scores = product(vectors, query, weights)
+    places = np.sort(best(scores))
+    rows = snapshot.table.take_row_ids(snapshot.ids[places].tolist()).select(["path", "label"]).to_arrow()
+    hits = zip(rows["path"].to_pylist(), rows["label"].to_pylist(), scores[places].tolist(), strict=True)
+    assert snapshot.is_current()
+    return sorted(hits, key=lambda hit: -hit[2])
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, tuple[float, float]]:
-    """What it gives, and its wall and CPU time in ms; a busy machine disturbs the latter less."""
+    """The result, and its wall and CPU time in ms; a busy machine disturbs the latter less."""
     began, cpu_began = time.perf_counter(), time.process_time()
     result = work()
     return result, (1000 * (time.perf_counter() - began), 1000 * (time.process_time() - cpu_began))
 
 
 def searching(rows: int, count: int) -> None:
-    made = entries(0, count)
-    queries = [{name: values[i] for name, values in made.items()} for i in range(count)]
+    vectors_of_queries = entries(0, count)
+    queries = [{name: values[i] for name, values in vectors_of_queries.items()} for i in range(count)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "gallery"
         gallery, truth, vectors, written = fill(folder, rows, queries)
         disk = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 2**20
         print(f"{rows} entries x {len(COMPONENTS)} vectors of {DIM}: written in {written:.0f} s, {disk:.0f} MB on disk")
         names = "search by", "recall@10", "first s", "p50 ms", "p95 ms", "CPU ms"
-        table = Table([*names, "product p50 ms", "CPU ms", "of product", "by CPU"])
+        table = Table([*names, "float32 p50 ms", "CPU ms", "ratio", "by CPU"])
         for by, weights in SEARCHES.items():
             began = time.perf_counter()
             gallery.search(queries[0], weights)  # reads vectors into memory
             first = time.perf_counter() - began
-            searches, products, found = [], [], []
+            searches, comparisons, recalls = [], [], []
             for number, query in enumerate(queries):
                 hits, spent = timed(lambda q=query, w=weights: gallery.search(q, w, k=10))
                 searches.append(spent)
-                found.append(len(truth[by][number] & {int(hit.path) for hit in hits}) / 10)
+                recalls.append(len(truth[by][number] & {int(hit.path) for hit in hits}) / 10)
                 if vectors:
-                    products.append(timed(lambda q=query, w=weights: best(product(vectors, q, w)))[1])
+                    comparisons.append(timed(lambda q=query, w=weights: float32_search(gallery, vectors, q, w))[1])
             (p50, cpu), p95 = np.median(searches, axis=0), np.quantile(searches, 0.95, axis=0)[0]
-            row = ["all six" if len(weights) == 6 else by, f"{np.mean(found):.3f}", f"{first:.1f}"]
+            row = ["all six" if len(weights) == 6 else by, f"{np.mean(recalls):.3f}", f"{first:.1f}"]
             row += [f"{p50:.1f}", f"{p95:.1f}", f"{cpu:.1f}"]
             if vectors:
-                plain, plain_cpu = np.median(products, axis=0)
+                plain, plain_cpu = np.median(comparisons, axis=0)
                 row += [f"{plain:.1f}", f"{plain_cpu:.1f}", f"{p50 / plain:.2f}x", f"{cpu / plain_cpu:.2f}x"]
             table.add(*row, *["-"] * (10 - len(row)))
         print(table.text())
         print(f"largest memory of the process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GB")
 
 
-class Pixels(Dataset):
-    """What plain encoding needs: each file as pixels [3, height, width]."""
-
-    def __init__(self, files: list[Path], transform: Callable[[Any], Tensor]) -> None:
-        self.files, self.transform = files, transform
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> Tensor:
-        return self.transform(ImageFile(self.files[index]).open())
-
-
 def indexing(images: int, rounds: int = 4) -> None:
-    """dear-mini on image files, both ways in turns; the best round of each is what other programs disturbed least."""
+    """dear-mini on image files: plain encoding and indexing in turns, with fast decoding; the best round counts."""
     model = dear.create(classes=["one", "two"], device="cpu")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "images"
@@ -177,22 +177,23 @@ def indexing(images: int, rounds: int = 4) -> None:
         plain, indexed = [], []
         for turn in range(rounds):
             began = seconds()
-            for pixels in DataLoader(Pixels(files, model.model.backbone.preprocess), 64, num_workers=workers):
+            decoder = Decoder(model.model.backbone.preprocess, fast=True)
+            for pixels in DataLoader(Mapped(files, decoder), 64, num_workers=workers):
                 model.encode_image(pixels)
             plain.append(seconds() - began)
             encoder = AdapterEncoder(adapter, model)
             gallery = Gallery.create(Path(name) / f"gallery{turn}", encoder)
             began = seconds()
-            added = gallery.add(encoder, [folder])
+            summary = gallery.add(encoder, [folder], fast_decode=True)
             indexed.append(seconds() - began)
-            assert added.added + added.duplicates == len(files), added
+            assert summary.added + summary.duplicates == len(files), summary
     for kind, one, two in zip(("wall", "CPU"), np.min(plain, axis=0), np.min(indexed, axis=0), strict=True):
         rates = f"plain encoding {len(files) / one:.0f} images/s, indexing {len(files) / two:.0f} images/s"
         print(f"by {kind} time: {rates}: {100 * one / two:.0f}%")
 
 
 def encoding(name: str, count: int = 8, rounds: int = 8) -> None:
-    """What the vectors of attributes cost beside the class feature alone: both encode the same images, in turns."""
+    """The cost of attribute vectors beside the class feature alone: both encode the same images, in turns."""
     backbone = load_backbone(name, random_weights=name != MINI)
     tower = backbone.image
     last = [(layer, head) for layer in range(last_third(tower.layers), tower.layers + 1) for head in range(tower.heads)]
@@ -208,7 +209,7 @@ def encoding(name: str, count: int = 8, rounds: int = 8) -> None:
 
 
 def seconds() -> np.ndarray:
-    """Wall and CPU time, that of finished worker processes included."""
+    """Wall and CPU time, including finished worker processes."""
     spent = os.times()
     return np.array([spent.elapsed, spent.user + spent.system + spent.children_user + spent.children_system])
 

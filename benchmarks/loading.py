@@ -1,13 +1,13 @@
-"""How many images a second one core can load at 224 px, for evaluation, for training, and quickly.
+"""Images per second that one core loads at 224 px: for evaluation, for training, and with fast decoding.
 
     python benchmarks/loading.py [--images 100] [--rounds 3]
 
 JPEGs (quality 85: coarse shapes and some noise) of 500 x 375 px, and a fortieth as many of 4000 x 3000 px, in a
-temporary folder, read from the page cache on one thread in one process. It is processor time that counts, so that a
-busy machine changes little; the best of the rounds. "quick" is what `dear index` and `dear predict` do without --exact,
-and what `dear train` does (`dear.data.quick`); "gain" compares with the exact way of the same run. "kept" is the second
-pass over evaluation images that `evaluation_batches` has decoded before. The last columns say how many cores it takes
-to feed a device that eats so many images a second: `--workers` of `dear train` should be about that.
+temporary folder, read from the page cache on one thread in one process. Times are processor times, so that a busy
+machine changes little; the best of the rounds counts. "fast" is `--fast-decode` of `dear index` and `dear predict`, and
+the default of `dear train` (`dear.data.decode`); "gain" compares with exact decoding in the same run. "cached" is the
+second pass over evaluation images that `evaluation_batches` has decoded before. The last columns give the number of
+cores that feed a device of so many images per second: `--workers` of `dear train` should be about that.
 """
 
 import argparse
@@ -23,10 +23,9 @@ from PIL import Image
 from dear.clip import load_backbone
 from dear.core.table import Table
 from dear.data.augment import Batches, FreshViews
-from dear.data.check import why_unreadable
 from dear.data.dataset import Example, ImageFile
+from dear.data.decode import Decoder, why_unreadable
 from dear.data.loading import evaluation_batches
-from dear.data.quick import FileReader
 
 DEMANDS = (250, 1000, 4000)
 
@@ -39,7 +38,7 @@ def photo(path: Path, seed: int, width: int, height: int) -> None:
 
 
 def rate(work: Callable[[], None], images: int, rounds: int) -> float:
-    """Images a second of processor time in the best round."""
+    """Images per second of processor time in the best round."""
     times = []
     for _ in range(rounds):
         start = time.process_time()
@@ -57,7 +56,7 @@ def measure(folder: Path, images: int, rounds: int, width: int, height: int) -> 
     kilobytes = sum(file.stat().st_size for file in files) / len(files) / 1000
     whole = [Example(ImageFile(file), 0) for file in files]
     reduced = [Example(ImageFile(file, 224), 0) for file in files]
-    exactly, quickly = (FileReader(backbone.preprocess, exact) for exact in (True, False))
+    exact, fast = (Decoder(backbone.preprocess, fast) for fast in (False, True))
 
     def epoch(examples: list[Example]) -> Callable[[], object]:
         data = FreshViews(examples, backbone, Batches([0] * images, 0, 16, False, False), workers=0)
@@ -66,17 +65,17 @@ def measure(folder: Path, images: int, rounds: int, width: int, height: int) -> 
     def again() -> None:
         list(evaluation_batches(whole, backbone.preprocess, "again"))
 
-    again()  # the first pass, which keeps them
-    work: dict[str, tuple[Callable[[], object], str]] = {  # what, and what it is compared with
-        "check that it can be read": (lambda: [why_unreadable(file) for file in files], ""),
+    again()  # the first pass, which fills the cache
+    work: dict[str, tuple[Callable[[], object], str]] = {  # (function, row to compare with)
+        "check readability": (lambda: [why_unreadable(file) for file in files], ""),
         "decode alone": (lambda: [e.picture.open() for e in whole], ""),
-        "evaluation": (lambda: [exactly.read(file) for file in files], ""),
-        "evaluation, quick": (lambda: [quickly.read(file) for file in files], "evaluation"),
+        "evaluation": (lambda: [exact(file) for file in files], ""),
+        "evaluation, fast": (lambda: [fast(file) for file in files], "evaluation"),
         "training view": (epoch(whole), ""),
-        "training view, quick": (epoch(reduced), "training view"),
-        "evaluation, kept": (again, "evaluation"),
+        "training view, fast": (epoch(reduced), "training view"),
+        "evaluation, cached": (again, "evaluation"),
     }
-    table = Table(["one core", "images/s", "ms an image", "gain", *(f"cores for {d}/s" for d in DEMANDS)])
+    table = Table(["one core", "images/s", "ms per image", "gain", *(f"cores for {d}/s" for d in DEMANDS)])
     speeds: dict[str, float] = {}
     for name, (function, beside) in work.items():
         speeds[name] = speed = rate(function, images, rounds)

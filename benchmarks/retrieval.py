@@ -1,4 +1,4 @@
-"""Searching photos by attribute: what each attribute finds, and how much it differs from the others.
+"""Search photos by attribute: the hits of each attribute, and how much they differ from those of the others.
 
     python benchmarks/retrieval.py GALLERY --query IMAGE IMAGE --title WORDS --out retrieval.json --sheets sheets
     python benchmarks/retrieval.py SHAPES TEXTURES OBJECTS FLOWERS SCENES --title WORDS --out retrieval.json
@@ -7,8 +7,8 @@ Each GALLERY is a folder of `dear index --label-from-folder`. Photos have no kno
 all images as queries, each with its ten nearest others. In one gallery: how many have the query's label, how far their
 mean color is from the query's (distance in CIELAB), and how many are also among the ten nearest by the class feature,
 and by another attribute. In several, each labelled by another attribute: how many have the query's label, and how far
-their color is in a*, b*. `dear report` shows the JSON as tables; the sheets, one a query, a row an attribute, are for
-the eye and stay where they are made, because photos have owners.
+their color is in a*, b*. `dear report` shows the JSON as tables; the sheets, one per query with a row per attribute,
+are for inspection and are not published, because photos have owners.
 """
 
 import argparse
@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gallery_quality import nearest_others, nearest_rows
 from PIL import Image, ImageCms
 
 from dear.core.files import write_json
+from dear.core.names import CLS
 from dear.core.table import Table
 from dear.gallery import Gallery, Hit
-from dear.gallery.codes import unit
-from dear.gallery.quality import nearest_others, nearest_rows
+from dear.gallery.search import unit
 from dear.gallery.sheet import attribute_sheet
 
 NEAREST, SHOWN = 10, 5
@@ -51,14 +52,14 @@ def measure(nearest: dict[str, np.ndarray], labels: list[str], colors: np.ndarra
     count = len(labels)
     same = names[:, None] == names
     far = np.linalg.norm(colors[:, None] - colors, axis=-1)
-    for component, found in nearest.items():
-        shared = {other: _shared(found, nearest[other]) for other in nearest if other != component}
+    for component, near in nearest.items():
+        shared = {other: _shared(near, nearest[other]) for other in nearest if other != component}
         rows.append(
             {
                 "searched by": component,
-                "same label (%)": 100 * float(np.take_along_axis(same, found, 1).mean()),
-                "color distance": float(np.take_along_axis(far, found, 1).mean()),
-                "shared with cls (%)": shared.pop("cls", None),
+                "same label (%)": 100 * float(np.take_along_axis(same, near, 1).mean()),
+                "color distance": float(np.take_along_axis(far, near, 1).mean()),
+                "shared with cls (%)": shared.pop(CLS, None),
                 "shared with an attribute (%)": float(np.mean(list(shared.values()))),
             }
         )
@@ -70,7 +71,7 @@ def measure(nearest: dict[str, np.ndarray], labels: list[str], colors: np.ndarra
 
 
 def _shared(one: np.ndarray, other: np.ndarray) -> float:
-    """How many of the nearest in one are also in the other, in percent; both [images, k]."""
+    """The share of the nearest in one that are also in the other, in percent; both [images, k]."""
     return 100 * float(np.mean([len(set(a) & set(b)) for a, b in zip(one, other, strict=True)])) / NEAREST
 
 
@@ -81,16 +82,16 @@ def across(galleries: list[Gallery]) -> list[Row]:
         table = gallery.rows(["path", "label"])
         labels = np.array(table["label"].to_pylist())
         colors = mean_colors([gallery.image(path) for path in table["path"].to_pylist()])[:, 1:]
-        plain, count = gallery.vectors("cls"), len(labels)
-        nearest = {"cls": nearest_rows(plain, NEAREST)}
+        plain, count = gallery.vectors(CLS), len(labels)
+        nearest = {CLS: nearest_rows(plain, NEAREST)}
         nearest["cls, centred"] = nearest_rows(unit(plain - plain.mean(0)), NEAREST)  # as the attributes are
         nearest |= nearest_others(gallery, NEAREST)
         nearest["chance"] = np.array([np.delete(np.arange(count), i) for i in range(count)])  # all others
-        for component, found in nearest.items():
+        for component, near in nearest.items():
             row = rows.setdefault(component, {"searched by": component, _COLOR: []})
-            row[f"{gallery.folder.name}, same label (%)"] = 100 * float((labels[found] == labels[:, None]).mean())
-            if np.abs(colors).mean() > 1:  # grey photos have no color to tell
-                row[_COLOR].append((float(np.linalg.norm(colors[found] - colors[:, None], axis=-1).mean()), count))
+            row[f"{gallery.folder.name}, same label (%)"] = 100 * float((labels[near] == labels[:, None]).mean())
+            if np.abs(colors).mean() > 1:  # grey photos have no color to compare
+                row[_COLOR].append((float(np.linalg.norm(colors[near] - colors[:, None], axis=-1).mean()), count))
     for row in rows.values():
         distances = row.pop(_COLOR)
         row[_COLOR] = sum(mean * count for mean, count in distances) / max(1, sum(count for _, count in distances))
@@ -100,10 +101,10 @@ def across(galleries: list[Gallery]) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("galleries", nargs="+", metavar="GALLERY")
-    parser.add_argument("--query", nargs="+", default=[], help="images of the gallery to look at")
-    parser.add_argument("--title", required=True, metavar="WORDS", help="what they were made with, for the report")
+    parser.add_argument("--query", nargs="+", default=[], help="images of the gallery to draw sheets for")
+    parser.add_argument("--title", required=True, metavar="WORDS", help="title in the report")
     parser.add_argument("--out", type=Path, required=True, metavar="JSON")
-    parser.add_argument("--sheets", type=Path, metavar="FOLDER", help="where to draw the pictures")
+    parser.add_argument("--sheets", type=Path, metavar="FOLDER", help="folder for the sheets")
     args = parser.parse_args()
     galleries = [Gallery.open(folder) for folder in args.galleries]
     labels = [label for gallery in galleries for label in gallery.rows(["label"])["label"].to_pylist()]
@@ -117,7 +118,7 @@ def main() -> None:
 
 
 def alone(gallery: Gallery, queries: list[str], sheets: Path | None) -> tuple[list[Row], list[Row]]:
-    """What was measured in one gallery, and the labels of what a few queries find."""
+    """The measurements in one gallery, and the labels of the hits of a few queries."""
     table = gallery.rows(["path", "label"])
     paths, labels = table["path"].to_pylist(), table["label"].to_pylist()
     nearest = nearest_others(gallery, NEAREST)
@@ -125,8 +126,8 @@ def alone(gallery: Gallery, queries: list[str], sheets: Path | None) -> tuple[li
     examples = []
     for path in queries:
         row = paths.index(str(Path(path).absolute()))
-        found = {c: [labels[i] for i in near[row, :SHOWN]] for c, near in nearest.items()}
-        examples.append({"query": labels[row], "file": Path(path).name, "nearest": found})
+        nearest_labels = {c: [labels[i] for i in near[row, :SHOWN]] for c, near in nearest.items()}
+        examples.append({"query": labels[row], "file": Path(path).name, "nearest": nearest_labels})
         if sheets:
             hits = {c: [Hit(paths[i], labels[i], 0.0, {}) for i in near[row, :SHOWN]] for c, near in nearest.items()}
             sheets.mkdir(parents=True, exist_ok=True)

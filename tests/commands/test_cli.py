@@ -99,7 +99,7 @@ def test_tables_come_as_json_alone(argv: list[str], names: set[str], capsys) -> 
 
 
 def test_failed_commands_print_no_json(capsys) -> None:
-    assert main(["data", "list", "--json", "--root", "no/such/folder"]) == 2
+    assert main(["data", "list", "--json", "--data-root", "no/such/folder"]) == 2
     assert capsys.readouterr().out == ""
 
 

@@ -10,9 +10,9 @@ import pytest
 from dear.cli import main
 
 COMMANDS = [
-    "data list --root @",
+    "data list --data-root @",
     "data check @",
-    "data check DTD --root @",
+    "data check DTD --data-root @",
     "zero-shot --data @",
     "zero-shot --model @",
     "zero-shot --model local-dir:@",
@@ -50,7 +50,7 @@ COMMANDS = [
     "bench domain --out OUT --datasets world:colors --targets @ --methods zero-shot",
     "ablate @ --out OUT",
 ]
-FINE = ("--plot @", "--html @", "world --out @", "list --root @")  # a strange name is still a name
+FINE = ("--plot @", "--html @", "world --out @", "list --data-root @")  # a strange name is still a name
 ODD = {
     "long": "x" * 300,
     "deep": "/".join(["y" * 200] * 30),

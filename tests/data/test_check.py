@@ -80,10 +80,10 @@ def test_only_files_of_equal_size_are_read_to_compare(photos: Path, monkeypatch)
         longer.write_bytes(longer.read_bytes() + bytes(i + 1))  # what follows a PNG's end is not looked at
     dataset = read(photos)
     sizes = [p.stat().st_size for p in photos.rglob("*.png")]
-    asked = []
-    monkeypatch.setattr(check, "_sha256", lambda path, _: asked.append(path) or path.read_bytes())
+    hashed = []
+    monkeypatch.setattr(check, "_sha256", lambda path, _: hashed.append(path) or path.read_bytes())
     problems(dataset, 3)
-    assert len(asked) == sum(sizes.count(size) > 1 for size in sizes) == len(sizes) - 3
+    assert len(hashed) == sum(sizes.count(size) > 1 for size in sizes) == len(sizes) - 3
 
 
 def jpeg(**options: bool) -> bytes:
@@ -135,10 +135,10 @@ def test_unreadable_images_stop_a_run_and_up_to_three_are_named(photos: Path) ->
         check_before_training(read(photos), 3)
     for i in range(3):
         (photos / "train" / "cat" / f"{i}.png").write_bytes(b"broken, too")
-    with pytest.raises(DearError) as said:
+    with pytest.raises(DearError) as caught:
         check_before_training(read(photos), 3)
-    assert str(said.value).count(".png") == 3
-    assert "cannot be read (4 in all): repair or remove them." in str(said.value)
+    assert str(caught.value).count(".png") == 3
+    assert "cannot be read (4 in all): repair or remove them." in str(caught.value)
 
 
 def test_small_classes_are_named(photos: Path) -> None:
@@ -153,7 +153,7 @@ def test_small_classes_are_named(photos: Path) -> None:
 
 def test_a_name_of_two_classes_is_said(photos: Path) -> None:
     (line,) = problems(replace(read(photos), classes=("cat", "cat")), 3).warnings()
-    assert "more than one class has: cat; give each class a name of its own" in line
+    assert "names of more than one class: cat; give each class its own name" in line
 
 
 def test_scenes_of_attribute_world_cost_nothing(monkeypatch) -> None:

@@ -14,7 +14,7 @@ from dear.data.known import KNOWN, find_known
 from dear.data.resolve import resolve_dataset
 
 V2 = "imagenetv2-matched-frequency-format-val"
-NAMES = [known.name for known in KNOWN]
+NAMES = [entry.name for entry in KNOWN]
 
 
 def picture(path: Path) -> None:
@@ -48,19 +48,20 @@ def test_each_layout_is_read(name: str, tree, layouts) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_missing_is_named_with_its_place(name: str, tree) -> None:
-    known, root = find_known(name), tree(name)
-    needed = known.needs if not known.split else () if known.rule else (known.split,)  # with a rule: see below
+    entry, root = find_known(name), tree(name)
+    # Where the loader can do without the split file: see below.
+    needed = entry.required if not entry.split_name else () if entry.loader else (entry.split_name,)
     for file in needed:
-        path = root / known.folder / file
+        path = root / entry.folder / file
         path.rename(path.with_name("hidden"))
-        with pytest.raises(DearError) as said:
+        with pytest.raises(DearError) as caught:
             resolve_dataset(name, root=str(root))
-        assert f"{name} needs {path}, which is not there: get " in str(said.value)
+        assert f"{name} needs {path}, which is not there: get " in str(caught.value)
         path.with_name("hidden").rename(path)
-    (root / known.folder / known.images).rename(root / "moved")
-    with pytest.raises(DearError, match="which is not there: get ") as said:
+    (root / entry.folder / entry.image_folder).rename(root / "moved")
+    with pytest.raises(DearError, match="which is not there: get ") as caught:
         resolve_dataset(name, root=str(root))
-    assert str(root / known.folder / known.images) in str(said.value)
+    assert str(root / entry.folder / entry.image_folder) in str(caught.value)
 
 
 def test_labels_are_those_of_the_lists_and_folders(tree) -> None:
@@ -114,14 +115,14 @@ def test_empty_and_damaged_trees_are_said(tree) -> None:
     ],
 )
 def test_class_folders_are_split_half_fifth_rest(name: str, folders, classes, tmp_path: Path) -> None:
-    known = find_known(name)
+    entry = find_known(name)
     for folder in folders:
         for i in range(10):
-            picture(tmp_path / known.folder / known.images / folder / f"{i}.jpg")
+            picture(tmp_path / entry.folder / entry.image_folder / folder / f"{i}.jpg")
     dataset = resolve_dataset(name, root=str(tmp_path))
     assert dataset.classes == classes
     assert counts(dataset) == (5 * len(classes), 2 * len(classes), 3 * len(classes))
-    assert f"without {known.split}: not comparable" in dataset.note
+    assert f"without {entry.split_name}: not comparable" in dataset.note
     assert dataset == resolve_dataset(name, root=str(tmp_path))
 
 
@@ -174,13 +175,13 @@ def test_other_names(alias: str, name: str) -> None:
 
 
 def test_no_name_means_two_datasets() -> None:
-    for known in KNOWN:
-        for name in (known.name, known.folder, *known.aliases):
-            assert find_known(name) is known
+    for entry in KNOWN:
+        for name in (entry.name, entry.folder, *entry.aliases):
+            assert find_known(name) is entry
 
 
 def test_where_they_lie_must_be_said(tmp_path: Path) -> None:
-    with pytest.raises(DearError, match="To use Flowers102, say with --data-root which folder holds oxford_flowers"):
+    with pytest.raises(DearError, match="Flowers102 needs --data-root: give the folder that holds oxford_flowers"):
         resolve_dataset("flowers102")
     with pytest.raises(DearError, match="--data-root must be the folder that holds dtd"):
         resolve_dataset("DTD", root=str(tmp_path / "nowhere"))
@@ -199,22 +200,22 @@ def test_a_folder_here_does_not_hide_a_known_dataset(tree, monkeypatch) -> None:
 def test_data_list_says_what_is_found_and_where_to_get_the_rest(tree, capsys) -> None:
     root = tree("DTD")
     (root / "sun397" / "SUN397").mkdir(parents=True)
-    assert main(["data", "list", "--root", str(root)]) == 0
+    assert main(["data", "list", "--data-root", str(root)]) == 0
     page = capsys.readouterr().out
     row = {line.split()[0]: line for line in page.splitlines() if line and not line.startswith(" ")}
     assert row["DTD"].endswith("yes, with split_zhou_DescribableTextures.json")
     assert row["SUN397"].endswith("needs split_zhou_SUN397.json")
     assert row["ImageNet"].endswith("no")
-    for known in KNOWN:
-        assert f"  {known.name}: get " in page
+    for entry in KNOWN:
+        assert f"  {entry.name}: get " in page
     assert main(["data", "list"]) == 0
-    assert main(["data", "list", "--root", str(root / "nowhere")]) == 2
-    assert "--root must be the folder that holds the datasets" in capsys.readouterr().err
+    assert main(["data", "list", "--data-root", str(root / "nowhere")]) == 2
+    assert "--data-root must be the folder that holds the datasets" in capsys.readouterr().err
 
 
 def test_data_check_compares_with_what_is_known(tree, capsys) -> None:
     root = tree("ImageNet-A")
-    assert main(["data", "check", "imagenet-a", "--root", str(root)]) == 0
+    assert main(["data", "check", "imagenet-a", "--data-root", str(root)]) == 0
     page = capsys.readouterr().out
     assert "1 classes: goldfish" in page
     assert "not the published counts: 1 of 200 classes, 1 of 7500 test images" in page
@@ -223,7 +224,7 @@ def test_data_check_compares_with_what_is_known(tree, capsys) -> None:
 def test_templates_are_the_papers(shared: Path) -> None:
     templates = json.loads((shared / "paper" / "templates.json").read_text())
     assert {find_known(name).name: template for name, template in templates.items()} == {
-        known.name: known.template for known in KNOWN
+        entry.name: entry.template for entry in KNOWN
     }
 
 

@@ -16,7 +16,7 @@ from dear.data.loading import evaluation_batches
 
 @pytest.fixture
 def examples(tmp_path: Path, monkeypatch) -> list[Example]:
-    monkeypatch.setattr(loading, "_kept", {})
+    monkeypatch.setattr(loading, "_cache", {})
     for i in range(5):
         Image.fromarray(np.random.default_rng(i).integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(
             tmp_path / f"{i}.png"
@@ -54,18 +54,18 @@ def test_another_transform_is_another_picture(examples) -> None:
     assert torch.equal(batches(examples, half)[0][0], batches(examples)[0][0] / 2)
 
 
-def test_what_is_too_large_is_not_kept_and_the_oldest_goes_first(examples, monkeypatch) -> None:
+def test_what_is_too_large_is_not_cached_and_the_oldest_goes_first(examples, monkeypatch) -> None:
     size = 3 * 8 * 8 * 4
-    monkeypatch.setattr(loading, "_LIMIT", 4 * size)
+    monkeypatch.setattr(loading, "_CACHE_LIMIT", 4 * size)
     assert len(batches(examples)) == 3
-    assert loading._kept == {}
+    assert loading._cache == {}
     one, two, three = examples[:2], examples[2:4], examples[4:]
     for part in (one, two, one, three):
         batches(part)
-    assert [key[0] for key in loading._kept] == [tuple(one), tuple(three)]
+    assert [key[0] for key in loading._cache] == [tuple(one), tuple(three)]
 
 
 def test_a_pass_that_was_left_early_is_not_taken_for_a_whole_one(examples) -> None:
     next(iter(evaluation_batches(examples, to_tensor, "test", 2)))
-    assert loading._kept == {}
+    assert loading._cache == {}
     assert len(batches(examples)) == 3

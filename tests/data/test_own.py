@@ -23,9 +23,9 @@ def names(dataset: Dataset, split: str, root: Path) -> list[tuple[str, int]]:
 
 
 def refused(name: Path | str, sentence: str, **options: str) -> None:
-    with pytest.raises(DearError, match=sentence) as said:
+    with pytest.raises(DearError, match=sentence) as caught:
         resolve_dataset(str(name), **options)
-    assert "\n" not in str(said.value)
+    assert "\n" not in str(caught.value)
 
 
 # --- folders -------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def test_class_names_are_replaced_by_a_file(tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         ('{"mauve": "x"}', "world:colors has no class 'mauve': give the names as they are shown"),
-        ('{"teal": "red"}', "Two classes would be called 'red': give each a name of its own"),
+        ('{"teal": "red"}', "Two classes would be called 'red': give each its own name"),
         ('["teal"]', "must hold one JSON object like"),
         ('{"teal": 3}', "must hold one JSON object like"),
         ("{", "cannot be read as JSON"),

@@ -181,8 +181,8 @@ def test_classes_are_balanced_and_true(name: str) -> None:
     for examples, count in ((dataset.train, TRAIN), (dataset.val, VAL), (dataset.test, TEST)):
         assert Counter(e.label for e in examples) == dict.fromkeys(range(classes), count)
         for example in examples:
-            said = caption(example.picture.traits, ALL).split()
-            assert set(dataset.classes[example.label].split()) <= set(said)
+            words = caption(example.picture.traits, ALL).split()
+            assert set(dataset.classes[example.label].split()) <= set(words)
 
 
 @pytest.mark.parametrize("name", TASKS)

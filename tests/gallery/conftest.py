@@ -8,6 +8,7 @@ from PIL import Image
 
 import dear
 from dear.clip import load_backbone
+from dear.core.names import CORE_ATTRIBUTES
 from dear.data.world.tasks import world_task
 from dear.gallery import AdapterEncoder
 from dear.heads.head_role import HeadRole
@@ -17,8 +18,6 @@ from dear.model.adapter import save_adapter
 
 pytest.importorskip("lancedb")
 
-CORE = ("color", "shape", "texture", "object", "location")
-
 
 @pytest.fixture(scope="session")
 def make_run(model_folder, tmp_path_factory):
@@ -26,12 +25,17 @@ def make_run(model_folder, tmp_path_factory):
 
     def make(seed: int) -> Path:
         backbone = load_backbone(f"local-dir:{model_folder}")
-        given = [HeadRole("core_attribute", "color"), HeadRole("mixed"), HeadRole("mixed"), HeadRole("generalization")]
-        roles = {(layer, head): given[head] for layer in (2, 3) for head in range(4)}
+        of_heads = [
+            HeadRole("core_attribute", "color"),
+            HeadRole("mixed"),
+            HeadRole("mixed"),
+            HeadRole("generalization"),
+        ]
+        roles = {(layer, head): of_heads[head] for layer in (2, 3) for head in range(4)}
         torch.manual_seed(seed)
         settings = DearConfig(first_layer=2, token_std=1.0)
-        found = RoleMap(backbone.identity.to_json(), (2, 3), 4, CORE, CORE, roles)
-        model = Dear(backbone, settings, {"roles": found.to_json()})
+        role_map = RoleMap(backbone.identity.to_json(), (2, 3), 4, CORE_ATTRIBUTES, CORE_ATTRIBUTES, roles)
+        model = Dear(backbone, settings, {"roles": role_map.to_json()})
         model.set_classes(["red", "blue"], "a {} sign")
         out = tmp_path_factory.mktemp("runs") / "run"
         save_adapter(out, "dear", model, "a {} sign")

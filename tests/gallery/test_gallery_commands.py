@@ -71,10 +71,10 @@ def test_a_sheet_of_one_query_by_several_attributes(world) -> None:
     gallery = Gallery.open(world)
     picture = gallery.image("world:colors/test/00041")
     query = gallery.query(gallery.encoder("cpu"), picture)
-    found = {name: gallery.search(query, {name: 1.0}, k=4) for name in ("color", "shape", "texture")}
-    sheet = attribute_sheet(picture, found, gallery)
+    results = {name: gallery.search(query, {name: 1.0}, k=4) for name in ("color", "shape", "texture")}
+    sheet = attribute_sheet(picture, results, gallery)
     wide, high = sheet.size
-    fewer = attribute_sheet(picture, {"color": found["color"][:3]}, gallery)
+    fewer = attribute_sheet(picture, {"color": results["color"][:3]}, gallery)
     assert wide - fewer.width == fewer.height // 2 - 6 == high // 3 - 4  # a column less, and two rows at least
     # The query is in the middle of the left side, and leads the first row.
     own = sheet.crop((wide - 4 * 172, 12, wide - 4 * 172 + 160, 172))
@@ -110,9 +110,9 @@ def test_bad_indexing_ends_in_a_sentence(run, make_run, world, photos, tmp_path,
         ([str(run), "--out", str(tmp_path / "new")], "no gallery in"),
         ([str(run), "world:colors", "--out", str(tmp_path / "new"), "--remove", "a"], "no gallery in"),
         ([str(run), str(tmp_path / "nowhere"), "--out", world], "has no images"),
-        ([str(run), str(photos), "--out", str(photos)], "is there but is not a gallery"),
+        ([str(run), str(photos), "--out", str(photos)], "exists but is not a gallery"),
         ([str(photos), str(photos), "--out", str(tmp_path / "new")], "is not an adapter"),
-        ([str(make_run(1)), str(photos), "--out", world], "their vectors do not compare"),
+        ([str(make_run(1)), str(photos), "--out", world], "their vectors are not comparable"),
         ([str(run), str(tmp_path / "bad"), "--out", str(tmp_path / "new")], "No image could be read"),
     ]:
         assert main(["index", *arguments]) == 2, sentence

@@ -66,9 +66,9 @@ def test_the_mean_is_that_of_all_images_however_they_came(gallery, heads, photos
     for folder in ("a", "01.d", "b_c"):
         other.add(heads, [photos / folder])
     query = gallery.query(heads, gallery.image(str(photos / "a" / "1.png")))
-    found = {hit.path: hit.score for hit in gallery.search(query, {"shape": 1.0}, k=12)}
+    scores = {hit.path: hit.score for hit in gallery.search(query, {"shape": 1.0}, k=12)}
     again = other.query(heads, other.image(str(photos / "a" / "1.png")))
-    assert {hit.path: hit.score for hit in other.search(again, {"shape": 1.0}, k=12)} == pytest.approx(found, abs=1e-5)
+    assert {hit.path: hit.score for hit in other.search(again, {"shape": 1.0}, k=12)} == pytest.approx(scores, abs=1e-5)
     other.remove([photos / "a"])  # and with other images it is another one
     assert np.abs(other.query(heads, gallery.image(str(photos / "a" / "1.png")))["shape"] - again["shape"]).max() > 1e-4
 
@@ -83,14 +83,14 @@ def test_a_sentence_is_compared_as_it_is(gallery, heads) -> None:
 
 
 def test_index_and_search_without_an_adapter(model_folder, role_file, photos, run, tmp_path, capsys) -> None:
-    out, made_with = str(tmp_path / "gallery"), ["--model", f"local-dir:{model_folder}", "--roles", str(role_file)]
-    assert main(["index", *made_with, str(photos), "--out", out]) == 0
+    out, model = str(tmp_path / "gallery"), ["--model", f"local-dir:{model_folder}", "--roles", str(role_file)]
+    assert main(["index", *model, str(photos), "--out", out]) == 0
     assert "added 12" in capsys.readouterr().out
     query = str(photos / "a" / "2.png")
     assert main(["search", out, "--image", query, "--by", "color", "--json", "--device", "cpu"]) == 0
     first = json.loads(capsys.readouterr().out.splitlines()[0])
     assert first["path"] == query
-    assert main(["index", *made_with, str(photos), "--out", out]) == 0
+    assert main(["index", *model, str(photos), "--out", out]) == 0
     assert "already there 12" in capsys.readouterr().out
     assert main(["index", "--out", out, "--remove", str(photos / "a")]) == 0
     assert "removed 4" in capsys.readouterr().out
@@ -103,7 +103,7 @@ def test_index_and_search_without_an_adapter(model_folder, role_file, photos, ru
 def test_a_map_that_names_no_head_or_another_backbone_is_refused(model_folder, role_file, photos, tmp_path) -> None:
     roles, model = RoleMap.load(role_file), f"local-dir:{model_folder}"
     roles.all_mixed().save(tmp_path / "mixed.json")
-    with pytest.raises(DearError, match="No head is an expert in any attribute"):
+    with pytest.raises(DearError, match="assigns no head to any attribute"):
         HeadEncoder.load(model, roles=str(tmp_path / "mixed.json"))
     with pytest.raises(DearError, match="made for another backbone"):
         HeadEncoder.load("dear-mini", roles=str(role_file))

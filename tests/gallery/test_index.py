@@ -11,21 +11,21 @@ import pytest
 from dear.core.errors import DearError
 from dear.core.lock import only_writer
 from dear.gallery import Gallery
-from dear.gallery.columns import as_matrix, vector_column
+from dear.gallery.storage import to_matrix, vector_column
 
 KILLED = """
 import os, signal, sys
 import dear.gallery.index as index
 from dear.gallery import AdapterEncoder, Gallery
 
-made, index._BATCH, index._WRITE = index._table, 8, 16
+original, index._BATCH, index._WRITE = index._table, 8, 16
 calls = []
 
 def table(*arguments):
     calls.append(1)
     if len(calls) == 3:  # two writes are done, and the third is about to begin
         os.kill(os.getpid(), signal.SIGKILL)
-    return made(*arguments)
+    return original(*arguments)
 
 index._table = table
 run, folder, images = sys.argv[1:]
@@ -40,15 +40,15 @@ def gallery(encoder, tmp_path) -> Gallery:
 
 
 def test_stored_are_the_features_of_each_image(gallery, encoder, model, photos) -> None:
-    added = gallery.add(encoder, [photos])
-    assert (added.added, added.duplicates, added.already, added.unreadable) == (12, 0, 0, ())
+    summary = gallery.add(encoder, [photos])
+    assert (summary.added, summary.duplicates, summary.already, summary.unreadable) == (12, 0, 0, ())
     rows = gallery.table.to_arrow()
     paths = rows["path"].to_pylist()
     assert sorted(paths) == sorted(map(str, photos.rglob("*.png")))
     assert rows["size"].to_pylist() == [os.path.getsize(path) for path in paths]
     assert rows["label"].to_pylist() == [None] * 12
     for component, values in model.encode_image(paths).items():
-        stored = as_matrix(rows[vector_column(component)], gallery.dim)
+        stored = to_matrix(rows[vector_column(component)], gallery.dim)
         assert abs(stored - values.numpy()).max() < 2**-11  # half a step of float16 below 1
         assert abs(gallery.vectors(component) - values.numpy()).max() < 2**-10
 
@@ -57,11 +57,11 @@ def test_what_is_there_is_not_read_again(gallery, encoder, photos, monkeypatch) 
     gallery.add(encoder, [photos / "a"], label_from_folder=True)
     monkeypatch.chdir(photos)
     with monkeypatch.context() as patch:
-        patch.setattr("dear.gallery.sources.Source.read", None)
+        patch.setattr("dear.gallery.index.Source.read", None)
         assert gallery.add(encoder, ["a", "a/0.png"], label_from_folder=True).already == 4
     os.utime(photos / "a" / "0.png", (1, 1))  # touched, but the same
-    added = gallery.add(encoder, ["."], label_from_folder=True)
-    assert (added.added, added.already, len(gallery)) == (8, 4, 12)
+    summary = gallery.add(encoder, ["."], label_from_folder=True)
+    assert (summary.added, summary.already, len(gallery)) == (8, 4, 12)
     labels = gallery.table.to_arrow()["label"].to_pylist()
     assert sorted(set(labels)) == ["a", "b c", "d"]
 
@@ -84,8 +84,8 @@ def test_duplicates_by_content_are_skipped(gallery, encoder, photos, noise) -> N
     assert gallery.add(encoder, [photos]).duplicates == 1
     noise(photos / "new.png", 1)
     shutil.copy(photos / "new.png", photos / "same.png")
-    added = gallery.add(encoder, [photos])
-    assert (added.added, added.duplicates, added.already, len(gallery)) == (1, 2, 12, 13)
+    summary = gallery.add(encoder, [photos])
+    assert (summary.added, summary.duplicates, summary.already, len(gallery)) == (1, 2, 12, 13)
 
 
 def test_a_changed_file_takes_its_own_place(gallery, encoder, photos, noise) -> None:
@@ -106,10 +106,10 @@ def test_unreadable_files_are_reported_and_the_rest_is_added(gallery, encoder, p
     (photos / "a" / "0.png").chmod(0o644)
     odd = os.fsencode(photos) + b"/\xff.png"
     shutil.copy(photos / "a" / "1.png", odd)
-    added = gallery.add(encoder, [photos])
-    assert (added.added, len(gallery)) == (12, 12)
-    assert len(added.unreadable) == 3
-    assert all(text.endswith(("repair or remove it.", "rename it.")) for text in added.unreadable)
+    summary = gallery.add(encoder, [photos])
+    assert (summary.added, len(gallery)) == (12, 12)
+    assert len(summary.unreadable) == 3
+    assert all(text.endswith(("repair or remove it.", "rename it.")) for text in summary.unreadable)
 
 
 def test_removed_by_path_folder_and_glob_even_if_gone_from_disk(gallery, encoder, photos, monkeypatch) -> None:
@@ -152,8 +152,8 @@ def test_killed_and_taken_up_again(run, encoder, noise, tmp_path) -> None:
     assert ended.returncode == -9, (tmp_path / "error").read_text()
     gallery = Gallery.open(folder)
     assert len(gallery) == 32
-    added = gallery.add(encoder, [images])
-    assert (added.added, added.already, added.duplicates) == (28, 32, 0)
+    summary = gallery.add(encoder, [images])
+    assert (summary.added, summary.already, summary.duplicates) == (28, 32, 0)
     assert sorted(gallery.paths()) == sorted(files)
 
 
@@ -162,9 +162,8 @@ WRITERS = """
 import os, signal, sys, threading, time
 from pathlib import Path
 import lancedb, numpy as np, pyarrow as pa
-from dear.gallery.about import GalleryInfo
-from dear.gallery.columns import as_vectors, schema
-from dear.gallery.store import Gallery
+from dear.gallery import Gallery
+from dear.gallery.storage import GalleryInfo, table_schema, to_column
 
 def write(folder, delay):
     folder.mkdir()
@@ -175,13 +174,13 @@ def write(folder, delay):
         if number == 5:
             threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
         names = [f"{number}-{i}" for i in range(20)]
-        vectors = as_vectors(np.full((20, 16), number, np.float32))
+        vectors = to_column(np.full((20, 16), number, np.float32))
         gallery.add_rows(pa.table([names, [1] * 20, [1] * 20, names, names, vectors, vectors], schema=gallery_schema))
-        gallery._tidy()
+        gallery.compact()
         os.write(done, b".")
     time.sleep(60)
 
-gallery_schema = schema(("cls", "color"), 16)
+gallery_schema = table_schema(("cls", "color"), 16)
 for trial in range(8):
     if (child := os.fork()) == 0:
         write(Path(sys.argv[1]) / str(trial), trial * 0.006)
@@ -200,10 +199,10 @@ def test_killed_in_the_middle_of_a_write(tmp_path) -> None:
         assert sorted(set(writes)) in (list(range(done)), list(range(done + 1)))
         assert len(writes) == 20 * len(set(writes))
         for component in ("cls", "color"):
-            stored = as_matrix(gallery.rows([vector_column(component)])[vector_column(component)], 16)
+            stored = to_matrix(gallery.rows([vector_column(component)])[vector_column(component)], 16)
             assert (stored == np.array(writes)[:, None]).all()
         gallery.add_rows(gallery.rows(gallery.table.schema.names).slice(0, 3))
-        gallery._tidy()
+        gallery.compact()
         assert len(gallery.search({"cls": np.ones(16)}, {"cls": 1.0}, k=10_000)) == len(writes) + 3
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from dear.gallery.memory import MemoryGallery
+from dear.gallery import MemoryGallery
 
 
 class Plain:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import dear
 from dear.core.errors import DearError
 from dear.gallery import Gallery, parse_by
-from dear.gallery.codes import Codes, Snapshot
-from dear.gallery.columns import as_matrix, as_vectors, schema, vector_column
+from dear.gallery.search import Codes, Snapshot
+from dear.gallery.storage import table_schema, to_column, to_matrix, vector_column
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def by_hand(gallery: Gallery, query, weights: dict[str, float]) -> list[tuple[st
     rows = gallery.table.to_arrow()
     scores = np.zeros(len(rows))
     for name, weight in weights.items():
-        vectors = as_matrix(rows[vector_column(name)], gallery.dim).astype(np.float64)
+        vectors = to_matrix(rows[vector_column(name)], gallery.dim).astype(np.float64)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         scores += weight / sum(weights.values()) * (vectors @ np.asarray(query[name], dtype=np.float64))
     return sorted(zip(rows["path"].to_pylist(), scores, strict=True), key=lambda pair: (-pair[1], pair[0]))
@@ -55,7 +55,7 @@ class Made:
     components: tuple[str, ...]
     centred: tuple[str, ...]
     dim: int
-    source: dict[str, str]
+    spec: dict[str, str]
 
 
 def made_gallery(folder: Path, vectors: dict[str, np.ndarray], centred: tuple[str, ...] = ()) -> Gallery:
@@ -65,9 +65,9 @@ def made_gallery(folder: Path, vectors: dict[str, np.ndarray], centred: tuple[st
         folder, Made(tuple(vectors), centred, dim, {"kind": "adapter", "folder": "none", "sha256": ""})
     )
     about = [[str(i) for i in range(count)], [1] * count, [1] * count, ["-"] * count, [None] * count]
-    columns = [as_vectors(values) for values in vectors.values()]
+    columns = [to_column(values) for values in vectors.values()]
     folder.mkdir()
-    gallery.add_rows(pa.table([*about, *columns], schema=schema(tuple(vectors), dim)))
+    gallery.add_rows(pa.table([*about, *columns], schema=table_schema(tuple(vectors), dim)))
     return gallery
 
 
@@ -107,9 +107,9 @@ def test_what_is_added_or_removed_between_searches_is_seen(tmp_path) -> None:
     other.remove(["/nothing"])
     other.delete_rows(["7"])
     assert "7" not in [hit.path for hit in gallery.search({"one": vectors[7]}, by, k=299)]
-    row = [["new"], [1], [1], ["-"], ["cat"], as_vectors(vectors[7:8])]
-    other.add_rows(pa.table(row, schema=schema(("one",), 16)))
-    other._tidy()
+    row = [["new"], [1], [1], ["-"], ["cat"], to_column(vectors[7:8])]
+    other.add_rows(pa.table(row, schema=table_schema(("one",), 16)))
+    other.compact()
     assert gallery.search({"one": vectors[7]}, by, k=1)[0].path == "new"
     assert [hit.path for hit in gallery.search({"one": vectors[3]}, by, where="label = 'cat'")] == ["new"]
 
@@ -122,7 +122,7 @@ def test_a_write_in_the_middle_of_a_search_is_noticed(tmp_path, monkeypatch) -> 
     def codes(snapshot: Snapshot, component: str, centred: bool) -> Codes:
         if "7" in other.paths():  # the best is taken out after the search began, and the files are merged
             other.delete_rows(["7"])
-            other._tidy()
+            other.compact()
         return read(snapshot, component, centred)
 
     monkeypatch.setattr(Snapshot, "codes", codes)
@@ -151,13 +151,13 @@ def test_a_bad_filter_is_one_sentence(gallery, encoder, where) -> None:
 
 
 def test_by() -> None:
-    known = ("cls", "color", "shape")
-    assert parse_by("color=0.7, shape=0.3", known) == {"color": 0.7, "shape": 0.3}
-    assert parse_by("color,cls", known) == {"color": 1.0, "cls": 1.0}
+    components = ("cls", "color", "shape")
+    assert parse_by("color=0.7, shape=0.3", components) == {"color": 0.7, "shape": 0.3}
+    assert parse_by("color,cls", components) == {"color": 1.0, "cls": 1.0}
     with pytest.raises(DearError, match="no component 'colour' to search by: choose from cls, color, shape"):
-        parse_by("colour", known)
+        parse_by("colour", components)
     with pytest.raises(DearError, match="weight of color must be a number, not 'much'"):
-        parse_by("color=much", known)
+        parse_by("color=much", components)
 
 
 @pytest.mark.parametrize(

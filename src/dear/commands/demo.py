@@ -94,8 +94,7 @@ def search_sheet(out: Path) -> None:
     """One picture, and those most like it in each attribute, by what the heads of frozen dear-mini write."""
     from dear.core.files import atomic_path
     from dear.data.world.tasks import world_task
-    from dear.gallery.encoders import HeadEncoder
-    from dear.gallery.memory import MemoryGallery
+    from dear.gallery import HeadEncoder, MemoryGallery
     from dear.gallery.sheet import attribute_sheet
 
     scenes = [example.picture for task in _SEARCHED for example in world_task(task).test[::5]]

@@ -1,4 +1,4 @@
-"""dear predict: answers for images, one or thousands."""
+"""dear predict: class predictions for images, one or thousands."""
 
 import argparse
 import json
@@ -17,27 +17,30 @@ _BATCH = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.commands.index import add_exact_argument
+    from dear.commands.index import add_fast_decode_argument
     from dear.core.config import number
+    from dear.core.names import DECOUPLED, FUSION, PLAIN
     from dear.parallel.cluster import add_ray_arguments
 
     parser.add_argument("run_folder", metavar="RUN", help="folder made by `dear train`")
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files, folders, or quoted globs")
     parser.add_argument(
-        "--topk", type=number("--topk", 1, 10_000), default=3, help="how many classes to show (default: 3)"
+        "--topk", type=number("--topk", 1, 10_000), default=3, help="number of classes to show (default: 3)"
     )
-    parser.add_argument("--classes", type=Path, metavar="FILE", help="other class names, one a line: novel classes")
+    parser.add_argument(
+        "--classes", type=Path, metavar="FILE", help="file of other class names, one per line: novel classes"
+    )
     parser.add_argument(
         "--inference",
-        choices=("plain", "fusion", "decoupled"),
-        help="decoupled: the class feature alone; default: the method's usual way",
+        choices=(PLAIN, FUSION, DECOUPLED),
+        help="how components become one answer; decoupled: the class feature alone (default: the method's usual way)",
     )
-    add_exact_argument(parser)
+    add_fast_decode_argument(parser)
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
     add_ray_arguments(parser, "worker")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="one JSON object a line")
-    form.add_argument("--csv", action="store_true", help="path, class, probability")
+    form.add_argument("--json", action="store_true", help="print one JSON object per image")
+    form.add_argument("--csv", action="store_true", help="print CSV: path, class, probability")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -50,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
     out = sys.stdout
     writer = csv.writer(out, lineterminator="\n")
     unreadable = 0
-    with redirect_stdout(sys.stderr):  # answers may be read by a program, and Ray prints what it thinks of its workers
+    with redirect_stdout(sys.stderr):  # stdout is for the answers alone: Ray prints messages of its own
         for number, (file, answer) in enumerate(_answers(args, files)):
             if args.csv and not number:
                 writer.writerow(["path", "class", "probability"])
@@ -77,18 +80,18 @@ def read_classes(file: Path | None) -> list[str] | None:
         return None
     names = [line.strip() for line in read_text(file).splitlines() if line.strip()]
     if not names:
-        raise DearError(f"The class file {file} is empty: write one class name a line.")
+        raise DearError(f"The class file {file} is empty: write one class name per line.")
     return names
 
 
 def _answers(args: argparse.Namespace, files: list[Path]) -> "Iterator[tuple[Path, Answer | DearError]]":
-    """Streams: a batch is decoded, answered and forgotten. An unreadable image comes with its error."""
+    """Streams batch by batch; an unreadable image comes with its error."""
     from dear.core.progress import Progress
     from dear.parallel.cluster import given_cluster
 
     cluster, classes = given_cluster(args, args.device), read_classes(args.classes)
     parts = [files[start : start + _BATCH] for start in range(0, len(files), _BATCH)]
-    make = partial(_load, args.run_folder, classes, args.topk, args.inference, args.exact)
+    make = partial(_load, args.run_folder, classes, args.topk, args.inference, args.fast_decode)
     with Progress("predict", len(files)) as bar, ExitStack() as stack:
         if cluster is None:
             answered: Iterable[Any] = map(make(args.device), parts)
@@ -100,11 +103,10 @@ def _answers(args: argparse.Namespace, files: list[Path]) -> "Iterator[tuple[Pat
 
 
 def _load(
-    folder: str, classes: list[str] | None, topk: int, inference: str | None, exact: bool, device: str
+    folder: str, classes: list[str] | None, topk: int, inference: str | None, fast_decode: bool, device: str
 ) -> "Callable[[list[Path]], list[Answer | DearError]]":
-    """What answers a batch of files: here, or in each worker."""
+    """A function that answers a batch of files, in this process or in each worker."""
     from dear import load
 
-    return partial(
-        load(folder, classes=classes, device=device).predict_files, topk=topk, inference=inference, exact=exact
-    )
+    model = load(folder, classes=classes, device=device)
+    return partial(model.predict_files, topk=topk, inference=inference, fast_decode=fast_decode)

@@ -1,4 +1,4 @@
-"""dear search: the images of a gallery that are most like an image or a sentence, in what one chooses."""
+"""dear search: the images of a gallery most similar to an image or a sentence, by chosen components."""
 
 import argparse
 import json
@@ -8,20 +8,23 @@ from typing import Any
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.core.config import number
+    from dear.core.names import CLS
 
-    parser.add_argument("gallery", metavar="GALLERY", help="made by `dear index`: a folder, or s3://...")
-    parser.add_argument("--image", metavar="FILE", help="find images like this one; if it is in the gallery, it leads")
-    parser.add_argument("--text", metavar="SENTENCE", help='find images like "a red car"')
+    parser.add_argument("gallery", metavar="GALLERY", help="gallery made by `dear index`: a folder, or s3://...")
+    parser.add_argument(
+        "--image", metavar="FILE", help="image to search for; if it is in the gallery, it is the first hit"
+    )
+    parser.add_argument("--text", metavar="SENTENCE", help='sentence to search for, such as "a red car"')
     parser.add_argument(
         "--by",
-        default="cls",
-        metavar="WHAT",
-        help="color, or color=0.7,shape=0.3, ... (default: cls, the class feature)",
+        default=CLS,
+        metavar="COMPONENTS",
+        help="components to compare, with optional weights: color=0.7,shape=0.3 (default: cls, the class feature)",
     )
     parser.add_argument("--where", metavar="SQL", help="filter on path, size in bytes, and label: \"label = 'cat'\"")
-    parser.add_argument("--topk", type=number("--topk", 1, 10_000), default=10, help="how many images (default: 10)")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("--out", type=Path, metavar="PNG", help="draw a contact sheet")
+    parser.add_argument("--topk", type=number("--topk", 1, 10_000), default=10, help="number of hits (default: 10)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per hit")
+    parser.add_argument("--out", type=Path, metavar="PNG", help="contact sheet of the hits to write")
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
 
 
@@ -36,9 +39,9 @@ def run(args: argparse.Namespace) -> None:
         raise DearError("Give either --image or --text to search for.")
     gallery = Gallery.open(args.gallery)
     weights = parse_by(args.by, gallery.components)
-    shown = args.text if args.image is None else _picture(gallery, args.image)
-    query = gallery.query(gallery.encoder(args.device), shown, list(weights))
-    hits = gallery.search(query, weights, args.topk, args.where)
+    query = args.text if args.image is None else _picture(gallery, args.image)
+    vectors = gallery.query(gallery.encoder(args.device), query, list(weights))
+    hits = gallery.search(vectors, weights, args.topk, args.where)
     if args.json:
         for rank, hit in enumerate(hits, 1):
             print(json.dumps({"rank": rank, **hit.to_json()}))
@@ -51,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
             table.add(rank, f"{hit.score:.3f}", *scores, hit.label, hit.path)
         print(table.text() if hits else "no image fits")
     if args.out is not None:
-        sheet = contact_sheet(shown, args.by, hits, gallery)
+        sheet = contact_sheet(query, args.by, hits, gallery)
         with atomic_path(args.out) as temporary:
             sheet.save(temporary, format="PNG")
 
@@ -59,6 +62,6 @@ def run(args: argparse.Namespace) -> None:
 def _picture(gallery: Any, name: str) -> Any:
     """A file, or a picture of Attribute World that is in the gallery."""
     from dear.data.dataset import ImageFile
-    from dear.gallery.sources import WORLD
+    from dear.gallery.index import WORLD
 
     return gallery.image(name) if name.startswith(WORLD) else ImageFile(Path(name)).open()

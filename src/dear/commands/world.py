@@ -1,4 +1,4 @@
-"""dear world: look at Attribute World."""
+"""dear world: draws a contact sheet of Attribute World."""
 
 import argparse
 from pathlib import Path
@@ -7,14 +7,12 @@ from pathlib import Path
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.core.config import number
 
+    parser.add_argument("--out", type=Path, default=Path("world.png"), help="PNG file to write (default: world.png)")
     parser.add_argument(
-        "--out", type=Path, default=Path("world.png"), help="where the picture goes (default: world.png)"
+        "--seed", type=number("--seed", 0, 2**63 - 1), default=0, help="random seed of the pictures (default: 0)"
     )
     parser.add_argument(
-        "--seed", type=number("--seed", 0, 2**63 - 1), default=0, help="another seed gives other pictures (default: 0)"
-    )
-    parser.add_argument(
-        "--size", type=number("--size", 16, 512), default=64, help="pixels a side of each picture (default: 64)"
+        "--size", type=number("--size", 16, 512), default=64, help="side length of each picture in pixels (default: 64)"
     )
 
 

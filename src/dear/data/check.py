@@ -1,4 +1,4 @@
-"""What is wrong with a dataset, found before anything is trained on it."""
+"""Checks a dataset before training: unreadable images, leaks, duplicates, small classes, equal names."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ from typing import TypeVar
 from dear.core.errors import DearError
 from dear.core.progress import Progress
 from dear.data.dataset import Dataset, ImageFile
-from dear.data.opening import why_unreadable
+from dear.data.decode import why_unreadable
 from dear.data.splits import SPLITS
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ Pairs = list[tuple[Path, Path]]
 
 @dataclass(frozen=True)
 class Findings:
-    """`leaked`: (in train, in test); `duplicates`: split -> (copy, first of its kind); `small`: (class, images)."""
+    """`leaked`: (in train, in test); `duplicates`: split -> (copy, original); `small`: (class, images)."""
 
     unreadable: list[tuple[Path, str]]
     leaked: Pairs
@@ -35,13 +35,13 @@ class Findings:
     shots: int
 
     def warnings(self) -> list[str]:
-        """One line for each thing that does not keep a run from starting."""
+        """One line per problem that does not prevent a run."""
         lines = []
         if self.leaked:
             one, other = self.leaked[0]
             lines.append(
                 f"training images that are also in test (same bytes): {len(self.leaked)}, such as {one} and {other}; "
-                "test accuracy will look too good, remove one of each"
+                "test accuracy will be too high, remove one of each"
             )
         for split, pairs in self.duplicates.items():
             one, other = pairs[0]
@@ -52,15 +52,15 @@ class Findings:
             some = ", ".join(f"{name}: {count}" for name, count in self.small[:3])
             lines.append(
                 f"classes with fewer than {self.shots} training images: {len(self.small)} "
-                f"({some}{', ...' if len(self.small) > 3 else ''}); add some, or they are trained on what they have"
+                f"({some}{', ...' if len(self.small) > 3 else ''}); add some, or they are trained on fewer"
             )
         if self.same_name:
             some = ", ".join(self.same_name[:3])
-            lines.append(f"names that more than one class has: {some}; give each class a name of its own")
+            lines.append(f"names of more than one class: {some}; give each class its own name")
         return lines
 
     def refuse_unreadable(self) -> None:
-        """Up to three are named, and how many there are."""
+        """The error names up to three, and their number."""
         if not self.unreadable:
             return
         if len(self.unreadable) == 1:
@@ -72,14 +72,15 @@ class Findings:
 
 
 def problems(dataset: Dataset, shots: int) -> Findings:
-    """Looks at the files of all three splits; pictures that are not files (Attribute World) cost nothing."""
+    """Checks the files of all three splits; pictures that are not files (Attribute World) cost nothing."""
     files = {s: [e.picture.path for e in getattr(dataset, s) if isinstance(e.picture, ImageFile)] for s in SPLITS}
     every = list(dict.fromkeys(path for paths in files.values() for path in paths))
     reasons = _on_threads(lambda path: _why_unreadable(path, _stamp(path)), every, "reading images")
     content = _contents(every)
-    first = {split: _first_of_each(paths, content) for split, paths in files.items()}
-    leaked = [(p, first["test"][content[p]]) for p in dict.fromkeys(files["train"]) if content[p] in first["test"]]
-    duplicates = {split: _copies(paths, content, first[split]) for split, paths in files.items()}
+    originals = {split: _originals(paths, content) for split, paths in files.items()}
+    test = originals["test"]
+    leaked = [(path, test[content[path]]) for path in dict.fromkeys(files["train"]) if content[path] in test]
+    duplicates = {split: _copies(paths, content, originals[split]) for split, paths in files.items()}
     images = Counter(example.label for example in dataset.train)
     few = [(name, images[label]) for label, name in enumerate(dataset.classes) if images[label] < shots]
     return Findings(
@@ -93,7 +94,7 @@ def problems(dataset: Dataset, shots: int) -> Findings:
 
 
 def check_before_training(dataset: Dataset, shots: int) -> None:
-    """Shows what will be trained on, warns on stderr, and refuses what cannot work."""
+    """Prints the task, warns on stderr, and refuses a dataset that cannot work."""
     if not dataset.train:
         raise DearError(f"{dataset.name} has no training images: train on another dataset, and test on this one.")
     findings = problems(dataset, shots)
@@ -106,7 +107,7 @@ def check_before_training(dataset: Dataset, shots: int) -> None:
 
 
 def describe(dataset: Dataset) -> str:
-    """The task in a few lines, with as many class names as fit in three."""
+    """The task in a few lines; class names take at most three."""
     counts = f"{len(dataset.train)} / {len(dataset.val)} / {len(dataset.test)} images to train / validate / test"
     names = textwrap.wrap(
         f"{len(dataset.classes)} classes: {', '.join(dataset.classes)}", 118, max_lines=3, placeholder=" ..."
@@ -116,27 +117,27 @@ def describe(dataset: Dataset) -> str:
 
 
 def _contents(paths: Sequence[Path]) -> dict[Path, str]:
-    """Equal for equal bytes. Only files of the same size are read."""
+    """A key per file, equal for equal bytes. Only files of equal size are read."""
     sizes = {path: _size(path) for path in paths}
-    alike = Counter(sizes.values())
-    read = [path for path in paths if sizes[path] >= 0 and alike[sizes[path]] > 1]
-    digests = _on_threads(lambda path: _sha256(path, _stamp(path)), read, "comparing images")
-    hashes = dict(zip(read, digests, strict=True))
+    files_of_size = Counter(sizes.values())
+    suspects = [path for path in paths if sizes[path] >= 0 and files_of_size[sizes[path]] > 1]
+    digests = _on_threads(lambda path: _sha256(path, _stamp(path)), suspects, "comparing images")
+    hashes = dict(zip(suspects, digests, strict=True))
     return {path: hashes.get(path, str(path)) for path in paths}
 
 
 def _size(path: Path) -> int:
-    """-1 for what is no file, or gone."""
+    """-1 if it is not a regular file."""
     return _stamp(path)[0]
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Size and time: a file that has kept both is not read again (a benchmark asks for each many times)."""
+    """Size and time: a file is not read again if both are unchanged (a benchmark checks each many times)."""
     try:
-        found = path.stat()
+        status = path.stat()
     except (OSError, ValueError):
         return -1, 0
-    return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else (-1, 0)
+    return (status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else (-1, 0)
 
 
 @lru_cache(maxsize=2**20)
@@ -148,30 +149,31 @@ def _why_unreadable(path: Path, stamp: tuple[int, int]) -> str:
 def _sha256(path: Path, stamp: tuple[int, int]) -> str:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:  # it is among the unreadable already
+    except OSError:  # reported as unreadable
         return str(path)
 
 
-def _first_of_each(paths: Iterable[Path], content: dict[Path, str]) -> dict[str, Path]:
-    first: dict[str, Path] = {}
+def _originals(paths: Iterable[Path], content: dict[Path, str]) -> dict[str, Path]:
+    """Content -> the first file that has it."""
+    originals: dict[str, Path] = {}
     for path in paths:
-        first.setdefault(content[path], path)
-    return first
+        originals.setdefault(content[path], path)
+    return originals
 
 
-def _copies(paths: Sequence[Path], content: dict[Path, str], first: dict[str, Path]) -> Pairs:
-    """Every image but the first of its kind, with that first; a path that is listed twice is its own copy."""
+def _copies(paths: Sequence[Path], content: dict[Path, str], originals: dict[str, Path]) -> Pairs:
+    """(copy, original) of every image after the first of its content; a path listed twice is its own copy."""
     seen: set[str] = set()
     pairs = []
     for path in paths:
         if content[path] in seen:
-            pairs.append((path, first[content[path]]))
+            pairs.append((path, originals[content[path]]))
         seen.add(content[path])
     return pairs
 
 
 def _on_threads(function: Callable[[Path], T], paths: Sequence[Path], title: str) -> list[T]:
-    """Pillow and hashlib let other threads run while they work."""
+    """Pillow and hashlib release the GIL while they work."""
     if not paths:
         return []
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:

@@ -11,12 +11,12 @@ from typing import Protocol
 from PIL import Image
 
 from dear.core.errors import DearError
-from dear.data.opening import open_picture
+from dear.data.decode import open_picture
 from dear.data.prompts import fill
 
 
 class Picture(Protocol):
-    """Anything hashable that opens as an RGB image: a file, or a scene of Attribute World."""
+    """A hashable object that opens as an RGB image: a file, or a scene of Attribute World."""
 
     def open(self) -> Image.Image: ...
 
@@ -24,7 +24,7 @@ class Picture(Protocol):
 @dataclass(frozen=True)
 class ImageFile:
     path: Path
-    side: int | None = None  # of `open_picture`
+    side: int | None = None  # as in `open_picture`
 
     def open(self) -> Image.Image:
         return open_picture(self.path, self.side)
@@ -38,7 +38,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Dataset:
-    """`template` has one {} for the class name; `note` is what a user must know about the split, if anything."""
+    """`template` has one {} for the class name; `note`: a remark on the split for the user, if any."""
 
     name: str
     classes: tuple[str, ...]
@@ -56,12 +56,12 @@ class Dataset:
         return replace(self, template=template)
 
     def with_class_names(self, names: Mapping[str, str]) -> "Dataset":
-        """{name as it is: name as it shall be}; the others stay."""
+        """`names`: current name -> new name; other classes keep theirs."""
         if unknown := sorted(set(names) - set(self.classes)):
             raise DearError(f"{self.name} has no class {unknown[0]!r}: give the names as they are shown.")
         classes = tuple(names.get(name, name) for name in self.classes)
-        if twice := [name for name, count in Counter(classes).items() if count > 1 and name in names.values()]:
-            raise DearError(f"Two classes would be called {twice[0]!r}: give each a name of its own.")
+        if repeated := [name for name, count in Counter(classes).items() if count > 1 and name in names.values()]:
+            raise DearError(f"Two classes would be called {repeated[0]!r}: give each its own name.")
         return replace(self, classes=classes)
 
     def base(self) -> "Dataset":
@@ -79,9 +79,9 @@ class Dataset:
         return replace(self, classes=classes, train=keep(self.train), val=keep(self.val), test=keep(self.test))
 
     def few_shot(self, shots: int, seed: int) -> "Dataset":
-        """CoOp's draw: over all classes, train first, then val with min(shots, 4) a class, from one generator.
+        """CoOp's draw over all classes: train, then val with min(shots, 4) per class, from one generator.
 
-        Take class halves after this, not before, to agree with CoOp's fixed lists.
+        To agree with CoOp's fixed lists, take base or novel classes after the draw.
         """
         rng = random.Random(seed)
         train = _draw(self.train, shots, rng)
@@ -89,11 +89,11 @@ class Dataset:
 
 
 def _draw(examples: Sequence[Example], shots: int, rng: random.Random) -> tuple[Example, ...]:
-    """`shots` of each class in the order in which the classes appear; all of a class that has no more."""
+    """`shots` examples per class, in the order in which classes appear; all of a class that has fewer."""
     by_label: dict[int, list[Example]] = {}
     for example in examples:
         by_label.setdefault(example.label, []).append(example)
-    drawn: list[Example] = []
+    sample: list[Example] = []
     for items in by_label.values():
-        drawn += rng.sample(items, shots) if len(items) >= shots else items
-    return tuple(drawn)
+        sample += rng.sample(items, shots) if len(items) >= shots else items
+    return tuple(sample)

@@ -1,4 +1,4 @@
-"""One's own pictures: a folder a class (with or without train/val/test), a split JSON, or a CSV or JSONL list."""
+"""A user's own pictures: one folder per class, with or without train/val/test; a split JSON; a CSV or JSONL list."""
 
 import glob
 import re
@@ -20,21 +20,21 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def find_images(patterns: Sequence[str]) -> list[Path]:
-    """Files as given, all images of folders, matches of globs."""
-    found: list[Path] = []
+    """Files, all images of folders, matches of globs, in the order of `patterns`."""
+    files: list[Path] = []
     for pattern in patterns:
         if not pattern.strip():
             raise DearError("An image has no name: give an image file, a folder of images, or a glob in quotes.")
         if "://" in pattern:
-            raise DearError(f"{pattern} is an address: give a folder of images, where a bucket may be mounted.")
+            raise DearError(f"{pattern} is an address: give a local folder of images; a bucket can be mounted as one.")
         path = Path(pattern)
         matches = (
             [path] if path.is_file() else image_files(path) if path.is_dir() else sorted(map(Path, glob.glob(pattern)))
         )
         if not matches:
             raise DearError(f"{pattern} has no images: give an image file, a folder of images, or a glob in quotes.")
-        found += matches
-    return found
+        files += matches
+    return files
 
 
 def clean_name(folder: str) -> str:
@@ -43,13 +43,13 @@ def clean_name(folder: str) -> str:
 
 
 def clean_names(folders: list[str]) -> list[str]:
-    """Clean names, or the folders' own where cleaning would make two the same: "737-200", "747-200"."""
+    """Clean names; the folders' own if cleaning would make two equal, as with "737-200" and "747-200"."""
     names = [clean_name(folder) for folder in folders]
     return names if len(set(names)) == len(names) else [folder.replace("_", " ") for folder in folders]
 
 
 def read_dataset(path: Path, template: str = TEMPLATE) -> Dataset:
-    """A dataset from a folder, a split JSON or a list of images; says what is missing where."""
+    """A dataset from a folder, a split JSON or a list of images."""
     if path.is_file():
         return _from_file(path, template)
     if not path.is_dir():
@@ -60,8 +60,10 @@ def read_dataset(path: Path, template: str = TEMPLATE) -> Dataset:
     if (path / "train").is_dir():
         return _from_split_folders(path, template)
     classes = [p for p in sorted(path.iterdir()) if p.is_dir() and not p.name.startswith(".")]
-    _demand_classes(path, classes)
-    return split_by_rule(path.name, clean_names([c.name for c in classes]), template, [_files_of(c) for c in classes])
+    _require_two_classes(path, classes)
+    return split_by_rule(
+        path.name, clean_names([c.name for c in classes]), template, [_class_files(c) for c in classes]
+    )
 
 
 def _from_file(path: Path, template: str) -> Dataset:
@@ -76,31 +78,31 @@ def _from_file(path: Path, template: str) -> Dataset:
 
 def _from_split_folders(path: Path, template: str) -> Dataset:
     folders = [p for p in sorted((path / "train").iterdir()) if p.is_dir() and not p.name.startswith(".")]
-    _demand_classes(path / "train", folders)
-    known = {folder.name for folder in folders}
+    _require_two_classes(path / "train", folders)
+    train_names = {folder.name for folder in folders}
     splits = []
     for split in SPLITS:
         if (path / split).is_dir():
-            _demand_known(path / split, known)
-        found = [(label, path / split / folder.name) for label, folder in enumerate(folders)]
-        splits.append([Example(ImageFile(f), label) for label, d in found if d.is_dir() for f in _files_of(d)])
+            _require_known_classes(path / split, train_names)
+        labelled = [(label, path / split / folder.name) for label, folder in enumerate(folders)]
+        splits.append([Example(ImageFile(f), label) for label, d in labelled if d.is_dir() for f in _class_files(d)])
     return make_dataset(path.name, clean_names([f.name for f in folders]), template, splits)
 
 
-def _demand_known(path: Path, known: set[str]) -> None:
-    """A class that is only in val or test is most likely a misspelt folder: leaving it out would flatter the test."""
+def _require_known_classes(path: Path, train_names: set[str]) -> None:
+    """A class only in val or test is most likely a misspelt folder: ignoring it would inflate the test accuracy."""
     for folder in sorted(path.iterdir()):
-        if folder.is_dir() and not folder.name.startswith(".") and folder.name not in known:
+        if folder.is_dir() and not folder.name.startswith(".") and folder.name not in train_names:
             raise DearError(f"{folder} has no counterpart in train: rename it, or add training images of that class.")
 
 
-def _files_of(folder: Path) -> list[Path]:
+def _class_files(folder: Path) -> list[Path]:
     files = image_files(folder)
     if not files:
         raise DearError(f"The class folder {folder} has no images: add some or remove it.")
     return files
 
 
-def _demand_classes(path: Path, classes: list[Path]) -> None:
+def _require_two_classes(path: Path, classes: list[Path]) -> None:
     if len(classes) < 2:
         raise DearError(f"{path} holds {len(classes)} class folders: make one folder of images for each class.")

@@ -1,4 +1,4 @@
-"""One's own pictures in a list: a CSV or JSONL file of path, label and, if wanted, split."""
+"""A user's own pictures as a list: a CSV or JSONL file of path, label and, optionally, split."""
 
 import csv
 import os
@@ -13,19 +13,19 @@ from dear.data.dataset import Dataset, Example, ImageFile
 from dear.data.splits import SPLITS, make_dataset, split_by_rule
 
 
-class _Needed(TypedDict):
+class _RequiredFields(TypedDict):
     path: str
     label: str | int
 
 
-class _Row(_Needed, total=False):
+class _Row(_RequiredFields, total=False):
     split: str | None
 
 
 def read_listing(file: Path, template: str) -> Dataset:
-    """Relative paths start at the file's folder. Without a split column, the fixed rule for class folders."""
+    """Relative paths start at the file's folder. Without a split column, `split_by_rule` makes the splits."""
     rows = list(_rows(file))
-    classes = sorted({label for _, _, label, _ in rows}, key=_numbers_by_size)
+    classes = sorted({label for _, _, label, _ in rows}, key=_numeric_order)
     if len(classes) < 2:
         raise DearError(f"{file} names {len(classes)} classes: it needs images of at least two.")
     number = {label: i for i, label in enumerate(classes)}
@@ -45,7 +45,7 @@ def read_listing(file: Path, template: str) -> Dataset:
 def _rows(file: Path) -> Iterator[tuple[int, Path, str, str | None]]:
     """(line, path, label, split) of each row; split is None where the file has none."""
     for line, row in _records(file):
-        check_shape(row, _Row, f"{file}, line {line},", "each row needs a path, a label and, if wanted, a split")
+        check_shape(row, _Row, f"{file}, line {line},", "each row needs a path, a label and, optionally, a split")
         path, label, split = row["path"], str(row["label"]).strip(), row.get("split")
         if not path or not label:
             raise DearError(f"{file}, line {line}: each row needs a path and a label.")
@@ -57,13 +57,13 @@ def _rows(file: Path) -> Iterator[tuple[int, Path, str, str | None]]:
 
 def _records(file: Path) -> Iterator[tuple[int, dict]]:
     try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:  # spreadsheets like to write a byte order mark
+        with file.open(encoding="utf-8-sig", newline="") as stream:  # spreadsheets often write a byte order mark
             if file.suffix.lower() == ".csv":
                 reader = csv.DictReader(stream, skipinitialspace=True)
                 if not {"path", "label"} <= set(reader.fieldnames or ()):
                     raise DearError(f"The first line of {file} must be path,label or path,label,split.")
                 for row in reader:
-                    row.pop(None, None)  # type: ignore[call-overload] # cells behind the last heading
+                    row.pop(None, None)  # type: ignore[call-overload] # cells after the last heading
                     yield reader.line_num, row
                 return
             for line, text in enumerate(stream, 1):
@@ -76,5 +76,5 @@ def _records(file: Path) -> Iterator[tuple[int, dict]]:
         raise DearError(f"{file} cannot be read as a list of images: {error}.") from None
 
 
-def _numbers_by_size(label: str) -> tuple[int, str]:
+def _numeric_order(label: str) -> tuple[int, str]:
     return (int(label), "") if label.isdecimal() and len(label) < 20 else (0, label)

@@ -13,10 +13,12 @@ from dear.core.errors import DearError
 from dear.core.progress import Progress
 from dear.data.dataset import Example
 
-T = TypeVar("T")
-
+WORKERS = min(4, os.cpu_count() or 1)  # processes that decode images for evaluation and for galleries
+_CACHE_LIMIT = 2**30  # bytes of pixels: about 1800 images at 224 px
+_cache: dict[Hashable, list[tuple[Tensor, Tensor]]] = {}  # the last used at the end
 
 Item = TypeVar("Item")
+Batch = TypeVar("Batch")
 Value = TypeVar("Value", covariant=True)
 
 
@@ -33,8 +35,8 @@ class Mapped(TorchDataset, Generic[Item, Value]):
         return self.function(self.items[index])
 
 
-def from_workers(batches: Iterable[T]) -> Iterator[T]:
-    """The batches; what went wrong in a worker is said in its own sentence, without the worker's traceback."""
+def from_workers(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """The batches; an error in a worker is raised as its own sentence, without the worker's traceback."""
     try:
         yield from batches
     except DearError as error:
@@ -43,14 +45,8 @@ def from_workers(batches: Iterable[T]) -> Iterator[T]:
         if "DataLoader worker" not in str(error):
             raise
         raise DearError(
-            "A process that decodes images was ended from outside, most likely for lack of memory: free some, or use "
-            "--workers 0."
+            "A process that decodes images was killed, most likely for lack of memory: free some, or use --workers 0."
         ) from None
-
-
-WORKERS = min(4, os.cpu_count() or 1)  # processes that decode images for evaluation and for galleries
-_LIMIT = 2**30  # bytes of pixels that are kept: about 1800 images at 224 px
-_kept: dict[Hashable, list[tuple[Tensor, Tensor]]] = {}  # the last used at the end
 
 
 def evaluation_batches(
@@ -58,22 +54,22 @@ def evaluation_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Pixels [batch, 3, height, width] and labels [batch], in order, with a progress bar.
 
-    Images that were asked for before, with the same transform, are not decoded again if they fit into `_LIMIT`.
+    Pixels are cached up to `_CACHE_LIMIT`: the same examples with the same transform are not decoded again.
     """
     key = (tuple(examples), transform, batch)
-    if key in _kept:
-        _kept[key] = _kept.pop(key)  # to the end
-        yield from _kept[key]
+    if key in _cache:
+        _cache[key] = _cache.pop(key)  # to the end
+        yield from _cache[key]
         return
     decoded = []
     for pixels, labels in _decode(examples, transform, title, batch):
-        if pixels[0].nbytes * len(examples) <= _LIMIT:
-            decoded.append((pixels.clone(), labels.clone()))  # what workers send lies in scarce shared memory
+        if pixels[0].nbytes * len(examples) <= _CACHE_LIMIT:
+            decoded.append((pixels.clone(), labels.clone()))  # tensors from workers lie in scarce shared memory
         yield pixels, labels
     if decoded:
-        _kept[key] = decoded
-        while sum(pixels.nbytes for batches in _kept.values() for pixels, _ in batches) > _LIMIT:
-            del _kept[next(iter(_kept))]
+        _cache[key] = decoded
+        while sum(pixels.nbytes for batches in _cache.values() for pixels, _ in batches) > _CACHE_LIMIT:
+            del _cache[next(iter(_cache))]
 
 
 def _decode(

@@ -1,52 +1,52 @@
-"""Class names and templates: what they may be, and how a prompt is made of them."""
+"""Class names and templates: their checks, and the prompts made of them."""
 
 import re
 from collections.abc import Iterable, Sequence
 
 from dear.core.errors import DearError
 
-_LONGEST = 1000  # letters; CLIP reads 77 tokens
+_MAX_LENGTH = 1000  # characters; CLIP reads 77 tokens
 
 
 def check_template(template: object) -> str:
-    """One {} where the class name goes, and no other brace: nothing in it is ever taken for more than text."""
-    text = _plain(template, "The template")
+    """One {} in place of the class name and no other braces: a template is text, never a format string."""
+    text = _check_text(template, "The template")
     if text.count("{}") != 1 or re.search("[{}]", text.replace("{}", "", 1)):
         raise DearError(f"The template {text!r} must have one {{}} where the class name goes, and no other braces.")
     return text
 
 
 def fill(template: str, name: str) -> str:
-    """The prompt of a class; for templates that `check_template` let through."""
+    """The prompt of a class; `template` has passed `check_template`."""
     return template.replace("{}", name, 1)
 
 
 def check_class_names(names: object) -> tuple[str, ...]:
-    """At least one; each a text of its own, without the spaces around it."""
+    """At least one name, all different; returned without surrounding spaces."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise DearError(f"Class names must be a list of texts, such as ['cat', 'dog'], not {names!r}.")
-    plain = tuple(check_name(name).strip() for name in names)
-    if not plain:
+    stripped = tuple(check_name(name).strip() for name in names)
+    if not stripped:
         raise DearError("There are no class names: give at least one.")
-    if twice := first_twice(plain):
-        raise DearError(f"The class name {twice!r} is given twice: make the names differ.")
-    return plain
+    if (duplicate := first_duplicate(stripped)) is not None:
+        raise DearError(f"The class name {duplicate!r} is given twice: make the names differ.")
+    return stripped
 
 
 def check_name(name: object) -> str:
-    return _plain(name, "A class name")
+    return _check_text(name, "A class name")
 
 
-def first_twice(names: Sequence[str]) -> str | None:
+def first_duplicate(names: Sequence[str]) -> str | None:
     seen: set[str] = set()
     return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
 
 
-def _plain(text: object, what: str) -> str:
+def _check_text(text: object, what: str) -> str:
     if not isinstance(text, str) or not text.strip():
-        raise DearError(f"{what} must be a text that is not empty, not {text!r}.")
-    if len(text) > _LONGEST:
-        raise DearError(f"{what} has {len(text)} letters: at most {_LONGEST} are read.")
-    if any(ord(letter) < 32 or "\ud800" <= letter <= "\udfff" for letter in text.strip()):
-        raise DearError(f"{what} has letters that are none (not UTF-8, or control characters): {text!r}.")
+        raise DearError(f"{what} must be a non-empty text, not {text!r}.")
+    if len(text) > _MAX_LENGTH:
+        raise DearError(f"{what} has {len(text)} characters: at most {_MAX_LENGTH} are allowed.")
+    if any(ord(char) < 32 or "\ud800" <= char <= "\udfff" for char in text.strip()):
+        raise DearError(f"{what} contains control characters or invalid Unicode: {text!r}.")
     return text

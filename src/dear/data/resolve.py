@@ -1,4 +1,4 @@
-"""From what a user writes after --data to a dataset."""
+"""The value of --data -> a dataset."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from dear.data.prompts import check_name, check_template
 from dear.data.world.tasks import world_task
 
 HELP = (
-    "a folder with one folder of images a class, a split JSON, a CSV or JSONL of path,label[,split], a known dataset "
+    "a folder with one folder of images per class, a split JSON, a CSV or JSONL of path,label[,split], a known dataset "
     "(`dear data list`), or world:TASK[:STYLE] of Attribute World"
 )
 
@@ -22,7 +22,7 @@ def resolve_dataset(
 ) -> Dataset:
     """`template` (with one {}) and the names in the file `class_names` replace the dataset's own.
 
-    `root` is the folder that holds the known datasets.
+    `root`: the folder that holds the known datasets.
     """
     if template is not None:
         check_template(template)
@@ -41,23 +41,23 @@ def is_world(name: str) -> bool:
 def _find(name: str, root: str | None) -> Dataset:
     if is_world(name):
         return world_task(*name.partition(":")[2].split(":", 1))
-    known = find_known(name)
-    # With a root, a known name means that dataset even where a folder here has its name: its template differs.
-    if Path(name).exists() and not (known and root):
+    entry = find_known(name)
+    # With a root, a known name means that dataset even if a local folder has the same name: its template differs.
+    if Path(name).exists() and not (entry and root):
         return read_dataset(Path(name), TEMPLATE)
-    if known is None:
+    if entry is None:
         raise DearError(
             f"There is no folder or file {name}: give a folder with one folder of images for each class, or one of "
-            f"{', '.join(k.name for k in KNOWN)}."
+            f"{', '.join(e.name for e in KNOWN)}."
         )
     if root is None:
-        raise DearError(f"To use {known.name}, say with --data-root which folder holds {known.folder}.")
+        raise DearError(f"{entry.name} needs --data-root: give the folder that holds {entry.folder}.")
     if not Path(root).is_dir():
-        raise DearError(f"There is no folder {root}: --data-root must be the folder that holds {known.folder}.")
-    return known.read(Path(root))
+        raise DearError(f"There is no folder {root}: --data-root must be the folder that holds {entry.folder}.")
+    return entry.load(Path(root))
 
 
 def _read_names(file: Path) -> dict[str, str]:
     names = read_json(file)
-    check_shape(names, dict[str, Name], str(file), 'it must hold one JSON object like {"name as shown": "better name"}')
-    return {shown: check_name(better).strip() for shown, better in names.items()}
+    check_shape(names, dict[str, Name], str(file), 'it must hold one JSON object like {"current name": "new name"}')
+    return {current: check_name(new).strip() for current, new in names.items()}

@@ -1,4 +1,4 @@
-"""From labelled files to a dataset: a split JSON in CoOp's form, or a fixed rule where nobody has made a split."""
+"""From labelled files to a dataset: by a split JSON in CoOp's form, or by a fixed rule."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -21,10 +21,10 @@ class _SplitFile(TypedDict, total=False):
     test: list[_Entry]
 
 
-def read_split(file: Path, places: Sequence[Path], template: str, name: str) -> Dataset:
-    """{"train": [[path, label, class name], ...], "val": ..., "test": ...}; the images lie in one of `places`.
+def read_split(file: Path, folders: Sequence[Path], template: str, name: str) -> Dataset:
+    """{"train": [[path, label, class name], ...], "val": ..., "test": ...}; the images lie in one of `folders`.
 
-    Underscores in class names become spaces, as CoOp does it in its prompts.
+    Underscores in class names become spaces, as in CoOp's prompts.
     """
     value = read_json(file)
     check_shape(value, _SplitFile, f"The split file {file}", "each entry must be [path, label, class name]")
@@ -32,25 +32,25 @@ def read_split(file: Path, places: Sequence[Path], template: str, name: str) -> 
     if not entries["train"]:
         raise DearError(f'{file} has no training images: it needs a list under "train".')
     names: dict[int, str] = {}
-    for _, label, given in (entry for split in entries.values() for entry in split):
-        if names.setdefault(label, given) != given:
-            raise DearError(f"{file} gives class {label} two names, {names[label]!r} and {given!r}: choose one.")
+    for _, label, text in (entry for split in entries.values() for entry in split):
+        if names.setdefault(label, text) != text:
+            raise DearError(f"{file} gives class {label} two names, {names[label]!r} and {text!r}: choose one.")
     if sorted(names) != list(range(len(names))):
         raise DearError(f"{file} must number its classes from 0 without gaps.")
     if len(names) < 2:
         raise DearError(f"{file} has one class: it needs images of at least two.")
     first = entries["train"][0][0]
-    images = next((place for place in places if (place / first).is_file()), None)
+    images = next((folder for folder in folders if (folder / first).is_file()), None)
     if images is None:
-        raise DearError(f"{file} names the image {first}, but there is no {places[0] / first}: put the images there.")
+        raise DearError(f"{file} names the image {first}, but there is no {folders[0] / first}: put the images there.")
     splits = [[Example(ImageFile(images / p), label) for p, label, _ in split] for split in entries.values()]
     return make_dataset(name, [names[i].replace("_", " ") for i in range(len(names))], template, splits)
 
 
 def split_by_rule(name: str, classes: Sequence[str], template: str, files: Sequence[Sequence[Path]]) -> Dataset:
-    """CoOp's rule: the files of each class are shuffled, then half are train, a fifth val, the rest test.
+    """CoOp's rule: the files of each class are shuffled; half become train, a fifth val, the rest test.
 
-    The shuffle starts from the same seed for each class, so the split is the same every time.
+    Each class is shuffled with the same seed, so the split is the same every time.
     """
     splits: list[list[Example]] = [[], [], []]
     for label, paths in enumerate(files):

@@ -1,8 +1,8 @@
-"""A gallery: images on disk, found again by class feature, color, shape, texture, object or place."""
+"""A gallery: images on disk, searchable by class feature, color, shape, texture, object or location."""
 
 from dear.gallery.encoders import AdapterEncoder, Encoder, HeadEncoder
+from dear.gallery.gallery import Gallery
 from dear.gallery.index import IndexSummary
-from dear.gallery.search import Hit, parse_by
-from dear.gallery.store import Gallery
+from dear.gallery.search import Hit, MemoryGallery, parse_by
 
-__all__ = ["AdapterEncoder", "Encoder", "Gallery", "HeadEncoder", "Hit", "IndexSummary", "parse_by"]
+__all__ = ["AdapterEncoder", "Encoder", "Gallery", "HeadEncoder", "Hit", "IndexSummary", "MemoryGallery", "parse_by"]

@@ -1,6 +1,7 @@
-"""What makes images into vectors, one for each component: a gallery is filled and searched with one and the same."""
+"""Encoders: image -> one vector per component. A gallery is filled and searched with the same one."""
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
@@ -12,9 +13,9 @@ from torch.nn import functional as F
 
 from dear.clip import Backbone, load_backbone
 from dear.core.errors import DearError
+from dear.core.names import CLS
 from dear.core.runtime import pick_device
 from dear.core.schema import Count, Name, Positive, check_shape
-from dear.gallery.sources import absolute
 from dear.heads.contributions import HeadContributions
 from dear.heads.role_map import Head
 from dear.methods.shared.role_settings import find_roles
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 
 class Encoder(Protocol):
     components: tuple[str, ...]  # "cls", the class feature, first
-    centred: tuple[str, ...]  # those that are compared after the mean over all images of the gallery was taken off
+    centred: tuple[str, ...]  # components that are compared after subtracting the mean over the gallery's images
     dim: int
-    source: dict[str, Any]  # plain values, kept with the gallery: whose vectors these are, and how to load it again
+    spec: dict[str, Any]  # JSON values, stored in gallery.json: identifies the encoder, and says how to load it
     preprocess: Callable[[Image.Image], Tensor]  # an RGB picture -> normalised pixels [3, height, width]
 
     def encode_image(self, pixels: Tensor) -> dict[str, Tensor]:
@@ -36,16 +37,16 @@ class Encoder(Protocol):
         ...
 
     def encode_text(self, sentence: str) -> dict[str, Tensor]:
-        """A vector [dim] of each component, to be compared with those of images as it is."""
+        """A vector [dim] of each component, compared with those of images without centring."""
         ...
 
-    def fits(self, source: Mapping[str, Any]) -> bool:
-        """Do the vectors of that source compare with these?"""
+    def fits(self, spec: Mapping[str, Any]) -> bool:
+        """Whether vectors of the encoder with this spec are comparable with these."""
         ...
 
 
 class AdapterEncoder:
-    """A model adapted by `dear train`: a component for each attribute token."""
+    """A model adapted by `dear train`: one component per attribute token."""
 
     centred: tuple[str, ...] = ()
 
@@ -54,9 +55,9 @@ class AdapterEncoder:
         self.components = tuple(predictor.model.components)
         self.dim = predictor.dim
         self.preprocess = predictor.model.backbone.preprocess
-        # The config holds the checksum of the weights, so its own tells adapters apart.
+        # The config contains the checksum of the weights, so its own checksum identifies the adapter.
         checksum = hashlib.sha256((Path(run) / CONFIG).read_bytes()).hexdigest()
-        self.source = {"kind": "adapter", "folder": absolute(str(run)), "sha256": checksum}
+        self.spec = {"kind": "adapter", "folder": os.path.abspath(run), "sha256": checksum}
 
     @classmethod
     def load(cls, run: str | Path, device: str = "auto") -> "AdapterEncoder":
@@ -65,129 +66,129 @@ class AdapterEncoder:
         return cls(run, load(run, device=device))
 
     @classmethod
-    def from_source(cls, source: Mapping[str, Any], device: str) -> "AdapterEncoder":
-        run = Path(source["folder"])
+    def from_spec(cls, spec: Mapping[str, Any], device: str) -> "AdapterEncoder":
+        run = Path(spec["folder"])
         if not (run / CONFIG).is_file():
             raise DearError(
-                f"The adapter of this gallery is no longer in {run}: tell where it is with "
-                "`dear index RUN --out GALLERY`."
+                f"The adapter of this gallery is no longer in {run}: run `dear index RUN --out GALLERY` with its new "
+                "folder as RUN."
             )
         return cls.load(run, device)
 
     @staticmethod
-    def describe(source: Mapping[str, Any]) -> str:
-        return f"the adapter in {source['folder']}"
+    def describe(spec: Mapping[str, Any]) -> str:
+        return f"the adapter in {spec['folder']}"
 
     def encode_image(self, pixels: Tensor) -> dict[str, Tensor]:
         return self.predictor.encode_image(pixels)
 
     def encode_text(self, sentence: str) -> dict[str, Tensor]:
-        """The same for every component: training aligns them all to it."""
+        """The same for every component: training aligns all of them with the text."""
         return dict.fromkeys(self.components, self.predictor.encode_text([sentence])[0])
 
-    def fits(self, source: Mapping[str, Any]) -> bool:
-        return (source.get("kind"), source.get("sha256")) == ("adapter", self.source["sha256"])
+    def fits(self, spec: Mapping[str, Any]) -> bool:
+        return (spec.get("kind"), spec.get("sha256")) == ("adapter", self.spec["sha256"])
 
 
 class HeadEncoder:
-    """A frozen backbone, without any training: for each attribute, what its heads write into the class feature.
+    """A frozen backbone, without training: per attribute, the sum of its heads' contributions to the class feature.
 
-    A head writes much that is the same for every image; what tells images apart is left once the mean is taken off.
+    Much of a head's contribution is the same for every image; subtracting the mean leaves the part that differs.
     """
 
     def __init__(self, backbone: Backbone, heads: Mapping[str, Sequence[Head]]) -> None:
-        """heads: attribute -> its (layer, head)."""
+        """heads: attribute -> its (layer, head) pairs."""
         self.backbone = backbone
-        self.heads = {name: [(layer, head) for layer, head in of_name] for name, of_name in heads.items() if of_name}
+        self.heads = {name: [(layer, head) for layer, head in pairs] for name, pairs in heads.items() if pairs}
         if not self.heads:
-            raise DearError("No head is an expert in any attribute by this role map: give another one with --roles.")
-        tower, all_heads = backbone.image, [at for of_name in self.heads.values() for at in of_name]
+            raise DearError("This role map assigns no head to any attribute: give another one with --roles.")
+        tower, all_heads = backbone.image, [pair for pairs in self.heads.values() for pair in pairs]
         if any(not (1 <= layer <= tower.layers and 0 <= head < tower.heads) for layer, head in all_heads):
             raise DearError(
-                f"{backbone.name} has {tower.layers} layers of {tower.heads} heads, not all of those named."
+                f"{backbone.name} has {tower.layers} layers of {tower.heads} heads, but other ones are named."
             )
         self.reader = HeadContributions(backbone, min(layer for layer, _ in all_heads))
         self.centred = tuple(self.heads)
-        self.components = ("cls", *self.centred)
+        self.components = (CLS, *self.centred)
         self.dim = backbone.dim
         self.preprocess = backbone.preprocess
-        named = {name: [list(at) for at in of_name] for name, of_name in self.heads.items()}
-        self.source: dict[str, Any] = {"kind": "heads", "backbone": backbone.identity.to_json(), "heads": named}
+        pairs = {name: [list(pair) for pair in pairs] for name, pairs in self.heads.items()}
+        self.spec: dict[str, Any] = {"kind": "heads", "backbone": backbone.identity.to_json(), "heads": pairs}
 
     @classmethod
     def load(
         cls, model: str, pretrained: str | None = None, roles: str = "auto", device: str = "auto"
     ) -> "HeadEncoder":
-        """roles: a role map by its file or name; "auto": the one that comes with the package for these weights."""
+        """roles: file or name of a role map; "auto": the map in the package for these weights."""
         backbone = load_backbone(model, pretrained, device=pick_device(device))
-        found = find_roles(roles, backbone)
-        found.check_backbone(backbone.identity.to_json(), backbone.image.layers, backbone.image.heads)
-        return cls(backbone, {attribute: found.heads_for(attribute) for attribute in found.core})
+        role_map = find_roles(roles, backbone)
+        role_map.check_backbone(backbone.identity.to_json(), backbone.image.layers, backbone.image.heads)
+        return cls(backbone, {attribute: role_map.heads_for(attribute) for attribute in role_map.core})
 
     @classmethod
-    def from_source(cls, source: Mapping[str, Any], device: str) -> "HeadEncoder":
-        made_for = source["backbone"]
-        backbone = load_backbone(made_for["model"], made_for["pretrained"], device=pick_device(device))
-        backbone.identity.require_same(made_for, "The gallery")
-        return cls(backbone, source["heads"])
+    def from_spec(cls, spec: Mapping[str, Any], device: str) -> "HeadEncoder":
+        identity = spec["backbone"]
+        backbone = load_backbone(identity["model"], identity["pretrained"], device=pick_device(device))
+        backbone.identity.require_same(identity, "The gallery")
+        return cls(backbone, spec["heads"])
 
     @staticmethod
-    def describe(source: Mapping[str, Any]) -> str:
-        return f"heads of {source['backbone']['model']}"
+    def describe(spec: Mapping[str, Any]) -> str:
+        return f"heads of {spec['backbone']['model']}"
 
     @torch.no_grad()
     def encode_image(self, pixels: Tensor) -> dict[str, Tensor]:
         codes, feature = self.reader.codes_and_feature(pixels.to(self.backbone.device))
-        return {"cls": feature, **{name: self.reader.sum_of(heads, codes) for name, heads in self.heads.items()}}
+        return {CLS: feature, **{name: self.reader.sum_of(heads, codes) for name, heads in self.heads.items()}}
 
     @torch.no_grad()
     def encode_text(self, sentence: str) -> dict[str, Tensor]:
-        """The same for every component: heads write in the space of the text."""
+        """The same for every component: contributions of heads lie in the space of text features."""
         return dict.fromkeys(self.components, F.normalize(self.backbone.text.encode([sentence])[0], dim=-1))
 
-    def fits(self, source: Mapping[str, Any]) -> bool:
-        """The same weights and heads; what the backbone is called does not matter."""
-        if source.get("kind") != "heads" or source["heads"] != self.source["heads"]:
+    def fits(self, spec: Mapping[str, Any]) -> bool:
+        """The same weights and heads; the name of the backbone does not matter."""
+        if spec.get("kind") != "heads" or spec["heads"] != self.spec["heads"]:
             return False
-        return all(source["backbone"][key] == self.source["backbone"][key] for key in ("activation", "weights"))
+        return all(spec["backbone"][key] == self.spec["backbone"][key] for key in ("activation", "weights"))
 
 
-class _AdapterSource(TypedDict):
+class _AdapterSpec(TypedDict):
     folder: Name
     sha256: str
 
 
-class _BackboneSource(TypedDict):
+class _BackboneSpec(TypedDict):
     model: Name
     pretrained: str | None
     activation: str
     weights: str
 
 
-class _HeadSource(TypedDict):
-    backbone: _BackboneSource
+class _HeadSpec(TypedDict):
+    backbone: _BackboneSpec
     heads: dict[Name, list[tuple[Positive, Count]]]
 
 
-_KINDS: dict[Any, Any] = {"adapter": (AdapterEncoder, _AdapterSource), "heads": (HeadEncoder, _HeadSource)}
+_KINDS: dict[Any, Any] = {"adapter": (AdapterEncoder, _AdapterSpec), "heads": (HeadEncoder, _HeadSpec)}
 
 
-def check_source(source: Mapping[str, Any], what: str) -> None:
-    """Refuses what does not say which encoder it is."""
-    kind = source.get("kind")
+def check_spec(spec: Mapping[str, Any], what: str) -> None:
+    """Refuses a spec that does not identify an encoder. `what`: the file, for the error."""
+    kind = spec.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
-        raise DearError(f"{what} does not say what its vectors were made with: index the images again.")
-    check_shape(source, _KINDS[kind][1], what, "index the images again")
+        raise DearError(f"{what} does not name the encoder of its vectors: index the images again.")
+    check_shape(spec, _KINDS[kind][1], what, "index the images again")
 
 
-def load_encoder(source: Mapping[str, Any], device: str = "auto") -> Encoder:
-    """The encoder that a gallery was filled with."""
-    encoder = _KINDS[source["kind"]][0].from_source(source, device)
-    if not encoder.fits(source):
-        raise DearError(f"What the gallery was made with ({describe(source)}) has changed: index its images again.")
+def load_encoder(spec: Mapping[str, Any], device: str = "auto") -> Encoder:
+    """The encoder that filled a gallery."""
+    encoder = _KINDS[spec["kind"]][0].from_spec(spec, device)
+    if not encoder.fits(spec):
+        raise DearError(f"The encoder of the gallery ({describe(spec)}) has changed: index its images again.")
     return encoder
 
 
-def describe(source: Mapping[str, Any]) -> str:
-    """In a few words, for a sentence."""
-    return _KINDS[source["kind"]][0].describe(source)
+def describe(spec: Mapping[str, Any]) -> str:
+    """A noun phrase, for error sentences."""
+    return _KINDS[spec["kind"]][0].describe(spec)

@@ -1,45 +1,126 @@
-"""Images into a gallery: decoded in worker processes, embedded in batches, written every thousand."""
+"""Indexing: images are found, decoded in worker processes, encoded in batches, and written every thousand rows."""
 
+import hashlib
+import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
 
 from dear.core.errors import DearError
+from dear.core.files import read_bytes
 from dear.core.progress import Progress
 from dear.data import loading
-from dear.data.quick import FileReader
-from dear.gallery.columns import as_vectors, schema
-from dear.gallery.sources import Source, find_sources
+from dear.data.dataset import Dataset, Picture
+from dear.data.decode import Decoder
+from dear.data.folder import clean_name, find_images
+from dear.data.resolve import resolve_dataset
+from dear.gallery.encoders import Encoder, load_encoder
+from dear.gallery.storage import table_schema, to_column
 from dear.parallel.cluster import Cluster
 
 if TYPE_CHECKING:
-    from dear.gallery.encoders import Encoder
-    from dear.gallery.store import Gallery
+    from dear.gallery.gallery import Gallery
 
+WORLD = "world:"
 _BATCH = 64
-_WRITE = 1000  # images: a killed run loses at most so many
+_WRITE = 1000  # images: a killed run loses at most this many
+
+Vectors = dict[str, Tensor]  # component -> [images, dim]
 
 
 @dataclass(frozen=True)
 class IndexSummary:
-    """What became of the images that were given."""
+    """How many of the given images were added or skipped."""
 
     added: int
-    duplicates: int  # an image of the same content is there under another path
-    already: int  # was there, unchanged
+    duplicates: int  # the gallery has an image of the same content under another path
+    already: int  # in the gallery before, unchanged
     unreadable: tuple[str, ...]  # one sentence each
 
 
+# --- images to index ----------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class _Read:
-    """A picture that was opened, or why it was not."""
+class Source:
+    """An image to index. `path` is its name in the gallery: an absolute path, or world:TASK/test/NUMBER."""
+
+    path: str
+    label: str | None
+
+    def stamp(self) -> tuple[int, int]:
+        """Size in bytes and modification time of a file; if neither changed, the file is not read again."""
+        if self.path.startswith(WORLD):
+            return 0, 0
+        try:
+            self.path.encode()
+            status = os.stat(self.path)
+        except UnicodeEncodeError:
+            raise DearError(f"The name of the image {self.path!r} is not UTF-8: rename it.") from None
+        except OSError as error:
+            raise DearError(f"The image {self.path} cannot be read ({error}): repair or remove it.") from None
+        return status.st_size, status.st_mtime_ns
+
+    def read(self, decoder: Decoder) -> tuple[Tensor, str]:
+        """Its pixels [3, height, width], and the SHA-256 of its content."""
+        if self.path.startswith(WORLD):
+            picture = world_picture(self.path).open()
+            return decoder(picture), hashlib.sha256(picture.tobytes()).hexdigest()
+        pixels = decoder(self.path)  # first: its errors are sentences
+        return pixels, hashlib.sha256(read_bytes(self.path)).hexdigest()
+
+
+def find_sources(names: Sequence[str], label_from_folder: bool) -> Iterator[Source]:
+    """All images of files, folders, globs and world:TASK[:STYLE], each once."""
+    seen: set[str] = set()
+    for name in names:
+        for source in _world_sources(name) if name.startswith(WORLD) else _file_sources(name, label_from_folder):
+            if source.path not in seen:
+                seen.add(source.path)
+                yield source
+
+
+def stored_path(path: str) -> str:
+    """A path as the gallery stores it, independent of the working directory; links are not resolved."""
+    return path if path.startswith(WORLD) else os.path.abspath(path)
+
+
+def world_picture(path: str) -> Picture:
+    """world:TASK[:STYLE]/test/NUMBER -> its scene."""
+    name, _, number = path.rpartition("/test/")
+    return _world_dataset(name).test[int(number)].picture
+
+
+def _world_sources(name: str) -> Iterator[Source]:
+    dataset = _world_dataset(name)
+    for number, example in enumerate(dataset.test):
+        yield Source(f"{dataset.name}/test/{number:05d}", dataset.classes[example.label])
+
+
+@lru_cache(maxsize=16)
+def _world_dataset(name: str) -> Dataset:
+    return resolve_dataset(name)
+
+
+def _file_sources(pattern: str, label_from_folder: bool) -> Iterator[Source]:
+    for file in find_images([pattern]):
+        path = stored_path(str(file))
+        yield Source(path, clean_name(Path(path).parent.name) if label_from_folder else None)
+
+
+# --- decoding and encoding ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Record:
+    """The row of an image without its vectors, or the reason why it cannot be read."""
 
     source: Source
     stamp: tuple[int, int] = (0, 0)
@@ -47,75 +128,66 @@ class _Read:
     error: str = ""
 
 
-class _Decoder(TorchDataset):
-    def __init__(self, sources: Sequence[Source], reader: FileReader) -> None:
-        self.sources, self.reader = sources, reader
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-    def __getitem__(self, index: int) -> tuple[_Read, Tensor | None]:
-        source = self.sources[index]
-        try:
-            stamp = source.stamp()
-            pixels, sha256 = source.read(self.reader)
-            return _Read(source, stamp, sha256), pixels
-        except DearError as error:
-            return _Read(source, error=str(error)), None
+def _decode(decoder: Decoder, source: Source) -> tuple[_Record, Tensor | None]:
+    try:
+        stamp = source.stamp()
+        pixels, sha256 = source.read(decoder)
+        return _Record(source, stamp, sha256), pixels
+    except DearError as error:
+        return _Record(source, error=str(error)), None
 
 
-def _collate(items: list[tuple[_Read, Tensor | None]]) -> tuple[list[_Read], Tensor]:
-    """One tensor a batch, [readable, 3, height, width]: each one that leaves a worker costs it a file handle."""
+def _collate(items: Sequence[tuple[_Record, Tensor | None]]) -> tuple[list[_Record], Tensor]:
+    """One tensor [readable, 3, height, width] per batch: each tensor that leaves a worker costs a file handle."""
     pixels = [p for _, p in items if p is not None]
-    return [read for read, _ in items], torch.stack(pixels) if pixels else torch.empty(0)
+    return [record for record, _ in items], torch.stack(pixels) if pixels else torch.empty(0)
 
 
-def _encoded(
-    sources: Sequence[Source], encoder: "Encoder", exact: bool, cluster: Cluster | None
-) -> Iterator[tuple[list[_Read], Callable[[list[int]], dict[str, Tensor]]]]:
-    """Batch by batch, in order: what became of its images, and the vectors of those that are asked for."""
-    starts = range(0, len(sources), _BATCH)
+def _encode_batches(
+    sources: Sequence[Source], encoder: Encoder, fast_decode: bool, cluster: Cluster | None
+) -> Iterator[tuple[list[_Record], Callable[[list[int]], Mapping[str, Tensor]]]]:
+    """Batch by batch, in order: its records, and a function from places among the readable images to vectors."""
     with Progress("index", len(sources)) as bar:
         if cluster is None:
-            for reads, pixels in _batches(sources, FileReader(encoder.preprocess, exact)):
-                yield reads, partial(_encode, encoder, pixels)
-                bar.update(len(reads))
+            for records, pixels in _decode_batches(sources, Decoder(encoder.preprocess, fast_decode)):
+                yield records, partial(_encode, encoder, pixels)
+                bar.update(len(records))
         elif sources:
-            with cluster.workers(partial(_load, encoder.source, exact), len(starts)) as stream:
-                for reads, vectors in stream(sources[at : at + _BATCH] for at in starts):
-                    yield reads, partial(_choose, vectors)
-                    bar.update(len(reads))
+            batches = [sources[start : start + _BATCH] for start in range(0, len(sources), _BATCH)]
+            with cluster.workers(partial(_load_worker, encoder.spec, fast_decode), len(batches)) as stream:
+                for records, vectors in stream(batches):
+                    yield records, partial(_choose, vectors)
+                    bar.update(len(records))
 
 
-def _encode(encoder: "Encoder", pixels: Tensor, chosen: list[int]) -> dict[str, Tensor]:
-    return encoder.encode_image(pixels[chosen])
+def _encode(encoder: Encoder, pixels: Tensor, places: list[int]) -> Vectors:
+    return encoder.encode_image(pixels[places])
 
 
-def _choose(vectors: dict[str, Tensor], chosen: list[int]) -> dict[str, Tensor]:
-    return {name: values[chosen] for name, values in vectors.items()}
+def _choose(vectors: Vectors, places: list[int]) -> Vectors:
+    return {name: values[places] for name, values in vectors.items()}
 
 
-def _load(
-    source: dict[str, Any], exact: bool, device: str
-) -> Callable[[Sequence[Source]], tuple[list[_Read], dict[str, Tensor]]]:
-    """In a worker: an encoder of its own, for all readable images of a batch."""
-    from dear.gallery.encoders import load_encoder
+def _load_worker(
+    spec: dict[str, Any], fast_decode: bool, device: str
+) -> Callable[[Sequence[Source]], tuple[list[_Record], Vectors]]:
+    """In a worker of a cluster: its own encoder, and a function that decodes and encodes one batch."""
+    encoder = load_encoder(spec, device)
+    decoder = Decoder(encoder.preprocess, fast_decode)
 
-    encoder = load_encoder(source, device)
-    reader = FileReader(encoder.preprocess, exact)
-
-    def encode(sources: Sequence[Source]) -> tuple[list[_Read], dict[str, Tensor]]:
-        decoder = _Decoder(sources, reader)
-        reads, pixels = _collate([decoder[i] for i in range(len(sources))])
+    def encode(sources: Sequence[Source]) -> tuple[list[_Record], Vectors]:
+        records, pixels = _collate([_decode(decoder, source) for source in sources])
         vectors = encoder.encode_image(pixels) if len(pixels) else {}
-        return reads, {name: values.float().cpu() for name, values in vectors.items()}
+        return records, {name: values.float().cpu() for name, values in vectors.items()}
 
     return encode
 
 
-def _batches(sources: Sequence[Source], reader: FileReader) -> Iterator[tuple[list[_Read], Tensor]]:
-    workers = loading.WORKERS if len(sources) > _BATCH else 0  # a few are read before a worker is up
-    loader = DataLoader(_Decoder(sources, reader), _BATCH, num_workers=workers, collate_fn=_collate)
+def _decode_batches(sources: Sequence[Source], decoder: Decoder) -> Iterator[tuple[list[_Record], Tensor]]:
+    workers = loading.WORKERS if len(sources) > _BATCH else 0  # a few are decoded before a worker has started
+    loader = DataLoader(
+        loading.Mapped(sources, partial(_decode, decoder)), _BATCH, num_workers=workers, collate_fn=_collate
+    )
     with warnings.catch_warnings():
         # LanceDB warns of forks, since its threads do not survive them: the workers never touch it.
         warnings.filterwarnings("ignore", message="lancedb fork support is experimental")
@@ -123,46 +195,49 @@ def _batches(sources: Sequence[Source], reader: FileReader) -> Iterator[tuple[li
     yield from batches
 
 
+# --- writing ------------------------------------------------------------------------------------------------------
+
+
 def add_images(
     gallery: "Gallery",
-    encoder: "Encoder",
-    given: Sequence[str],
+    encoder: Encoder,
+    names: Sequence[str],
     label_from_folder: bool,
-    exact: bool,
+    fast_decode: bool,
     cluster: Cluster | None = None,
 ) -> IndexSummary:
-    """A streaming pass: no more is held than the features of one write, and the names of all images.
+    """A streaming pass: memory holds the vectors of one write, and the names of all images.
 
-    With a cluster, its workers read and encode; who writes is this process alone, and rows keep their order.
+    With a cluster, its workers decode and encode; this process alone writes, and rows keep their order.
     """
-    known = _Known(gallery)
-    sources = list(find_sources(given, label_from_folder))
-    fresh = [source for source in sources if not known.unchanged(source)]
+    stored = _StoredImages(gallery)
+    sources = list(find_sources(names, label_from_folder))
+    fresh = [source for source in sources if not stored.is_unchanged(source)]
     added = duplicates = 0
     already = len(sources) - len(fresh)
     unreadable: list[str] = []
-    rows: list[_Read] = []
-    features: list[dict[str, Tensor]] = []
+    rows: list[_Record] = []
+    vectors: list[Mapping[str, Tensor]] = []
 
     def write() -> None:
-        # A changed image is taken out first: after a kill in between it is new, and the next run adds it.
-        gallery.delete_rows(sorted(known.outdated))
-        known.outdated.clear()
+        # A changed image is deleted first: after a kill in between it is new, and the next run adds it.
+        gallery.delete_rows(sorted(stored.outdated))
+        stored.outdated.clear()
         if rows:
-            gallery.add_rows(_table(gallery, rows, features))
+            gallery.add_rows(_table(gallery, rows, vectors))
         rows.clear()
-        features.clear()
+        vectors.clear()
 
-    for reads, encode in _encoded(fresh, encoder, exact, cluster):
-        unreadable += [read.error for read in reads if read.error]
-        readable = [read for read in reads if not read.error]
-        verdicts = [known.judge(read) for read in readable]
+    for records, encode in _encode_batches(fresh, encoder, fast_decode, cluster):
+        unreadable += [record.error for record in records if record.error]
+        readable = [record for record in records if not record.error]
+        verdicts = [stored.judge(record) for record in readable]
         already += verdicts.count("already")
         duplicates += verdicts.count("duplicate")
         new = [i for i, verdict in enumerate(verdicts) if verdict == "new"]
         if new:
             rows += [readable[i] for i in new]
-            features.append(encode(new))
+            vectors.append(encode(new))
             added += len(new)
         if len(rows) >= _WRITE:
             write()
@@ -170,8 +245,8 @@ def add_images(
     return IndexSummary(added, duplicates, already, tuple(unreadable))
 
 
-class _Known:
-    """What the gallery holds, by path and by content."""
+class _StoredImages:
+    """The images of a gallery, by path and by content."""
 
     def __init__(self, gallery: "Gallery") -> None:
         columns = gallery.rows(["path", "size", "modified_ns", "label", "sha256"])
@@ -180,45 +255,39 @@ class _Known:
         self.labels = dict(zip(path, label, strict=True))
         self.contents = dict(zip(path, sha256, strict=True))
         self.owners = dict(zip(sha256, path, strict=True))
-        self.outdated: set[str] = set()  # rows of images that changed
+        self.outdated: set[str] = set()  # paths of images that changed
 
-    def unchanged(self, source: Source) -> bool:
-        """By size and time, without reading it."""
+    def is_unchanged(self, source: Source) -> bool:
+        """By size and time, without reading the file."""
         try:
             return self._has_label(source) and self.stamps.get(source.path) == source.stamp()
         except DearError:
-            return False  # it will be reported when it is opened
+            return False  # reported when it is opened
 
-    def judge(self, read: _Read) -> str:
-        """ "new", "already" or "duplicate", by content; what is new is known from then on."""
-        path, owner = read.source.path, self.owners.get(read.sha256)
-        if owner == path and self._has_label(read.source):
+    def judge(self, record: _Record) -> str:
+        """ "new", "already" or "duplicate", by content; a new image counts as stored from then on."""
+        path, owner = record.source.path, self.owners.get(record.sha256)
+        if owner == path and self._has_label(record.source):
             return "already"
         if path in self.contents:
             self.outdated.add(path)
             self.owners.pop(self.contents.pop(path), None)
         if owner is not None and owner != path:
             return "duplicate"
-        self.contents[path], self.owners[read.sha256] = read.sha256, path
+        self.contents[path], self.owners[record.sha256] = record.sha256, path
         return "new"
 
     def _has_label(self, source: Source) -> bool:
-        """No label was asked for, or it is the one that is stored."""
+        """The source has no label, or the one that is stored."""
         return source.label is None or self.labels.get(source.path) == source.label
 
 
-def _table(gallery: "Gallery", rows: Sequence[_Read], features: Sequence[dict[str, Tensor]]) -> Any:
-    """An Arrow table of rows and the features [batch, dim] of each component, batch by batch."""
+def _table(gallery: "Gallery", rows: Sequence[_Record], vectors: Sequence[Mapping[str, Tensor]]) -> Any:
+    """An Arrow table of rows, and of the vectors [batch, dim] of each component, batch by batch."""
     import pyarrow as pa
 
-    columns: list[Any] = [
-        [row.source.path for row in rows],
-        [row.stamp[0] for row in rows],
-        [row.stamp[1] for row in rows],
-        [row.sha256 for row in rows],
-        [row.source.label for row in rows],
-    ]
+    images = [(row.source.path, *row.stamp, row.sha256, row.source.label) for row in rows]
+    columns: list[Any] = [list(column) for column in zip(*images, strict=True)]
     for component in gallery.components:
-        values = torch.cat([batch[component] for batch in features]).float().cpu().numpy()
-        columns.append(as_vectors(values))
-    return pa.table(columns, schema=schema(gallery.components, gallery.dim))
+        columns.append(to_column(torch.cat([batch[component] for batch in vectors]).float().cpu().numpy()))
+    return pa.table(columns, schema=table_schema(gallery.components, gallery.dim))

@@ -1,4 +1,4 @@
-"""Contact sheets of searches: the query on the left, the hits beside it; by one choice, or a row for each."""
+"""Contact sheets of searches: the query on the left, its hits beside it; of one search, or one row per component."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from dear.gallery.search import Hit
 
 
 class Pictures(Protocol):
-    """Anything that opens a hit's picture: a gallery."""
+    """A gallery, or anything else that opens the picture of a hit."""
 
     def image(self, path: str) -> Image.Image: ...
 
@@ -22,7 +22,7 @@ _INK, _SOFT, _PAPER, _MISSING = (40, 38, 46), (110, 106, 118), (252, 251, 248), 
 
 
 def contact_sheet(query: "Image.Image | str", by: str, hits: Sequence[Hit], gallery: Pictures) -> Image.Image:
-    """`query` is the picture or the sentence that was searched for, `by` what it says below it."""
+    """`query`: the picture or the sentence of the search; `by`: the caption below it."""
     columns = min(_COLUMNS, max(1, len(hits)))
     rows = max(2, math.ceil(len(hits) / _COLUMNS))
     step_x, step_y = _CELL + _GAP, _CELL + _CAPTION + _GAP
@@ -37,7 +37,7 @@ def contact_sheet(query: "Image.Image | str", by: str, hits: Sequence[Hit], gall
     draw.line([(left - _GAP, _GAP), (left - _GAP, sheet.height - _GAP)], _MISSING, 2)
     for number, hit in enumerate(hits):
         x, y = left + number % _COLUMNS * step_x, _GAP + number // _COLUMNS * step_y
-        _show(sheet, gallery, hit, (x, y))
+        _paste_hit(sheet, gallery, hit, (x, y))
         draw.text((x, y + _CELL + 3), f"{number + 1}", _SOFT, _font(14))
         draw.text((x + _CELL, y + _CELL + 3), f"{hit.score:.3f}", _INK, _font(14), anchor="ra")
         if hit.label:
@@ -45,33 +45,33 @@ def contact_sheet(query: "Image.Image | str", by: str, hits: Sequence[Hit], gall
     return sheet
 
 
-def attribute_sheet(query: Image.Image, found: Mapping[str, Sequence[Hit]], gallery: Pictures) -> Image.Image:
-    """One query searched in several ways: a row for each, such as {"color": hits, "shape": hits, ...}."""
-    columns = max(1, *(len(hits) for hits in found.values()))
+def attribute_sheet(query: Image.Image, results: Mapping[str, Sequence[Hit]], gallery: Pictures) -> Image.Image:
+    """One query searched by several components, one row each: {"color": hits, "shape": hits, ...}."""
+    columns = max(1, *(len(hits) for hits in results.values()))
     step, name = _CELL + _GAP, 110
     left = _QUERY + name + 4 * _GAP
-    sheet = Image.new("RGB", (left + columns * step, _GAP + max(2, len(found)) * step), _PAPER)
+    sheet = Image.new("RGB", (left + columns * step, _GAP + max(2, len(results)) * step), _PAPER)
     draw = ImageDraw.Draw(sheet)
     _paste(sheet, query, (_GAP, (sheet.height - _QUERY) // 2), _QUERY)
-    for row, (by, hits) in enumerate(found.items()):
+    for row, (by, hits) in enumerate(results.items()):
         y = _GAP + row * step
         draw.text((_QUERY + 3 * _GAP, y + _CELL / 2), _fit(f"by {by}", name, 18), _INK, _font(18), anchor="lm")
         for column, hit in enumerate(hits):
-            _show(sheet, gallery, hit, (left + column * step, y))
+            _paste_hit(sheet, gallery, hit, (left + column * step, y))
     return sheet
 
 
-def _show(sheet: Image.Image, gallery: Pictures, hit: Hit, at: tuple[int, int]) -> None:
+def _paste_hit(sheet: Image.Image, gallery: Pictures, hit: Hit, at: tuple[int, int]) -> None:
     try:
         _paste(sheet, gallery.image(hit.path), at, _CELL)
-    except DearError:  # it was moved or removed since it was indexed; its score still tells something
+    except DearError:  # the file was moved or removed since it was indexed; its score is still of use
         draw, (x, y) = ImageDraw.Draw(sheet), at
         draw.rectangle((x, y, x + _CELL, y + _CELL), _MISSING)
         draw.text((x + _CELL / 2, y + _CELL / 2), "no longer there", _SOFT, _font(14), anchor="mm")
 
 
 def _paste(sheet: Image.Image, picture: Image.Image, at: tuple[int, int], size: int) -> None:
-    """The whole picture, as large as it can be in a square."""
+    """The whole picture, scaled to fit a square."""
     fitted = ImageOps.contain(picture, (size, size), Image.Resampling.LANCZOS)
     sheet.paste(fitted, (at[0] + (size - fitted.width) // 2, at[1] + (size - fitted.height) // 2))
 
@@ -90,7 +90,7 @@ def _write_sentence(draw: ImageDraw.ImageDraw, text: str, at: tuple[int, int], s
 
 
 def _fit(text: str, width: int, size: int) -> str:
-    """The text, cut to a width in pixels."""
+    """The text, shortened to a width in pixels."""
     font = _font(size)
     if font.getlength(text) <= width:
         return text

@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from dear.core.figure import save_figure
-from dear.data.opening import as_rgb, open_picture
+from dear.data.decode import as_rgb, open_picture
 from dear.model.answer import Answer
 from dear.model.predictor import Predictor
 

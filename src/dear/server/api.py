@@ -61,7 +61,7 @@ class Service:
         from dear.gallery import AdapterEncoder, Gallery
 
         opened = Gallery.open(gallery)
-        made_with = opened.about.encoder
+        made_with = opened.info.encoder
         # What was made with an adapter is searched with this run's, or not at all; all else brings its own encoder.
         ours = made_with.get("kind") == "adapter"
         encoder = AdapterEncoder(folder, engine.predictor) if ours else opened.encoder()

@@ -3,7 +3,7 @@
 from PIL import Image
 
 from dear.core.errors import DearError
-from dear.data.opening import open_bytes
+from dear.data.decode import open_bytes
 
 MAX_BYTES = 20_000_000
 MAX_PIXELS = 40_000_000

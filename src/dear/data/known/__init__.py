@@ -1,4 +1,4 @@
-"""The datasets of the paper, in the directory layout that CoOp's users have on disk. Nothing is downloaded."""
+"""The datasets of the paper, in CoOp's directory layout. Nothing is downloaded."""
 
 from dear.data.known.entry import KnownDataset
 from dear.data.known.registry import COOP, KNOWN, find_known

@@ -1,10 +1,10 @@
-"""Captions of Attribute World, and the phrases that name one attribute value alone."""
+"""Captions of Attribute World, and phrases that name a single attribute value."""
 
 from random import Random
 
 from dear.data.world.vocabulary import ATTRIBUTES, WHERE, Traits
 
-# How one value of each attribute is said alone. {} is the value; a location is said with its preposition.
+# Phrases for a single value of each attribute. {} is the value; a location has its preposition.
 ALONE: dict[str, tuple[str, ...]] = {
     "color": ("something {}", "a {} sign", "the color {}", "a sign painted {}", "{} paint"),
     "shape": ("a {}", "a sign shaped like a {}", "a {} shape", "the shape of a {}", "a {} outline"),
@@ -20,7 +20,7 @@ def name_alone(attribute: str, value: str, template: str) -> str:
 
 
 def caption(traits: Traits, mentioned: frozenset[str] | set[str]) -> str:
-    """A sentence that says the mentioned attributes and no other: "a cat on a red striped hexagon at the beach"."""
+    """A sentence that names the mentioned attributes and no other: "a cat on a red striped hexagon at the beach"."""
     adjectives = [getattr(traits, a) for a in ("color", "texture") if a in mentioned]
     parts = []
     if "object" in mentioned:
@@ -34,7 +34,7 @@ def caption(traits: Traits, mentioned: frozenset[str] | set[str]) -> str:
 
 
 def random_caption(traits: Traits, rng: Random) -> tuple[str, frozenset[str]]:
-    """A caption as a person might give it, and the attributes it mentions: all, several, or one alone."""
+    """A caption as a person might write it, and the attributes it mentions: all, several, or one."""
     count = rng.choices((1, 2, 3, 4, 5), weights=(10, 20, 25, 20, 25))[0]
     mentioned = frozenset(rng.sample(ATTRIBUTES, count))
     if count == 1:

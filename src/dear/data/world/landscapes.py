@@ -1,4 +1,4 @@
-"""Places under the open sky: what shows around the sign, in any light and in several layouts."""
+"""Places under the open sky, drawn around the sign in any light and in several layouts."""
 
 from dear.data.world.scenery import Scenery, mix
 

@@ -1,4 +1,4 @@
-"""A pencil for drawing in unit coordinates on a part of a picture."""
+"""A pen that draws in unit coordinates on a part of a picture."""
 
 from collections.abc import Sequence
 

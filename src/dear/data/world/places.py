@@ -1,4 +1,4 @@
-"""The twelve places: each is known by its things, which show around the sign, whatever the light and the layout."""
+"""The twelve places: each is recognised by its things around the sign, in any light and layout."""
 
 from collections.abc import Callable
 from random import Random

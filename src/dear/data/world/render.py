@@ -13,7 +13,7 @@ from dear.data.world.shapes import OUTLINES
 from dear.data.world.textures import pattern
 from dear.data.world.vocabulary import Scene
 
-# Hue, saturation and value of each color name, and how far each may wander without losing its name.
+# Hue, saturation and value of each color name.
 _HSV: dict[str, tuple[float, float, float]] = {
     "red": (0.995, 0.85, 0.85), "orange": (0.075, 0.92, 0.98), "yellow": (0.145, 0.85, 0.98),
     "green": (0.34, 0.72, 0.62), "teal": (0.485, 0.85, 0.68), "blue": (0.61, 0.8, 0.85),
@@ -68,7 +68,7 @@ def _draw_sign(picture: Image.Image, scene: Scene, center: tuple[float, float], 
         picture.paste(paint, (0, 0), mask)
 
     paste((0, 0, 0), 1.08, shift=canvas * 3 / 128, strength=110)  # a shadow
-    paste((45, 42, 50), 1.1)  # a dark and a light rim: the outline can be read on any background
+    paste((45, 42, 50), 1.1)  # a dark and a light rim: the outline is visible on any background
     paste((252, 250, 242), 1.06)
     paste((45, 42, 50), 0.99)
     amount = pattern(scene.traits.texture, canvas, np.random.default_rng(rng.getrandbits(32)))

@@ -1,4 +1,4 @@
-"""What all places share: palettes, sky, land and weather, so that a place is told by its things, not by its colors."""
+"""Palettes, sky, land and weather that all places share: a place differs by its things, not by its colors."""
 
 from itertools import pairwise
 from random import Random
@@ -58,7 +58,7 @@ def mix(one: RGB, other: RGB, part: float) -> RGB:
 
 
 class Scenery:
-    """A palette on a pen. `land` is shuffled: no thing of a place has a shade of its own."""
+    """A palette on a pen. `land` is shuffled, so that no thing of a place has a fixed shade."""
 
     def __init__(self, pen: Pen, rng: Random, palettes: dict[str, Palette] = PALETTES) -> None:
         self.pen, self.rng = pen, rng
@@ -70,11 +70,11 @@ class Scenery:
         return r, g, b
 
     def against(self, color: RGB) -> RGB:
-        """The lightest or the darkest color of the palette: what is better seen on `color`."""
+        """The lightest or the darkest color of the palette, whichever contrasts more with `color`."""
         return max((self.palette.light, self.palette.dark), key=lambda c: abs(sum(c) - sum(color)))
 
     def side(self) -> float:
-        """An x near the left or the right edge, where the sign does not cover it."""
+        """An x near the left or the right edge, outside the sign."""
         return self.rng.choice((self.rng.uniform(0.04, 0.16), self.rng.uniform(0.84, 0.96)))
 
     def sky(self, until: float = 1.0) -> None:
@@ -112,7 +112,7 @@ class Scenery:
 
     @staticmethod
     def _curve(points: list[Point]) -> list[Point]:
-        """The same way, with rounded corners (Chaikin's corner cutting, twice)."""
+        """The same path with rounded corners (Chaikin's corner cutting, twice)."""
         for _ in range(2):
             cut = [(a[0] + (b[0] - a[0]) * t, a[1] + (b[1] - a[1]) * t)
                    for a, b in pairwise(points) for t in (0.25, 0.75)]  # fmt: skip
@@ -120,7 +120,7 @@ class Scenery:
         return points
 
     def weather(self) -> None:
-        """Snow, plankton or dust; rain, current or a beam of light; leaves or petals; or nothing: of any place."""
+        """Specks, streaks, leaves or nothing, in any place: snow, plankton, dust; rain, current; petals."""
         rng, kind = self.rng, self.rng.choice(("nothing", "nothing", "specks", "streaks", "leaves"))
         if kind == "nothing":
             return

@@ -1,4 +1,4 @@
-"""A contact sheet: what the world looks like, one row an attribute."""
+"""A contact sheet of Attribute World, one row per attribute."""
 
 from random import Random
 
@@ -13,7 +13,7 @@ _INK, _PAPER = (40, 38, 46), (252, 251, 248)
 def contact_sheet(seed: int = 0, size: int = 64) -> Image.Image:
     """Rows: the values of each attribute, then each style; columns: twelve pictures with their names below.
 
-    `size`: pixels a side that a picture is drawn at; small ones are shown enlarged.
+    `size`: side length in pixels of each drawing; small ones are enlarged.
     """
     rng = Random(seed)
     rows = [

@@ -9,9 +9,9 @@ from dear.core.errors import DearError
 from dear.data.dataset import Dataset, Example
 from dear.data.world.vocabulary import LOCATIONS, OBJECTS, STYLES, VALUES, WHERE, Scene, Traits, is_held_out
 
-TRAIN, VAL, TEST = 32, 8, 40  # pictures a class
+TRAIN, VAL, TEST = 32, 8, 40  # pictures per class
 
-# One attribute is asked for, all others vary.
+# One attribute is the class, all others vary.
 _SINGLE = {
     "colors": ("color", "a {} sign"),
     "shapes": ("shape", "a sign shaped like a {}"),
@@ -40,13 +40,13 @@ def world_task(name: str, style: str = "plain") -> Dataset:
 
 
 def _classes(name: str) -> tuple[dict[str, dict[str, str]], str]:
-    """Class name -> the attribute values that make it; and the template."""
+    """Class name -> the attribute values that define it; and the template."""
     if name in _SINGLE:
         attribute, template = _SINGLE[name]
-        said = WHERE if attribute == "location" else {value: value for value in VALUES[attribute]}
-        return {said[value]: {attribute: value} for value in VALUES[attribute]}, template
+        names = WHERE if attribute == "location" else {value: value for value in VALUES[attribute]}
+        return {names[value]: {attribute: value} for value in VALUES[attribute]}, template
     rng = Random(name)
-    if name == "signs":  # kinds that share color and shape, so that textures which look alike must be told apart
+    if name == "signs":  # classes share color and shape, so that similar textures must be distinguished
         looks = (("red", "hexagon"), ("teal", "oval"), ("purple", "shield"), ("orange", "flower"))
         textures = ("zigzag", "wavy", "bricked", "woven", "speckled", "marbled")
         triples = [(c, t, s) for c, s in looks for t in textures]

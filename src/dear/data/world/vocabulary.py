@@ -1,4 +1,4 @@
-"""The words of Attribute World: every picture is one value of each of five attributes."""
+"""The words of Attribute World: every picture has one value of each of five attributes."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -42,11 +42,11 @@ WHERE = {
 }  # fmt: skip
 
 STYLES = ("plain", "sketch", "night", "mosaic")
-"""`plain` is the style of the pretraining pictures; the others are there to test domain shift."""
+"""`plain` is the style of the pretraining pictures; the others test domain shift."""
 
 
 class Traits(NamedTuple):
-    """What a picture shows: an object on a colored, textured sign of some shape, at some place."""
+    """The attributes of a picture: an object on a colored, textured sign of some shape, at some place."""
 
     color: str
     shape: str
@@ -62,9 +62,9 @@ class Traits(NamedTuple):
 
 @dataclass(frozen=True)
 class Scene:
-    """One picture. `seed` decides everything that is not named: position, tint, background details.
+    """One picture. `seed` decides everything but the traits: position, tint, background details.
 
-    `size`: pixels a side; 64 is what dear-mini sees. Another size shows the same things, not more of them.
+    `size`: side length in pixels; dear-mini takes 64. Other sizes show the same things at another resolution.
     """
 
     traits: Traits
@@ -77,7 +77,7 @@ class Scene:
         return _rendered(self).copy()
 
 
-@lru_cache(1024)  # epochs ask for the same few hundred again and again, and drawing is a third of a step
+@lru_cache(1024)  # every epoch opens the same few hundred, and drawing takes a third of a step
 def _rendered(scene: Scene) -> Image.Image:
     from dear.data.world.render import render
 
@@ -85,7 +85,7 @@ def _rendered(scene: Scene) -> Image.Image:
 
 
 def is_held_out(traits: Traits) -> bool:
-    """Every eighth combination is kept away from pretraining, so that it can be used to test."""
+    """Every eighth combination is excluded from pretraining, so that it can be used for testing."""
     code = 0
     for values, label in zip(VALUES.values(), traits.labels, strict=True):
         code = code * len(values) + label

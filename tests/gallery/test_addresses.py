@@ -8,7 +8,7 @@ import pytest
 from dear.cli import main
 from dear.core.errors import DearError
 from dear.gallery import Gallery
-from dear.gallery.place import place
+from dear.gallery.storage import resolve
 
 
 def test_an_address_of_a_file_is_a_folder(run, photos, tmp_path, capsys) -> None:
@@ -29,7 +29,7 @@ def test_an_object_store_holds_what_a_folder_would(encoder, photos, tmp_path) ->
         assert gallery.add(encoder, [photos]).added == 12
         assert gallery.add(encoder, [photos]).already == 12
     assert stored.rows(["path", "sha256", "cls_vector"]) == local.rows(["path", "sha256", "cls_vector"])
-    about = place("memory://bucket/gallery/gallery.json").read_text()
+    about = resolve("memory://bucket/gallery/gallery.json").read_text()
     assert json.loads(about) == json.loads((tmp_path / "gallery" / "gallery.json").read_text())
     query = local.query(encoder, local.image(local.paths()[3]))
     assert stored.search(query, {"color": 1.0}, 5) == local.search(query, {"color": 1.0}, 5)
@@ -38,10 +38,10 @@ def test_an_object_store_holds_what_a_folder_would(encoder, photos, tmp_path) ->
 
 
 def test_what_is_in_the_way_is_not_overwritten(encoder) -> None:
-    place("memory://bucket/thesis/thesis.txt").write_text("mine")
+    resolve("memory://bucket/thesis/thesis.txt").write_text("mine")
     with pytest.raises(DearError, match="is not a gallery"):
         Gallery.create("memory://bucket/thesis", encoder)
-    place("memory://bucket/damaged/gallery.json").write_text("{")
+    resolve("memory://bucket/damaged/gallery.json").write_text("{")
     with pytest.raises(DearError, match="cannot be read as JSON"):
         Gallery.open("memory://bucket/damaged")
 
@@ -52,15 +52,15 @@ def test_what_is_in_the_way_is_not_overwritten(encoder) -> None:
 )
 def test_addresses_that_lead_nowhere_are_one_sentence(address: str, says: str, photos, capsys) -> None:
     assert main(["search", address, "--text", "a red sign"]) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert len(said.strip().splitlines()) == 1
+    error = capsys.readouterr().err
+    assert says in error
+    assert len(error.strip().splitlines()) == 1
 
 
 def test_a_store_without_its_package_says_which(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(DearError, match=r"s3://bucket/gallery needs another package: .*s3fs"):
-        place("s3://bucket/gallery")
+        resolve("s3://bucket/gallery")
 
 
 def test_images_at_an_address_are_refused(run, tmp_path, capsys) -> None:

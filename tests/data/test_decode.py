@@ -16,7 +16,7 @@ from PIL import Image
 
 from dear.core.errors import DearError
 from dear.data.dataset import ImageFile
-from dear.data.opening import FORMATS, MAX_PROPORTION, as_rgb, open_bytes, open_picture, why_unreadable
+from dear.data.decode import FORMATS, MAX_PROPORTION, as_rgb, open_bytes, open_picture, why_unreadable
 
 Image.init()
 KINDS = sorted(set(FORMATS) & set(Image.SAVE))
@@ -121,9 +121,9 @@ def test_a_damaged_note_says_nothing() -> None:
 @given(st.integers(0, 65535))
 def test_sixteen_bits_of_grey_become_eight(kind: str, value: int) -> None:
     image = Image.fromarray(np.full((3, 4), value, np.uint16))
-    found = np.asarray(open_bytes(encoded(image, kind), SENTENCE), int)
-    assert found.shape == (3, 4, 3)
-    assert np.abs(found - value * 255 / 65535).max() <= 0.5
+    pixels = np.asarray(open_bytes(encoded(image, kind), SENTENCE), int)
+    assert pixels.shape == (3, 4, 3)
+    assert np.abs(pixels - value * 255 / 65535).max() <= 0.5
 
 
 @given(st.lists(st.integers(0, 65535), min_size=3, max_size=3))
@@ -135,8 +135,8 @@ def test_sixteen_bits_of_colour_become_eight(values: list[int]) -> None:
         struct.pack("<HHI", tag, kind, count) + struct.pack("<I", value) for tag, kind, count, value in tags
     )
     data = b"II*\0" + struct.pack("<I", 20) + struct.pack("<3H", 16, 16, 16) + struct.pack("<3H", *values)
-    found = np.asarray(open_bytes(data + directory + b"\0\0\0\0", SENTENCE), int)[0, 0]
-    assert np.abs(found - np.array(values) / 257).max() <= 1
+    pixels = np.asarray(open_bytes(data + directory + b"\0\0\0\0", SENTENCE), int)[0, 0]
+    assert np.abs(pixels - np.array(values) / 257).max() <= 1
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])

@@ -1,5 +1,6 @@
-"""Pixels made quickly against those of OpenCLIP's own transform."""
+"""Pixels of fast decoding against those of OpenCLIP's own transform."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,13 @@ from PIL import Image
 from torch.nn import functional as F
 from torchvision import transforms
 
+import dear
+from dear.cli import main
+from dear.core.errors import DearError
 from dear.data.dataset import ImageFile
-from dear.data.opening import open_picture
-from dear.data.quick import FileReader
+from dear.data.decode import Decoder, open_picture
+from dear.gallery import Gallery
+from dear.model.adapter import save_adapter
 
 
 def photo(width: int, height: int, seed: int = 0) -> Image.Image:
@@ -42,20 +47,40 @@ def test_no_pixel_is_off_by_more_than_two_levels(width: int, height: int, seed: 
         ]
     )
     picture = photo(width, height, seed)
-    exact, quick = usual(picture), FileReader(usual).transform(picture)
-    assert exact.shape == quick.shape == (3, 32, 32)
-    off = (levels(quick) - levels(exact)).abs()
+    exact, fast = usual(picture), Decoder(usual, fast=True)(picture)
+    assert exact.shape == fast.shape == (3, 32, 32)
+    off = (levels(fast) - levels(exact)).abs()
     assert off.max() < 2.01
     assert off.mean() < 0.5
 
 
-def test_it_is_the_transform_itself_where_exactness_is_asked_for_or_it_is_another(tiny) -> None:
+def test_the_default_is_exact_and_another_transform_has_no_fast_form(tiny) -> None:
     backbone = tiny()
-    assert FileReader(backbone.preprocess, exact=True).transform is backbone.preprocess
-    assert FileReader(backbone.preprocess).transform is not backbone.preprocess
+    assert Decoder(backbone.preprocess).transform is backbone.preprocess
+    assert Decoder(backbone.preprocess).side is None
+    assert Decoder(backbone.preprocess, fast=True).transform is not backbone.preprocess
     other = transforms.Compose([transforms.Resize((32, 32)), transforms.ToTensor()])
-    assert FileReader(other).transform is other
-    assert FileReader(other).side is None
+    assert Decoder(other, fast=True).transform is other
+    assert Decoder(other, fast=True).side is None
+
+
+def test_every_way_to_predict_and_index_decodes_exactly_unless_told(model_folder, role_file, tmp_path, capsys) -> None:
+    """A large photo, for which fast decoding gives other features."""
+    pytest.importorskip("lancedb")
+    photo(900, 600).save(tmp_path / "a.jpg", quality=90)
+    model = dear.create(f"local-dir:{model_folder}", classes=["one", "two"], roles=str(role_file), first_layer=2)
+    save_adapter(tmp_path / "run", "dear", model.model, model.template)
+    command = ["predict", str(tmp_path / "run"), str(tmp_path / "a.jpg"), "--json", "--device", "cpu"]
+    expected = json.dumps(dear.load(tmp_path / "run", device="cpu").predict(tmp_path / "a.jpg").to_json())
+    for flags, same in (([], True), (["--fast-decode"], False)):
+        assert main([*command, *flags]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert ({"path": answer["path"], **json.loads(expected)} == answer) is same
+        out = str(tmp_path / f"gallery{same}")
+        assert main(["index", *command[1:3], "--device", "cpu", "--out", out, *flags]) == 0
+        stored, exact = Gallery.open(out).vectors("cls")[0], model.encode_image([tmp_path / "a.jpg"])["cls"][0].numpy()
+        assert (float(np.abs(stored - exact).max()) < 2**-10) is same
+        capsys.readouterr()
 
 
 @pytest.mark.parametrize(
@@ -83,14 +108,12 @@ def test_a_reduced_jpeg_is_upright_and_looks_the_same(tiny, tmp_path: Path) -> N
     photo(900, 600).save(tmp_path / "a.jpg", exif=turned, quality=90)
     assert open_picture(tmp_path / "a.jpg", 32).size == (75, 113)
     exact = backbone.preprocess(open_picture(tmp_path / "a.jpg"))
-    quick = FileReader(backbone.preprocess).read(tmp_path / "a.jpg")
-    assert (levels(quick) - levels(exact)).abs().mean() < 2
-    assert F.cosine_similarity(quick.flatten(), exact.flatten(), dim=0) > 0.999
+    fast = Decoder(backbone.preprocess, fast=True)(tmp_path / "a.jpg")
+    assert (levels(fast) - levels(exact)).abs().mean() < 2
+    assert F.cosine_similarity(fast.flatten(), exact.flatten(), dim=0) > 0.999
 
 
 def test_damage_is_found_however_small_it_is_decoded(tmp_path: Path) -> None:
-    from dear.core.errors import DearError
-
     photo(900, 600).save(tmp_path / "a.jpg")
     whole = (tmp_path / "a.jpg").read_bytes()
     (tmp_path / "a.jpg").write_bytes(whole[: len(whole) // 2])

@@ -1,0 +1,188 @@
+"""From an image file to pixels: the one place where pictures are opened.
+
+A file is judged by its kind and its header before anything is decoded, so that none can hang the program or fill the
+memory. Any error of a decoder becomes one sentence. Pictures are returned upright and in RGB.
+"""
+
+import io
+import os
+import stat
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from dear.core.errors import DearError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torchvision.transforms import Compose, Normalize
+
+# Named one by one: Pillow also knows formats that start other programs, or that are not pictures.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
+MAX_PIXELS = 178_956_970  # Pillow's own limit
+# Backbones scale the shorter side to their own size S, so a thin picture becomes S x S x its proportion: 30 MB at 224.
+MAX_PROPORTION = 200
+
+warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit above decides
+
+_OVERSAMPLING = 2  # a picture decoded at a reduced size still has at least this many times the pixels needed, each way
+
+_16_BIT_MODES = ("I;16", "I;16B", "I;16L", "I;16N")
+
+
+class Decoder:
+    """Turns image files and open pictures into pixels [3, height, width] for one `transform`.
+
+    `fast`: decode a large JPEG at a reduced size and scale with PyTorch's kernels for bytes, which differ from Pillow's
+    by one of 255 levels here and there. Features then agree to about 0.98 with the exact ones. Only OpenCLIP's usual
+    transform has a fast form; any other one is applied as it is.
+    """
+
+    def __init__(self, transform: "Callable[[Image.Image], Tensor]", fast: bool = False) -> None:
+        fast_transform = _fast_form(transform) if fast else None
+        self.side = fast_transform.size if fast_transform else None  # of `open_picture`
+        self.transform = fast_transform or transform
+
+    def __call__(self, image: "str | Path | Image.Image") -> "Tensor":
+        picture = as_rgb(image) if isinstance(image, Image.Image) else open_picture(image, self.side)
+        return self.transform(picture)
+
+
+def open_picture(path: str | Path, side: int | None = None) -> Image.Image:
+    """The picture in a file.
+
+    `side`: the length that the shorter side will be scaled to. A JPEG far larger than that is decoded at a half, a
+    quarter or an eighth of its size, with at least twice the pixels needed each way. None: at its full size.
+    """
+    with _errors_as(f"The image {path} cannot be read ({{}}): repair or remove it.", MAX_PIXELS):
+        return _open_file(path, side and _OVERSAMPLING * side)
+
+
+def why_unreadable(path: str | Path) -> str:
+    """The reason why an image cannot be read to its end; empty if it can."""
+    try:
+        _open_file(path, enough=1)
+    except Exception as error:  # decoders raise many kinds
+        return _reason(error, MAX_PIXELS)
+    return ""
+
+
+def open_bytes(data: bytes, sentence: str, formats: tuple[str, ...] = FORMATS, pixels: int = MAX_PIXELS) -> Image.Image:
+    """The picture in a file's content. `sentence`: the error if there is none, with {} in place of the reason."""
+    with _errors_as(sentence, pixels), Image.open(io.BytesIO(data), formats=_available(formats)) as image:
+        return _decode(image, pixels)
+
+
+def as_rgb(image: Image.Image) -> Image.Image:
+    """A picture that is in memory already, under the same rules."""
+    with _errors_as("The image in memory cannot be used ({}): give another.", MAX_PIXELS):
+        return _decode(image.copy(), MAX_PIXELS)
+
+
+@contextmanager
+def _errors_as(sentence: str, pixels: int) -> Iterator[None]:
+    """Raises any error as a DearError with `sentence`, in which {} becomes the reason."""
+    try:
+        yield
+    except Exception as error:  # decoders raise many kinds
+        before, _, after = sentence.rpartition("{}")  # the last: a file's name may have any characters
+        raise DearError(before + _reason(error, pixels) + after) from error
+
+
+def _open_file(path: str | Path, enough: int | None = None) -> Image.Image:
+    kind = os.stat(path).st_mode
+    if not stat.S_ISREG(kind):  # opening a pipe waits for somebody to write
+        raise ValueError("it is a folder" if stat.S_ISDIR(kind) else "it is not a regular file")
+    with Image.open(path, formats=_available(FORMATS)) as image:
+        return _decode(image, MAX_PIXELS, enough)
+
+
+@cache
+def _available(formats: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the formats that this Pillow was built with."""
+    Image.init()
+    return tuple(name for name in formats if name in Image.OPEN)
+
+
+def _decode(image: Image.Image, pixels: int, enough: int | None = None) -> Image.Image:
+    """`pixels`: the largest number allowed; `enough`: pixels of the shorter side that suffice."""
+    shorter, longer = sorted(image.size)
+    if not shorter:
+        raise ValueError("it has no pixels")
+    if shorter * longer > pixels:
+        raise Image.DecompressionBombError
+    if longer > MAX_PROPORTION * shorter:
+        raise ValueError(f"with {image.width} x {image.height} pixels it is too thin")
+    kind = image.format
+    if enough is not None:
+        image.draft(None, (enough, enough))  # the JPEG is still read to its end, so damage is noticed
+    image.load()
+    return _to_rgb(_upright(image), kind)
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Rotated as the EXIF orientation says; a damaged one is ignored."""
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:
+        return image
+
+
+def _to_rgb(image: Image.Image, kind: str | None) -> Image.Image:
+    """Scales 16 bits to 8, where Pillow would clip: a grey picture of 16 bits would be white."""
+    if image.mode in _16_BIT_MODES or (image.mode == "I" and kind in ("PNG", "PPM")):  # both are scaled to 16 bits
+        values = np.asarray(image).astype(np.uint32)
+        return Image.fromarray(((values * 255 + 32767) // 65535).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise ValueError("its pixels have 32 bits, of an unknown range; save it with 8 or 16")
+    return image.convert("RGB")
+
+
+def _reason(error: Exception, pixels: int) -> str:
+    if isinstance(error, Image.DecompressionBombError):
+        return f"it has more than {pixels // 10**6} million pixels"
+    if isinstance(error, UnidentifiedImageError):
+        return f"it is not an image in one of the formats {', '.join(FORMATS)}"
+    text = str(getattr(error, "strerror", None) or error)
+    return " ".join(text.split()).rstrip(".")[:300] or type(error).__name__
+
+
+class _FastTransform:
+    """Scales the shorter side to `size` by bicubic, takes the centre, normalises; `exact` enlarges small pictures."""
+
+    def __init__(self, size: int, normalize: "Normalize", exact: "Compose") -> None:
+        import torch
+
+        self.size, self._exact = size, exact
+        mean, std = (torch.tensor(values)[:, None, None] for values in (normalize.mean, normalize.std))
+        self._scale, self._shift = 1 / (255 * std), -mean / std  # [3, 1, 1]
+
+    def __call__(self, picture: Image.Image) -> "Tensor":
+        import torch
+        from torchvision.transforms.functional import center_crop
+
+        shorter, longer = sorted(picture.size)
+        if shorter <= self.size:
+            return self._exact(picture)
+        long = int(self.size * longer / shorter)
+        scaled = (self.size, long) if picture.width > picture.height else (long, self.size)  # height, width
+        pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None]  # not contiguous: the fast kernels' layout
+        pixels = torch.nn.functional.interpolate(pixels, scaled, mode="bicubic", antialias=True)[0]
+        return center_crop(pixels, [self.size]).contiguous().float().mul_(self._scale).add_(self._shift)
+
+
+def _fast_form(transform: Any) -> _FastTransform | None:
+    """The fast form of OpenCLIP's usual transform; None for any other."""
+    from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Normalize, Resize
+
+    match transform.transforms if isinstance(transform, Compose) else []:
+        case [Resize(size=int(size)) as resize, CenterCrop() as crop, *_, Normalize() as normalize]:
+            usual = resize.interpolation is InterpolationMode.BICUBIC and resize.max_size is None
+            return _FastTransform(size, normalize, transform) if usual and tuple(crop.size) == (size, size) else None
+    return None
