@@ -27,8 +27,7 @@ def evaluation(logits: Tensor, labels: Tensor, classes: Sequence[str]) -> dict[s
     """All metrics (in %) of logits [images, classes] against labels [images], ready for JSON."""
     chosen = logits.argmax(-1)
     right = chosen == labels
-    # Two classes may have the same name (ImageNet has two such pairs): the second gets a number.
-    names = [name if name not in classes[:i] else f"{name} ({i})" for i, name in enumerate(classes)]
+    names = unique_names(classes)
     hits_per_class = {name: right[labels == i] for i, name in enumerate(names)}
     return {
         "images": len(labels),
@@ -38,6 +37,11 @@ def evaluation(logits: Tensor, labels: Tensor, classes: Sequence[str]) -> dict[s
         "per_class": {name: 100 * hits.float().mean().item() for name, hits in hits_per_class.items() if len(hits)},
         "confused": [[names[true], names[wrong], count] for true, wrong, count in confusions(chosen, labels)],
     }
+
+
+def unique_names(classes: Sequence[str]) -> list[str]:
+    """Class names; the second of two equal ones (ImageNet has two such pairs) gets its number."""
+    return [name if name not in classes[:i] else f"{name} ({i})" for i, name in enumerate(classes)]
 
 
 def confusions(chosen: Tensor, labels: Tensor) -> list[list[int]]:

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import torch
 
 from dear.core.errors import DearError
-from dear.core.files import to_json, write_text
 from dear.core.progress import Progress, log_line
 from dear.core.runtime import autocast, gradient_scaler, pick_precision
 from dear.core.tensors import require_finite
@@ -19,10 +18,7 @@ from dear.parallel import processes
 from dear.training.averaging import WeightAverage
 from dear.training.checkpoint import job_of, load_checkpoint, save_checkpoint
 from dear.training.config import TrainConfig, learning_rate
-from dear.training.history import METRICS, read_history
-
-DECIDES_NOTHING = ("workers", "device", "tensorboard")  # settings that a run may change when it goes on
-CHECKPOINT, TENSORBOARD = "checkpoint.safetensors", "tensorboard"
+from dear.training.run_folder import CHECKPOINT, DECIDES_NOTHING, TENSORBOARD, RunFolder
 
 
 class Epoch(Protocol):
@@ -65,7 +61,7 @@ def fit(
     processes.require_same(
         f"{done} {job}", "The processes of this run differ in settings or in what --out holds: all need the same."
     )
-    history = read_history(out, done) if done and (out / METRICS).exists() else []
+    history = RunFolder(out).history(done) if done else []
     board = _tensorboard(out) if config.tensorboard and processes.is_first() else None
     model.train()
     for epoch in range(done, epochs):
@@ -119,7 +115,7 @@ def fit(
         log_line(f"epoch {epoch + 1}/{epochs}: {state}")
         history.append(record)
         if processes.is_first():
-            write_text(out / METRICS, "".join(to_json(line) + "\n" for line in history))
+            RunFolder(out).write_history(history)
             save_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums, epoch + 1, job)
         if board is not None:
             for name, value in record.items():
