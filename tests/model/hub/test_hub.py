@@ -86,7 +86,7 @@ def test_components_are_named_as_the_model_names_them(pushed, run_folder, tmp_pa
     config, drawn = json.loads(pushed[CONFIG]), []
     expected = COMPONENTS[config["method"]]
     assert config["components"] == expected == list(dear.load(run_folder).model.components)
-    assert list(read_run(run_folder)["components"]) == expected
+    assert read_run(run_folder)["components"] == expected
     monkeypatch.setattr("dear.model.card.draw_fusion", lambda *given: drawn.append(given))
     (tmp_path / "again").mkdir()
     write_folder(run_folder, "somebody/pets", tmp_path / "again")

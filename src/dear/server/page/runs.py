@@ -72,10 +72,10 @@ def _epoch(record: dict[str, Any]) -> dict[str, Any]:
     return {name: record[name] for name in ("epoch", *_CURVES) if name in record} | {"fusion": record.get("fusion", [])}
 
 
-def _components(run: RunFolder, count: int) -> tuple[str, ...]:
+def _components(run: RunFolder, count: int) -> list[str]:
     """Names of `count` fusion weights; an unfinished or damaged run has no adapter that would tell them."""
     try:
-        names = component_names(read_config(run.path))
+        names = [*component_names(read_config(run.path))]
     except DearError:
-        names = ()
-    return names if len(names) == count else (CLS, *(f"token {i}" for i in range(1, count)))[:count]
+        names = []
+    return names if len(names) == count else [CLS, *(f"token {i}" for i in range(1, count))][:count]
