@@ -40,6 +40,7 @@ def train(
     from dear.parallel.processes import process_group
 
     with os_errors_as_dear_errors():
+        settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
         run, own, training = run_settings({**settings, "data": str(data), "method": method}, published_constants)
         with process_group(pick_device(training.device)):
             train_run(run, own, training, Path(out), resume, None if states is None else Path(states))

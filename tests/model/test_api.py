@@ -22,7 +22,7 @@ COMPONENTS = ["cls", "color", "shape", "texture", "object", "location"]
 
 @pytest.fixture(scope="module")
 def settings(model_folder, role_file) -> dict[str, Any]:
-    return {"model": f"local-dir:{model_folder}", "roles": str(role_file), "shots": 2, "epochs": 2, "first_layer": 2,
+    return {"model": f"local-dir:{model_folder}", "roles": role_file, "shots": 2, "epochs": 2, "first_layer": 2,
             "workers": 0, "device": "cpu"}  # fmt: skip
 
 
