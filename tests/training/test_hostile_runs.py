@@ -228,6 +228,30 @@ def test_histories(run, tmp_path) -> None:
     assert survives(use, records) > 50
 
 
+@pytest.mark.parametrize(("name", "read"), [("config", "settings"), ("test", "test"), ("few_shot", "few_shot")])
+def test_other_files_of_a_run(run, tmp_path, name: str, read: str) -> None:
+    value = read_json(run / f"{name}.json")
+    if name == "few_shot":
+        value = {"train": value["train"][:2], "val": value["val"][:1]}
+
+    def use(changed: Any) -> object:
+        (tmp_path / f"{name}.json").write_text(json.dumps(changed))
+        return getattr(RunFolder(tmp_path), read)()
+
+    assert use(value) == value
+    assert survives(use, value) > 10
+    with pytest.raises(DearError, match=f"{name}.json is damaged"):
+        use([value])
+
+
+def test_another_number_of_fusion_weights_is_damage(run, tmp_path) -> None:
+    records = [json.loads(line) for line in (run / METRICS).read_text().splitlines()]
+    RunFolder(tmp_path).write_history([records[0], {**records[1], "fusion": records[1]["fusion"][1:]}])
+    with pytest.raises(DearError, match="another number of fusion weights"):
+        RunFolder(tmp_path).history()
+    assert RunFolder(tmp_path).history(1) == records[:1]
+
+
 # --- what a user gives -------------------------------------------------------------------------------------------
 
 

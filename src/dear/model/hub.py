@@ -73,10 +73,10 @@ def write_folder(run: Path, name: str, folder: Path) -> list[str]:
     write_config(folder, config)
     if roles := config["extra_state"].get("roles"):
         write_json(folder / ROLES, roles)
-    opened, components = RunFolder(run), component_names(config)
-    weights = opened.history()[-1:]
-    fusion = weights[0].get("fusion", []) if weights else []
+    opened = RunFolder(run)
+    history = opened.history()
     with damaged(f"The run {run}", "train it again"):
+        components, fusion = component_names(config), history[-1].get("fusion", []) if history else []
         has_picture = len(fusion) == len(components) > 1
         if has_picture:
             draw_fusion(components, fusion, folder / PICTURE)

@@ -75,7 +75,7 @@ def _epoch(record: dict[str, Any]) -> dict[str, Any]:
 def _components(run: RunFolder, count: int) -> list[str]:
     """Names of `count` fusion weights; an unfinished or damaged run has no adapter that would tell them."""
     try:
-        names = [*component_names(read_config(run.path))]
+        names = [*component_names(read_config(run.path))] if count else []
     except DearError:
         names = []
     return names if len(names) == count else [CLS, *(f"token {i}" for i in range(1, count))][:count]
