@@ -8,9 +8,43 @@ from dear.core.errors import DearError, os_errors_as_dear_errors
 from dear.core.version import __version__
 
 if TYPE_CHECKING:
+    from dear.data.dataset import Dataset
+    from dear.model.evaluation import Evaluation
     from dear.model.predictor import Predictor
 
-__all__ = ["DearError", "__version__", "create", "load"]
+__all__ = ["DearError", "__version__", "create", "evaluate", "load", "train"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def train(
+    data: str | Path,
+    method: str = "dear",
+    *,
+    out: str | Path,
+    resume: bool = False,
+    published_constants: bool = False,
+    cache: str | Path | None = None,
+    **settings: Any,
+) -> "Predictor":
+    """Adapts a backbone to the classes of `data` from a few images each, as `dear train` does.
+
+    `data`: a folder with one folder of images per class, or anything else that --data takes. The method's published
+    recipe applies; `settings` (model, pretrained, shots, epochs, lr, ...: see `dear train --help-all`) win over it.
+    Everything is written to the folder `out`; the result is that of `dear.load(out)`.
+    """
+    from dear.core.runtime import pick_device
+    from dear.model.train import run_settings, train_run
+    from dear.parallel.processes import process_group
+
+    with os_errors_as_dear_errors():
+        settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+        run, own, training = run_settings({**settings, "data": str(data), "method": method}, published_constants)
+        with process_group(pick_device(training.device)):
+            train_run(run, own, training, Path(out), resume, None if cache is None else Path(cache))
+    return load(out, device=training.device)
 
 
 def load(
@@ -22,10 +56,10 @@ def load(
     model: str | None = None,
     pretrained: str | None = None,
 ) -> "Predictor":
-    """The adapted model in a folder made by `dear train`, or hf-hub:ORG/NAME, ready to predict.
+    """The adapted model in a folder made by `dear.train` or `dear train`, or hf-hub:ORG/NAME, ready to predict.
 
-    `classes` gives it novel classes. `model` and `pretrained` say where its backbone is here, if it is not where the
-    adapter found it; another backbone is refused.
+    `classes`: novel classes instead of those it was trained on. `model` and `pretrained`: where its backbone is on this
+    machine, if not where it was in training; a backbone with other weights is refused.
     """
     from dear.clip import load_backbone
     from dear.core.runtime import pick_device
@@ -41,6 +75,23 @@ def load(
         return Predictor(load_adapter(folder, classes, template, backbone, where))
 
 
+def evaluate(
+    model: "str | Path | Predictor",
+    data: "str | Path | Dataset",
+    *,
+    split: str = "test",
+    data_root: str | Path | None = None,
+    class_names: str | Path | None = None,
+    inference: str | None = None,
+) -> "Evaluation":
+    """Accuracy of a model, or of the one in a folder, on labelled images: see `Predictor.evaluate`."""
+    with os_errors_as_dear_errors():
+        predictor = load(model) if isinstance(model, str | Path) else model
+        return predictor.evaluate(
+            data, split=split, data_root=data_root, class_names=class_names, inference=inference
+        )  # fmt: skip
+
+
 def create(
     model: str = "dear-mini",
     pretrained: str | None = None,
@@ -51,17 +102,19 @@ def create(
     device: str = "auto",
     **settings: Any,
 ) -> "Predictor":
-    """An untrained model at its start, with the method's own settings, such as roles="paper"."""
+    """An untrained model, with settings of the method such as roles="paper"."""
     from dear.clip import load_backbone
     from dear.core.runtime import pick_device
     from dear.data.prompts import check_class_names, check_template
     from dear.methods.registry import find_method
     from dear.model.adapter import Adapter
     from dear.model.predictor import Predictor
+    from dear.model.train import check_setting_names
 
     names, kind = check_class_names(classes), find_method(method)
     check_template(template)
+    check_setting_names(settings, method, kind.Config)
     with os_errors_as_dear_errors():
         adapted = kind(load_backbone(model, pretrained, device=pick_device(device)), kind.Config(**settings))
     adapted.set_classes(names, template)
-    return Predictor(Adapter(adapted.eval().requires_grad_(False), names, template))
+    return Predictor(Adapter(adapted.eval().requires_grad_(False), method, names, template))

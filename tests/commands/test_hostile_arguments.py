@@ -119,7 +119,7 @@ def test_a_full_disk_behind_the_output(command: list[str]) -> None:
             [sys.executable, "-m", "dear.cli", *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
         )
     assert done.returncode == 2
-    assert done.stderr == "dear: The system refused to go on: No space left on device.\n"
+    assert done.stderr == "dear: Cannot write the output: no space left on device.\n"
 
 
 def test_letters_that_the_terminal_does_not_have(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_at_every_write(name: str, kind: str, commands, tmp_path: Path, capsys) 
                 code = -9
         assert code == (2 if kind == "full" else -9)
         if kind == "full":
-            assert capsys.readouterr().err.splitlines()[-1].endswith("No space left on device.")
+            assert capsys.readouterr().err.splitlines()[-1].endswith("no space left on device.")
             assert not [path for path in out.rglob("*") if is_temporary(path)]
         assert main(command(out, True)) == 0, capsys.readouterr().err
         assert content(out) == expected

@@ -135,7 +135,7 @@ def test_places_that_cannot_be_written_are_refused_and_left_alone(tmp_path: Path
 def test_a_full_disk_is_said_in_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     write_text(path, "old")
-    with pytest.raises(DearError, match=r"x\.txt: No space left on device\."):
+    with pytest.raises(DearError, match=r"x\.txt: no space left on device\."):
         write_half(path, OSError(28, "No space left on device"))
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["x.txt"]

@@ -47,7 +47,7 @@ def test_stored_are_the_features_of_each_image(gallery, encoder, model, photos) 
     assert sorted(paths) == sorted(map(str, photos.rglob("*.png")))
     assert rows["size"].to_pylist() == [os.path.getsize(path) for path in paths]
     assert rows["label"].to_pylist() == [None] * 12
-    for component, values in model.encode_image(paths).items():
+    for component, values in model.features(paths).items():
         stored = to_matrix(rows[vector_column(component)], gallery.dim)
         assert abs(stored - values.numpy()).max() < 2**-11  # half a step of float16 below 1
         assert abs(gallery.vectors(component) - values.numpy()).max() < 2**-10

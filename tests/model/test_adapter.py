@@ -34,7 +34,8 @@ def test_saved_and_loaded_are_the_same(run) -> None:
     pixels = torch.randn(2, 3, 32, 32)
     assert torch.equal(one.encode_image(one.layer_input(pixels)), two.encode_image(two.layer_input(pixels)))
     config = json.loads((run / "adapter_config.json").read_text())
-    assert {"backbone", "method", "classes", "template", "facts", "normalisation", "versions"} <= set(config)
+    assert {"backbone", "method", "classes", "template", "normalisation", "versions", "extra_state"} <= set(config)
+    assert config["components"] == ["cls", "color", "shape", "texture", "object", "location"]
     assert config["classes"][0] == "red"
 
 
@@ -75,7 +76,7 @@ def test_predictions_are_explained_and_agree_with_the_maths(run, tmp_path) -> No
     assert len(answer.top) == 2
     assert [v.component for v in answer.votes] == ["cls", "color", "shape", "texture", "object", "location"]
     assert sum(v.weight for v in answer.votes) == pytest.approx(1, abs=1e-5)
-    features = model.encode_image([picture])
+    features = model.features([picture])
     assert {name: tuple(f.shape) for name, f in features.items()} == dict.fromkeys(model.model.components, (1, 32))
     weights = model.model.fusion_weights()
     logits = sum(w * model.model.backbone.temperature * f @ model.model.encode_text().T

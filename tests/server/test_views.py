@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 
 from dear.core.errors import DearError
+from dear.core.names import COMPONENT_COLORS as COLORS
 from dear.data.dataset import ImageFile
 from dear.heads.picture_list import PictureList, world_pictures
 from dear.heads.role_map import RoleMap
-from dear.model.explain import COLORS
 from dear.server.api import Service, short_name
 from dear.server.page.classify import attention_overlay, classify, world_examples
 from dear.server.page.colors import page_colors

@@ -49,7 +49,7 @@ def test_a_run_answers_explains_and_is_found(arguments, tmp_path) -> None:
     picture.save(tmp_path / "a.png")
     model = dear.load(tmp_path / "run", device="cpu")
     assert model.model.masks.visible_heads is not None
-    features = model.encode_image([picture])
+    features = model.features([picture])
     tower = model.model.backbone.image
     pixels = model.model.backbone.preprocess(picture)[None]
     with torch.no_grad():

@@ -21,8 +21,7 @@ from dear.core.tensors import read_tensors, save_tensors
 from dear.model.adapter import CONFIG, WEIGHTS, _config_hash, load_adapter, save_adapter
 from dear.model.predictor import Predictor
 from dear.training.checkpoint import load_checkpoint, save_checkpoint
-from dear.training.history import METRICS, read_history
-from dear.training.loop import CHECKPOINT
+from dear.training.run_folder import CHECKPOINT, METRICS, RunFolder
 from hostile import survives
 
 
@@ -177,13 +176,13 @@ def test_adapters_with_fitting_checksums(run, tmp_path, model_folder) -> None:
     folder = shutil.copytree(run, tmp_path / "run")
     config = read_json(folder / CONFIG)
     backbone = load_backbone(f"local-dir:{model_folder}")
-    roles = config["facts"].pop("roles")  # tried elsewhere
+    roles = config["extra_state"].pop("roles")  # tried elsewhere
     del config["config_sha256"], config["normalisation"], config["versions"]
 
     def use(changed: Any) -> object:
         if isinstance(changed, dict):
-            if isinstance(changed.get("facts"), dict):
-                changed = {**changed, "facts": {"roles": roles, **changed["facts"]}}
+            if isinstance(changed.get("extra_state"), dict):
+                changed = {**changed, "extra_state": {"roles": roles, **changed["extra_state"]}}
             changed = {**changed, "config_sha256": _config_hash(changed)}
         write_json(folder / CONFIG, changed)
         return Predictor(load_adapter(folder, backbone=backbone))
@@ -223,10 +222,34 @@ def test_histories(run, tmp_path) -> None:
     def use(changed: Any) -> object:
         lines = changed if isinstance(changed, list) else [changed]
         (tmp_path / METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
-        return read_history(tmp_path)
+        return RunFolder(tmp_path).history()
 
     assert use(records) == records
     assert survives(use, records) > 50
+
+
+@pytest.mark.parametrize(("name", "read"), [("config", "settings"), ("test", "test"), ("few_shot", "few_shot")])
+def test_other_files_of_a_run(run, tmp_path, name: str, read: str) -> None:
+    value = read_json(run / f"{name}.json")
+    if name == "few_shot":
+        value = {"train": value["train"][:2], "val": value["val"][:1]}
+
+    def use(changed: Any) -> object:
+        (tmp_path / f"{name}.json").write_text(json.dumps(changed))
+        return getattr(RunFolder(tmp_path), read)()
+
+    assert use(value) == value
+    assert survives(use, value) > 10
+    with pytest.raises(DearError, match=f"{name}.json is damaged"):
+        use([value])
+
+
+def test_another_number_of_fusion_weights_is_damage(run, tmp_path) -> None:
+    records = [json.loads(line) for line in (run / METRICS).read_text().splitlines()]
+    RunFolder(tmp_path).write_history([records[0], {**records[1], "fusion": records[1]["fusion"][1:]}])
+    with pytest.raises(DearError, match="another number of fusion weights"):
+        RunFolder(tmp_path).history()
+    assert RunFolder(tmp_path).history(1) == records[:1]
 
 
 # --- what a user gives -------------------------------------------------------------------------------------------
@@ -259,7 +282,7 @@ def test_the_doctor(run, tmp_path, capsys, monkeypatch) -> None:
     folder = shutil.copytree(run, tmp_path / "run")
     monkeypatch.setattr("dear.commands.doctor._embedded", lambda: "not tried here")
     assert main(["doctor", str(folder)]) == 0
-    assert "an adapter (dear, 2 classes), as it was written; a checkpoint after epoch 2" in capsys.readouterr().out
+    assert "an adapter (dear, 2 classes), complete and unchanged; a checkpoint after epoch 2" in capsys.readouterr().out
     (folder / CHECKPOINT).write_bytes((folder / CHECKPOINT).read_bytes()[:-1])
     assert main(["doctor", str(folder), str(tmp_path / "nowhere")]) == 2
     out, err = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""dear doctor: is this installation all right, and are these folders intact?"""
+"""dear doctor: checks the installation and the files of runs, galleries, results and exports."""
 
 import argparse
 from collections.abc import Callable, Iterator
@@ -68,7 +68,7 @@ def _extras() -> str:
 
 
 def _embedded() -> str:
-    """Its weights are those of its card, and it recognises what it should."""
+    """Its weights are those of its card, and it recognises colors."""
     import re
 
     import torch
@@ -84,15 +84,15 @@ def _embedded() -> str:
     mini, task = load_backbone(MINI), world_task("colors")
     if re.findall(r"^weights: ([0-9a-f]{64})$", read_text(MINI_FOLDER / "README.md"), re.M) != [mini.identity.weights]:
         raise DearError(f"The weights of {MINI} are not those of its card: install dear again.")
-    shown = task.test[:: len(task.test) // 48]
+    examples = task.test[:: len(task.test) // 48]
     with torch.no_grad():
-        pixels = torch.stack([mini.preprocess(example.picture.open()) for example in shown])
+        pixels = torch.stack([mini.preprocess(example.picture.open()) for example in examples])
         image, text = mini.image.encode(pixels), mini.text.encode(task.prompts)
     scores = F.normalize(image, dim=-1) @ F.normalize(text, dim=-1).T
-    right = accuracy(scores, torch.tensor([example.label for example in shown]))
+    right = accuracy(scores, torch.tensor([example.label for example in examples]))
     if not right > 80:
-        raise DearError(f"{MINI} names {right:.0f}% of {len(shown)} colors, and should over 80%: reinstall PyTorch.")
-    return f"{MINI} is whole, and names {right:.0f}% of {len(shown)} colors"
+        raise DearError(f"{MINI} names {right:.0f}% of {len(examples)} colors, and should over 80%: reinstall PyTorch.")
+    return f"{MINI} is complete, and names {right:.0f}% of {len(examples)} colors"
 
 
 def _temporary() -> str:
@@ -123,37 +123,38 @@ def _place(folder: Path) -> str:
 def _folder(folder: Path) -> str:
     from dear.bench.results import CELLS
     from dear.core.errors import DearError, os_errors_as_dear_errors
-    from dear.model.adapter import CONFIG
-    from dear.training.loop import CHECKPOINT
+    from dear.model.export.folder import ExportFolder
+    from dear.training.run_folder import ADAPTER_CONFIG, CHECKPOINT
 
     kinds = {
-        CONFIG: _adapted, CHECKPOINT: _unfinished, "gallery.json": _gallery, CELLS: _results, "model.json": _exported
+        ADAPTER_CONFIG: _adapter, CHECKPOINT: _run, "gallery.json": _gallery, CELLS: _results,
+        ExportFolder(folder).info.name: _export,
     }  # fmt: skip
     with os_errors_as_dear_errors():
         if not folder.is_dir():
             raise DearError(f"There is no folder {folder}.")
-        found = [check(folder) for name, check in kinds.items() if (folder / name).exists()]
-    if not found:
-        raise DearError(f"It is no run, gallery, result or export folder: it has none of {', '.join(kinds)}.")
-    return "; ".join(found)
+        reports = [check(folder) for name, check in kinds.items() if (folder / name).exists()]
+    if not reports:
+        raise DearError(f"It is not a run, gallery, result or export folder: it has none of {', '.join(kinds)}.")
+    return "; ".join(reports)
 
 
-def _adapted(folder: Path) -> str:
+def _adapter(folder: Path) -> str:
     from dear.model.adapter import read_config
 
     config = read_config(folder)
-    return f"an adapter ({config['method']}, {len(config['classes'])} classes), as it was written"
+    return f"an adapter ({config['method']}, {len(config['classes'])} classes), complete and unchanged"
 
 
-def _unfinished(folder: Path) -> str:
+def _run(folder: Path) -> str:
     from dear.core.tensors import read_tensors, require_finite
-    from dear.training.history import METRICS, read_history
-    from dear.training.loop import CHECKPOINT
+    from dear.training.run_folder import RunFolder
 
-    tensors, notes = read_tensors(folder / CHECKPOINT)
-    require_finite(tensors, str(folder / CHECKPOINT))
-    epochs = len(read_history(folder)) if (folder / METRICS).exists() else 0
-    return f"a checkpoint after epoch {notes.get('epoch')}, metrics of {epochs}"
+    run = RunFolder(folder)
+    tensors, notes = read_tensors(run.checkpoint)
+    require_finite(tensors, str(run.checkpoint))
+    run.settings(), run.few_shot(), run.test()  # refuse damaged files
+    return f"a checkpoint after epoch {notes.get('epoch')}, metrics of {len(run.history())}"
 
 
 def _gallery(folder: Path) -> str:
@@ -172,7 +173,7 @@ def _results(folder: Path) -> str:
     damaged = list(_damaged(files))
     if damaged:
         raise DearError(f"{len(damaged)} of {len(files)} results are damaged; the first: {damaged[0]}")
-    return f"{len(files)} results, all whole"
+    return f"{len(files)} results, all complete"
 
 
 def _damaged(files: list[Path]) -> Iterator[str]:
@@ -186,20 +187,10 @@ def _damaged(files: list[Path]) -> Iterator[str]:
             yield str(error)
 
 
-def _exported(folder: Path) -> str:
-    from typing import Any
+def _export(folder: Path) -> str:
+    from dear.model.export.folder import ExportFolder
 
-    from dear.core.errors import DearError
-    from dear.core.files import read_json
-    from dear.core.schema import check_shape, damaged
-    from dear.model.export.graph import MODEL, open_session
-
-    about = read_json(folder / "model.json")
-    check_shape(about, dict[str, Any], str(folder / "model.json"), "export it again")
-    with damaged(str(folder / "model.json"), "export it again"):
-        classes = len(about["classes"])
-    try:
-        open_session(folder / MODEL)
-    except Exception as error:  # whatever onnxruntime makes of a damaged file
-        raise DearError(f"{folder / MODEL} cannot be used ({error}): export it again.") from None
-    return f"an exported model of {classes} classes"
+    opened = ExportFolder(folder)
+    export = opened.read()
+    opened.read_text(export), opened.open_session()  # refuse damaged files
+    return f"an exported model of {len(export.classes)} classes"

@@ -1,4 +1,4 @@
-"""dear explain: a picture of why."""
+"""dear explain: draws the reasons for an answer."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_folder", metavar="RUN", help="folder made by `dear train`")
     parser.add_argument("image", metavar="IMAGE", help="image file")
     parser.add_argument("--out", type=Path, default=Path("explain.png"), help="PNG, SVG or PDF (default: explain.png)")
-    parser.add_argument("--classes", type=Path, metavar="FILE", help="other class names, one a line: novel classes")
+    parser.add_argument("--classes", type=Path, metavar="FILE", help="file of novel class names, one per line")
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
 
 
@@ -16,9 +16,8 @@ def run(args: argparse.Namespace) -> None:
     from dear import load
     from dear.commands.predict import read_classes
     from dear.core.figure import check_suffix
-    from dear.model.explain import explain
 
     check_suffix(args.out)
     model = load(args.run_folder, classes=read_classes(args.classes), device=args.device)
-    print(explain(model, args.image, args.out))
+    print(model.explain(args.image, args.out))
     print(f"wrote {args.out}")

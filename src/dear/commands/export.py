@@ -10,8 +10,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add_json_argument(parser)
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder made by `dear train`")
-    parser.add_argument("--onnx", type=Path, required=True, metavar="OUT", help="new folder for model and example")
-    parser.add_argument("--int8", action="store_true", help="also a smaller model in 8 bits, and what it costs")
+    parser.add_argument("--onnx", type=Path, required=True, metavar="OUT", help="new folder for the exported model")
+    parser.add_argument("--int8", action="store_true", help="also write a smaller 8-bit model, and show its accuracy")
     parser.add_argument(
         "--check",
         type=number("--check", 1, 10**6),
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> None:
     exported = export_run(args.run_folder, args.onnx, args.int8, args.check)
     pictures, difference = exported.pictures, exported.difference
     if not pictures.labelled:
-        print("The run's own test images are not here: compared on other pictures, without labels.")
+        print("The run's test images are not on this machine: compared on other pictures, without labels.")
     print(f"compared with PyTorch on {len(pictures.examples)} {pictures.source}: largest difference")
     print(
         f"  pixels {difference.pixels:.1e}  features {difference.features:.1e}  logits {difference.logits:.1e}",
@@ -40,5 +40,5 @@ def run(args: argparse.Namespace) -> None:
     args.show("models", table)
     print()
     if exported.variants[-1].same_answer < 95:
-        print("In 8 bits more than one answer in twenty is another one here: prefer model.onnx.")
+        print("In 8 bits more than one answer in twenty differs: prefer model.onnx.")
     print(f"wrote {args.onnx}    try: python {args.onnx / 'classify.py'} IMAGES")

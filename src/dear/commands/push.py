@@ -1,4 +1,4 @@
-"""dear push: an adapter for others, on the Hugging Face hub."""
+"""dear push: shares an adapter on the Hugging Face hub."""
 
 import argparse
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder made by `dear train`")
-    parser.add_argument("name", metavar="ORG/NAME", help="repository on the hub; made if it is not there")
-    parser.add_argument("--private", action="store_true", help="only you and those you allow can see it")
+    parser.add_argument("name", metavar="ORG/NAME", help="repository on the hub; made if it does not exist")
+    parser.add_argument("--private", action="store_true", help="visible only to you and those you allow")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -15,4 +15,4 @@ def run(args: argparse.Namespace) -> None:
 
     address, files = push(args.run_folder, args.name, args.private)
     print(f"pushed {', '.join(files)}")
-    print(f'{address}    anyone who may see it: dear.load("hf-hub:{args.name}")')
+    print(f'{address}    load it with dear.load("hf-hub:{args.name}")')

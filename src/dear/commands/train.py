@@ -15,8 +15,8 @@ _NEXT = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="folder of the run; becomes the adapter")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in --out after an interruption")
+    parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="folder of the run and its adapter")
+    parser.add_argument("--resume", action="store_true", help="continue the run in --out after an interruption")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="folder for cached states of images, shared by runs")
     add_constants_argument(parser)
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_constants_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--published-constants", action="store_true",
-        help="also use what a method's authors set for this dataset alone, where they did: not a fair comparison",
+        help="also use the settings that a method's authors chose for this dataset alone: not a fair comparison",
     )  # fmt: skip
 
 
@@ -40,27 +40,23 @@ def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
 def run(args: argparse.Namespace) -> None:
     from dear.core.config import given_arguments
     from dear.core.runtime import pick_device
-    from dear.methods.registry import find_method, recipe_of, with_overrides
-    from dear.model.train import train_run
+    from dear.methods.registry import find_method
+    from dear.model.train import run_settings, train_run
     from dear.parallel.processes import process_group
     from dear.training.config import RunConfig, TrainConfig
 
-    method = chosen_method(args)
-    own = find_method(method).Config
-    given = given_arguments(args, RunConfig, TrainConfig, own)
-    recipe = recipe_of(method, constants_of=RunConfig.pick(given).data if args.published_constants else None)
-    settings = with_overrides(recipe, given)
-    train = TrainConfig.pick(settings)
+    settings = given_arguments(args, RunConfig, TrainConfig, find_method(chosen_method(args)).Config)
+    run_config, method, train = run_settings(settings, args.published_constants)
     with process_group(pick_device(train.device)):
-        result = train_run(RunConfig.pick(settings), own.pick(settings), train, args.out, args.resume, args.cache)
-        print("test accuracy (%): " + "  ".join(f"{name} {value:.1f}" for name, value in result.items()))
+        accuracies = train_run(run_config, method, train, args.out, args.resume, args.cache)
+        print("test accuracy (%): " + "  ".join(f"{name} {value:.1f}" for name, value in accuracies.items()))
         commands = {command.format(shlex.quote(str(args.out))): what for command, what in _NEXT.items()}
         width = max(map(len, commands))
         print(f"adapter: {args.out}\n\nnext:", *(f"{c:{width}}  {what}" for c, what in commands.items()), sep="\n  ")
 
 
 def early_method(argv: Sequence[str], default: str | None = None) -> str:
-    """The method whose settings the parser is to know, before it parses."""
+    """The method on the command line, known before parsing because the parser offers its settings."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--method", default=argparse.SUPPRESS)
     early.add_argument("--config")
@@ -68,12 +64,12 @@ def early_method(argv: Sequence[str], default: str | None = None) -> str:
 
 
 def chosen_method(args: argparse.Namespace, default: str | None = None) -> str:
-    """By flag, else by the config file, else the default."""
+    """The method by flag, else by the config file, else the default."""
     from dear.core.files import read_json
     from dear.training.config import RunConfig
 
     if "method" in args:
         return args.method
     file = read_json(args.config) if args.config else {}
-    named = file.get("method") if isinstance(file, dict) else None
-    return named if isinstance(named, str) else default or RunConfig().method
+    name = file.get("method") if isinstance(file, dict) else None
+    return name if isinstance(name, str) else default or RunConfig().method

@@ -1,14 +1,16 @@
 """The one exception that users are meant to see."""
 
+import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 _LONGEST_WORD, _LONGEST = 300, 4000  # letters
+_OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}  # errors that only a writer gets
 
 
 def shortened(text: str) -> str:
-    """Without the middle of words and texts that nobody would read to their end."""
+    """The text, with an ellipsis in the middle of every word or text that is too long to read."""
     text = re.sub(rf"\S{{{_LONGEST_WORD + 1},}}", lambda word: _cut(word[0], _LONGEST_WORD // 2), text)
     return text if len(text) <= _LONGEST else _cut(text, _LONGEST)
 
@@ -18,22 +20,28 @@ def _cut(text: str, most: int) -> str:
 
 
 class DearError(Exception):
-    """Bad input, said in one sentence that tells what to do. The command line prints it and exits with 2."""
+    """Bad input, in one sentence that says what to do. The command line prints it and exits with 2."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(shortened(sentence))
 
 
+def reason_of(error: Exception) -> str:
+    """Why, in the system's words, as the end of a sentence: "no space left on device"."""
+    text = str(getattr(error, "strerror", None) or error)
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text
+
+
 @contextmanager
 def os_errors_as_dear_errors() -> Iterator[None]:
-    """What the machine refuses (no space, no memory, a name too long), as a sentence, wherever it comes up."""
+    """Turns errors of the machine (no space, no memory, a name too long) into a sentence, wherever they come up."""
     try:
         yield
     except BrokenPipeError:  # nobody wants to read on: no error
         raise
     except OSError as error:
-        about = f" with {error.filename}" if error.filename is not None else ""
-        raise DearError(f"The system refused to go on{about}: {error.strerror or error}.") from error
+        act, what = ("write", "the output") if error.errno in _OF_WRITING else ("use", "a file")
+        raise DearError(f"Cannot {act} {error.filename or what}: {reason_of(error)}.") from error
     except MemoryError as error:
         raise DearError(
             "There is not enough memory: use smaller images, a smaller batch or a smaller model."

@@ -1,4 +1,4 @@
-"""Pictures that are drawn: where they may go, and names in them as they are."""
+"""Writing of matplotlib figures: the suffixes they may have, and names drawn literally."""
 
 import io
 import warnings
@@ -15,13 +15,13 @@ FIGURES = (".png", ".svg", ".pdf")
 
 
 def check_suffix(path: Path | None, allowed: tuple[str, ...] = FIGURES) -> None:
-    """Refuses what cannot be drawn; to be called before the work that is to be drawn."""
+    """Refuses a suffix that cannot be drawn; call it before the work whose result is drawn."""
     if path is not None and path.suffix.lower() not in allowed:
         raise DearError(f"Cannot draw to {path}: name a file that ends in {' or '.join(allowed)}.")
 
 
 def save_figure(figure: "Figure", path: str | Path, **options: Any) -> None:
-    """Writes a figure, with names shown as they are."""
+    """Writes a figure to a .png, .svg or .pdf file."""
     check_suffix(Path(path))
     with atomic_path(path) as temporary:
         _draw(figure, temporary, **options)
@@ -34,15 +34,15 @@ def figure_png(figure: "Figure", **options: Any) -> bytes:
 
 
 def _draw(figure: "Figure", out: Any, **options: Any) -> None:
-    """A $ begins no mathematics; a letter without a glyph is a box."""
+    """Draws texts literally: a $ starts no formula, and a letter without a glyph is a box."""
     import matplotlib
     from matplotlib.text import Text
 
-    for found in figure.findobj(Text):
-        text: Any = found
+    texts: Any = figure.findobj(Text)
+    for text in texts:
         text.set_parse_math(False)
         text.set_text(text.get_text().encode("utf-8", "backslashreplace").decode())
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        with matplotlib.rc_context({"text.parse_math": False}):  # for texts that drawing itself makes
+        with matplotlib.rc_context({"text.parse_math": False}):  # for texts that are made while drawing
             figure.savefig(out, **options)

@@ -1,7 +1,7 @@
-"""Writing files so that a full disk or a killed run never leaves half of one, and reading what may be anything.
+"""Atomic writing, so that a full disk or a killed run never leaves half a file, and reading of untrusted files.
 
-One rule for temporary files: they lie beside what they become, begin with a dot and say who writes them
-(`.dear-MACHINE-PROCESS-NUMBER.part`), and the next one who writes into that folder removes those whose writer is gone.
+Temporary files lie beside their target and are named after their writer (`.dear-MACHINE-PROCESS-NUMBER.part`). The next
+writer in that folder removes those whose process has ended.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, reason_of
 
 _LARGEST = 2**29  # bytes of a text file: four times what ImageNet's split would take
 _MACHINE = f"{zlib.crc32(platform.node().encode()):08x}"
@@ -26,14 +26,14 @@ _TEMPORARY = re.compile(r"\.dear-([0-9a-f]{8})-(\d+)-\d+\.part(\..*)?")
 _DAY = 86400.0
 _numbers = itertools.count()
 _in_use: set[str] = set()  # names of temporary files of this process
-_tidied: set[Path] = set()
+_tidied: set[Path] = set()  # folders whose leftovers were removed
 
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """Yields a temporary path beside `path`; it takes the place of `path` only if the block succeeds."""
     path = Path(path)
-    with _said(path):
+    with _write_errors(path):
         if not path.name or path.is_dir():
             raise DearError(f"Cannot write {path}: it is a folder.")
         path = Path(os.path.realpath(path)) if path.is_symlink() else path  # a link stays one
@@ -52,7 +52,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 def atomic_folder(path: str | Path) -> Iterator[Path]:
     """Yields a temporary folder beside `path`; it becomes `path`, which must be new or empty, if the block succeeds."""
     path = Path(path)
-    with _said(path):
+    with _write_errors(path):
         if not path.name:
             raise DearError(f"Cannot write {path}: name a new folder.")
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -69,19 +69,20 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _said(path: Path) -> Iterator[None]:
+def _write_errors(path: Path) -> Iterator[None]:
+    """Turns errors of the system into a sentence that names the target instead of the temporary file."""
     try:
         yield
     except (OSError, ValueError) as error:
         if isinstance(error, ValueError) and not re.search("null byte|surrogates", str(error)):
             raise  # not the name's fault
-        raise DearError(f"Cannot write {path}: {getattr(error, 'strerror', None) or error}.") from error
+        raise DearError(f"Cannot write {path}: {reason_of(error)}.") from error
 
 
 @contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
-    """A name nobody has; short, so that wherever `path` fits this one does. Writers see the suffix they know."""
-    if path.parent not in _tidied:  # once is enough: this process leaves nothing behind
+    """An unused name beside `path`; short, so that it fits wherever `path` does, and with the same suffix."""
+    if path.parent not in _tidied:  # once is enough: this process removes its own
         _tidied.add(path.parent)
         clear_leftovers(path.parent)
     suffix = path.suffix if len(path.suffix) <= 12 else ""
@@ -90,12 +91,12 @@ def _temporary(path: Path) -> Iterator[Path]:
     try:
         yield temporary
     finally:
-        _remove(temporary)  # it is gone after a success, and may never have been possible
+        _remove(temporary)  # after a success there is none
         _in_use.discard(temporary.name)
 
 
 def _settle(file: Path, mode: int) -> None:
-    """On the disk for good, with the rights that new files have here, whatever the library that wrote it gave it."""
+    """Flushes a file to the disk and gives it the rights of new files here, whichever library wrote it."""
     with file.open("rb") as opened:
         os.fsync(opened.fileno())
     if stat.S_IMODE(file.stat().st_mode) != stat.S_IMODE(mode):
@@ -103,7 +104,7 @@ def _settle(file: Path, mode: int) -> None:
 
 
 def is_temporary(path: Path) -> bool:
-    """Is it, or was it, being written? Such a file is nobody's result."""
+    """Whether it is, or was, being written: such a file is not a result."""
     return path.name.startswith(".") and ".part" in path.name
 
 
@@ -111,12 +112,12 @@ def clear_leftovers(folder: Path) -> None:
     """Removes temporary files and folders whose writer is gone."""
     with suppress(OSError):
         for entry in list(os.scandir(folder)):
-            if (found := _TEMPORARY.fullmatch(entry.name)) and _is_left(found, Path(entry.path)):
+            if (name := _TEMPORARY.fullmatch(entry.name)) and _is_left(name, Path(entry.path)):
                 _remove(Path(entry.path))
 
 
 def _is_left(name: "re.Match[str]", path: Path) -> bool:
-    """Its process has ended; or, if that cannot be known from here, nobody touched it for a day."""
+    """Whether its process has ended; or, on another machine, whether it is older than a day."""
     machine, process = name[1], int(name[2])
     if machine == _MACHINE and process == os.getpid():
         return name[0] not in _in_use
@@ -147,7 +148,7 @@ def write_bytes(path: str | Path, data: bytes) -> None:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """As UTF-8; what has no place there (a file name that is not UTF-8) is written as \\udc.. ."""
+    """As UTF-8; a letter that UTF-8 lacks (in a file name that is not UTF-8) becomes \\udc.. ."""
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
@@ -156,7 +157,7 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """JSON that every reader takes: no NaN; readable letters, unless one of them has no place in UTF-8."""
+    """JSON that every reader accepts: no NaN; letters unescaped, unless UTF-8 lacks one of them."""
     text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
     try:
         text.encode()
@@ -166,7 +167,7 @@ def to_json(value: Any, indent: int | None = None) -> str:
 
 
 def read_bytes(path: str | Path, largest: int = _LARGEST) -> bytes:
-    """All of a file, if it is not larger than anything we would read."""
+    """The content of a file of at most `largest` bytes."""
     path = Path(path)
     try:
         with path.open("rb") as file:
@@ -174,14 +175,14 @@ def read_bytes(path: str | Path, largest: int = _LARGEST) -> bytes:
     except FileNotFoundError:
         raise DearError(f"{path} does not exist.") from None
     except (OSError, ValueError) as error:
-        raise DearError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-    if data is None or len(data) > largest:  # or it has no end, as /dev/zero
-        raise DearError(f"{path} has more than {largest // 2**20} MB: it can't be what is looked for.")
+        raise DearError(f"{path} cannot be read: {reason_of(error)}.") from None
+    if data is None or len(data) > largest:  # or endless, as /dev/zero
+        raise DearError(f"{path} has more than {largest // 2**20} MB: it is too large to be the right file.")
     return data
 
 
 def read_text(path: str | Path) -> str:
-    """UTF-8, with or without a byte order mark, which is not part of the text."""
+    """The text of a UTF-8 file, without its byte order mark."""
     try:
         return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -197,7 +198,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """Strict: no NaN, nothing nested deeper than Python can go. Raises ValueError, whatever is wrong."""
+    """Strict: no NaN, no nesting beyond Python's limit. Raises ValueError, whatever is wrong."""
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:

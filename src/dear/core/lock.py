@@ -1,4 +1,4 @@
-"""One writer at a time for a folder: of two, the second is told to wait, and nothing of either is lost."""
+"""One writer at a time per folder: a second one is refused, so that neither loses anything."""
 
 import errno
 import os
@@ -7,39 +7,39 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, reason_of
 from dear.core.files import clear_leftovers, is_temporary
 
 LOCK = ".writing"
 _guard = Lock()
-_held: set[str] = set()  # by this process: its own locks do not stop it
+_locked: set[str] = set()  # folders of this process, whose own file locks would not stop it
 
 
 @contextmanager
 def only_writer(folder: str | Path) -> Iterator[None]:
-    """Makes the folder, and refuses while another thread or process writes there; a killed one leaves no lock behind.
+    """Makes the folder, and refuses while another thread or process writes there. The lock of a killed one is void.
 
-    Folders that were made here and in which nothing was put are taken away again.
+    Folders that were made here and stayed empty are removed again.
     """
     folder = Path(folder)
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise DearError(f"{folder} is a file: name a folder.")
     try:
         place = os.path.realpath(folder)
-    except ValueError as error:  # letters that no name can have
+    except ValueError as error:  # characters that no name can have
         raise DearError(f"Cannot write to {folder}: {error}.") from None
     busy = DearError(f"Somebody else is writing to {folder}: wait until that is done, or choose another folder.")
     with _guard:
-        if place in _held:
+        if place in _locked:
             raise busy
-        _held.add(place)
+        _locked.add(place)
     try:
-        made = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
+        new_folders = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
         try:
             folder.mkdir(parents=True, exist_ok=True)
             file = _take(folder / LOCK)
         except OSError as error:
-            raise DearError(f"Cannot write to {folder}: {error.strerror}.") from None
+            raise DearError(f"Cannot write to {folder}: {reason_of(error)}.") from None
         if file is None:
             raise busy
         try:
@@ -47,22 +47,22 @@ def only_writer(folder: str | Path) -> Iterator[None]:
             yield
         finally:
             with suppress(OSError):
-                os.unlink(folder / LOCK)  # while it is ours: who waits for it finds out, and takes a new one
+                os.unlink(folder / LOCK)  # while it is ours: one who waits for it notices, and makes a new one
             os.close(file)
-            for path in made:
+            for path in new_folders:
                 with suppress(OSError):  # it is not empty
                     path.rmdir()
     finally:
-        _held.discard(place)
+        _locked.discard(place)
 
 
 def names_in(folder: Path) -> list[str]:
-    """What lies in a folder, but for the lock and what is being written."""
+    """The names in a folder, without the lock and temporary files."""
     return sorted(p.name for p in folder.iterdir() if p.name != LOCK and not is_temporary(p)) if folder.is_dir() else []
 
 
 def _take(path: Path) -> int | None:
-    """An open file with a lock; None: somebody else has it."""
+    """An open file with a lock; None if another process has it."""
     while True:
         file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
         if not _lock(file):
@@ -71,7 +71,7 @@ def _take(path: Path) -> int | None:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file), os.stat(path)):
                 return file
-        os.close(file)  # its last owner took it away between our two steps
+        os.close(file)  # its last owner removed it between our two steps
 
 
 def _lock(file: int) -> bool:
@@ -82,5 +82,5 @@ def _lock(file: int) -> bool:
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not flock: forked workers that outlive a kill would hold it
     except OSError as error:
-        return error.errno not in (errno.EACCES, errno.EAGAIN)  # a file system without locks has to do without
+        return error.errno not in (errno.EACCES, errno.EAGAIN)  # a file system without locks does without
     return True

@@ -1,4 +1,4 @@
-"""What is measured on a set of labelled images: accuracy and its uncertainty, by class, confusions, calibration."""
+"""Metrics on labelled images: accuracy with its interval, per class, confusions, calibration."""
 
 import math
 from collections.abc import Sequence
@@ -27,40 +27,44 @@ def evaluation(logits: Tensor, labels: Tensor, classes: Sequence[str]) -> dict[s
     """All metrics (in %) of logits [images, classes] against labels [images], ready for JSON."""
     chosen = logits.argmax(-1)
     right = chosen == labels
-    # Two classes may have the same name (ImageNet has two such pairs): the second gets its number.
-    names = [name if name not in classes[:i] else f"{name} ({i})" for i, name in enumerate(classes)]
-    of_class = {name: right[labels == i] for i, name in enumerate(names)}
+    names = unique_names(classes)
+    hits_per_class = {name: right[labels == i] for i, name in enumerate(names)}
     return {
         "images": len(labels),
         "accuracy": accuracy(logits, labels),
         "interval": bootstrap_interval(right),
         "ece": calibration_error(logits, labels),
-        "per_class": {name: 100 * hits.float().mean().item() for name, hits in of_class.items() if len(hits)},
-        "confused": [[names[true], names[given], count] for true, given, count in confusions(chosen, labels)],
+        "per_class": {name: 100 * hits.float().mean().item() for name, hits in hits_per_class.items() if len(hits)},
+        "confused": [[names[true], names[wrong], count] for true, wrong, count in confusions(chosen, labels)],
     }
 
 
+def unique_names(classes: Sequence[str]) -> list[str]:
+    """Class names; the second of two equal ones (ImageNet has two such pairs) gets its number."""
+    return [name if name not in classes[:i] else f"{name} ({i})" for i, name in enumerate(classes)]
+
+
 def confusions(chosen: Tensor, labels: Tensor) -> list[list[int]]:
-    """The confusion matrix off its diagonal, without its zeros: [true, chosen, images], most frequent first."""
+    """The non-zero entries off the diagonal of the confusion matrix: [true, chosen, images], most frequent first."""
     wrong = chosen != labels
     if not wrong.any():
         return []
     pairs, counts = torch.stack([labels[wrong], chosen[wrong]], 1).unique(dim=0, return_counts=True)
-    listed = [[true, given, count] for (true, given), count in zip(pairs.tolist(), counts.tolist(), strict=True)]
-    return sorted(listed, key=lambda item: -item[2])
+    entries = [[*pair, count] for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True)]
+    return sorted(entries, key=lambda entry: -entry[2])
 
 
 def calibration_error(logits: Tensor, labels: Tensor) -> float:
-    """Expected calibration error: |accuracy - confidence| of each bin of confidence, weighted by its images, in %."""
+    """Expected calibration error (%): |accuracy - confidence| per bin of confidence, weighted by its images."""
     confidence, chosen = logits.float().softmax(-1).max(-1)
     right = (chosen == labels).float()
-    of_image = (confidence * _BINS).long().clamp(max=_BINS - 1)
-    gaps = torch.zeros(_BINS).index_add(0, of_image, right - confidence)  # images in the bin x its gap
+    bins = (confidence * _BINS).long().clamp(max=_BINS - 1)
+    gaps = torch.zeros(_BINS).index_add(0, bins, right - confidence)  # images in the bin x its gap
     return 100 * gaps.abs().sum().item() / len(labels)
 
 
 def bootstrap_interval(right: Tensor) -> list[float]:
-    """95% interval of the accuracy (%) when the test images are drawn anew, with a fixed seed."""
+    """95% bootstrap interval of the accuracy (%) of right [images], with a fixed seed."""
     outcomes = right.cpu().numpy().astype(np.float64)
     rng = np.random.default_rng(0)
     means = [outcomes[rng.integers(len(outcomes), size=len(outcomes))].mean() for _ in range(_RESAMPLES)]

@@ -1,4 +1,4 @@
-"""How far long work has come: a bar on a terminal; in a log, a line now and then."""
+"""Progress of long work: a bar on a terminal, a line per minute in a log."""
 
 import sys
 import time
@@ -9,7 +9,7 @@ from typing import TypeVar
 from tqdm import tqdm
 
 T = TypeVar("T")
-_EVERY = 60.0  # seconds between lines: rare enough for a log, often enough to see that it lives
+_EVERY = 60.0  # seconds between lines of a log
 
 
 class Progress:
@@ -19,8 +19,8 @@ class Progress:
         """`leave`: the full bar stays on the terminal."""
         self.title, self.total, self.unit, self.done = title, total, unit, done
         self._bar = tqdm(total=total, initial=done, desc=title, unit=unit, leave=leave, disable=None)
-        self._before, self._note = done, ""
-        self._began = self._told = time.monotonic()
+        self._start, self._note = done, ""
+        self._began = self._printed = time.monotonic()
 
     def __enter__(self) -> "Progress":
         return self
@@ -31,28 +31,28 @@ class Progress:
     def update(self, count: int = 1) -> None:
         self.done += count
         self._bar.update(count)
-        if self._bar.disable and time.monotonic() - self._told >= _EVERY:
-            self._told = time.monotonic()
+        if self._bar.disable and time.monotonic() - self._printed >= _EVERY:
+            self._printed = time.monotonic()
             print(self, file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
-        """What it is at, beside the count."""
+        """Sets the text beside the count."""
         self._note = text
         self._bar.set_postfix_str(text, refresh=False)
 
     def write(self, text: str) -> None:
-        """A line of its own on stdout, above the bar."""
+        """Prints a line to stdout, above the bar."""
         self._bar.write(text)
 
     def __str__(self) -> str:
-        taken = time.monotonic() - self._began
-        left = taken / max(1, self.done - self._before) * (self.total - self.done)
-        times = f"{tqdm.format_interval(taken)}, about {tqdm.format_interval(left)} left"
+        elapsed = time.monotonic() - self._began
+        left = elapsed / max(1, self.done - self._start) * (self.total - self.done)
+        times = f"{tqdm.format_interval(elapsed)}, about {tqdm.format_interval(left)} left"
         return f"{self.title}: {self.done} of {self.total} {self.unit}s ({times})" + f" {self._note}".rstrip()
 
 
 def progress(items: Collection[T], title: str, unit: str = "image") -> Iterator[T]:
-    """The items, while their number is shown."""
+    """Yields the items and counts them on a bar."""
     with Progress(title, len(items), unit) as bar:
         for item in items:
             yield item
@@ -60,6 +60,6 @@ def progress(items: Collection[T], title: str, unit: str = "image") -> Iterator[
 
 
 def log_line(text: str) -> None:
-    """A line for a log, at the end of a part; on a terminal the bar has said it."""
+    """Prints a line to a log at the end of a part; a terminal shows the bar instead."""
     if not sys.stderr.isatty():
         print(text, file=sys.stderr, flush=True)

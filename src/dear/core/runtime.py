@@ -1,4 +1,4 @@
-"""Where and how tensors are computed: device, precision, seeds."""
+"""Device, precision and seeds of computations."""
 
 import random
 from contextlib import AbstractContextManager, nullcontext
@@ -10,7 +10,7 @@ from dear.core.errors import DearError
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """ "auto" is CUDA where there is one, else the CPU."""
+    """The device by name; "auto" is CUDA if available, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -27,7 +27,7 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def pick_precision(name: str, device: torch.device) -> torch.dtype:
-    """ "auto" is bf16 (or fp16 where bf16 is not supported) on CUDA, and fp32 on the CPU, where AMP gains nothing."""
+    """The dtype by name; "auto" is bf16 (or fp16) on CUDA, and fp32 on the CPU, where AMP gains nothing."""
     if name == "auto":
         if device.type != "cuda":
             return torch.float32
@@ -46,7 +46,7 @@ def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager
 
 
 def gradient_scaler(device: torch.device, dtype: torch.dtype) -> torch.amp.GradScaler:
-    """Only fp16 has so small a range that gradients must be scaled; otherwise it does nothing."""
+    """Scales gradients for fp16, whose range is small; does nothing for other dtypes."""
     return torch.amp.GradScaler(device.type, enabled=dtype is torch.float16)
 
 

@@ -1,12 +1,12 @@
-"""Is a value that was read from a file what it should be? One strict answer for every file, by its declared shape.
+"""The one validator: values read from files, and settings, are checked against types (msgspec).
 
-Shapes are types: TypedDicts, lists, tuples, unions, and the limited numbers below. Nothing is converted: a text is no
-number, and a number no text. What is too much is let be; what is missing or of another kind is named with its place.
+A type may be a TypedDict, a Struct, a list, a tuple, a union, or one of the limited numbers below. No coercion. Extra
+fields are ignored; missing or mistyped ones are reported with their path.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 from msgspec import Meta, ValidationError, convert
 
@@ -19,17 +19,31 @@ Percent = Annotated[float, Meta(ge=0, le=100)]
 Name = Annotated[str, Meta(min_length=1, max_length=10_000)]
 
 
-def check_shape(value: Any, shape: Any, what: str, advice: str) -> None:
-    """Raises "`what` is damaged (...): `advice`." unless `value`, made of JSON's types, has the shape."""
+class BackboneIdentity(TypedDict):
+    """How files name a backbone (`dear.clip.Backbone.identity`)."""
+
+    model: Name
+    pretrained: str | None
+    activation: str
+    weights: str
+
+
+def limited(kind: type, low: float, high: float) -> Any:
+    """The type of numbers from `low` to `high`, which are neither infinite nor NaN."""
+    return Annotated[kind, Meta(ge=low, le=high)]
+
+
+def check_shape(value: Any, shape: Any, what: str, advice: str) -> Any:
+    """The value, made of JSON's types, as `shape`; raises "`what` is damaged (...): `advice`." if it is another."""
     with damaged(what, advice):
-        convert(value, shape, strict=True)
+        return convert(value, shape, strict=True)
 
 
 @contextmanager
 def damaged(what: str, advice: str) -> Iterator[None]:
-    """What a file's content makes of the code that uses it, said in a sentence.
+    """Turns errors in the code that uses a file's content into a sentence.
 
-    A shape cannot say everything (the keys of one table are the values of another): the rest fails here.
+    A type cannot say everything (the keys of one table are the values of another): the rest fails here.
     """
     try:
         yield

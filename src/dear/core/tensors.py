@@ -1,4 +1,4 @@
-"""Tensors on disk as safetensors: whole, with a checksum over names, values and notes, and read only if it holds."""
+"""Safetensors files with a checksum over names, values and notes; a file whose checksum differs is refused."""
 
 import hashlib
 import json
@@ -17,16 +17,18 @@ _CHECKSUM = "sha256"
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> None:
     from safetensors.torch import save
 
-    # Copies: safetensors takes no tensors that share memory.
-    kept = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
+    # Copies: safetensors refuses tensors that share memory.
+    copies = {
+        name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()
+    }
     notes = dict(notes or {})
-    write_bytes(path, save(kept, {**notes, _CHECKSUM: _checksum(kept, notes)}))
+    write_bytes(path, save(copies, {**notes, _CHECKSUM: _checksum(copies, notes)}))
 
 
 def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and notes of a file that `save_tensors` wrote; anything else is refused.
+    """Tensors and notes of a file that `save_tensors` wrote; any other is refused.
 
-    Nothing is allocated on a file's word alone: safetensors compares the sizes it claims with its length first.
+    Safetensors compares the declared sizes with the length of the file before it allocates.
     """
     from safetensors import safe_open
 
@@ -37,7 +39,7 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(path, framework="pt") as file:
             notes = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except Exception as error:  # whatever a damaged file makes of its reader
+    except Exception as error:  # a damaged file may raise anything
         raise DearError(f"{path} is damaged ({error}).") from error
     if notes.pop(_CHECKSUM, None) != _checksum(tensors, notes):
         raise DearError(f"{path} is damaged or was changed: its checksum differs.")
@@ -45,13 +47,13 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def load_state(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
-    """Puts tensors into a module, if they are exactly its own by name and shape, and finite numbers."""
-    wanted = module.state_dict()
-    if different := sorted(wanted.keys() ^ tensors.keys()):
-        raise DearError(f"{where} does not fit the model: {different[0]} is missing or too much.")
+    """Loads tensors into a module; refuses other names or shapes, and numbers that are not finite."""
+    expected = module.state_dict()
+    if different := sorted(expected.keys() ^ tensors.keys()):
+        raise DearError(f"{where} does not fit the model: {different[0]} is missing or unexpected.")
     for name, value in tensors.items():
-        if value.shape != wanted[name].shape:
-            shapes = f"{tuple(value.shape)}, not {tuple(wanted[name].shape)}"
+        if value.shape != expected[name].shape:
+            shapes = f"{tuple(value.shape)}, not {tuple(expected[name].shape)}"
             raise DearError(f"{where} does not fit the model: {name} has the shape {shapes}.")
     require_finite(tensors, where)
     module.load_state_dict(dict(tensors))

@@ -80,7 +80,7 @@ class AdapterEncoder:
         return f"the adapter in {spec['folder']}"
 
     def encode_image(self, pixels: Tensor) -> dict[str, Tensor]:
-        return self.predictor.encode_image(pixels)
+        return self.predictor.features(pixels)
 
     def encode_text(self, sentence: str) -> dict[str, Tensor]:
         """The same for every component: training aligns all of them with the text."""

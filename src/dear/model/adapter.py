@@ -1,4 +1,4 @@
-"""An adapter on disk: a folder with adapter_model.safetensors and adapter_config.json. It loads, or says why not."""
+"""An adapter on disk: a folder with adapter_model.safetensors and adapter_config.json."""
 
 import hashlib
 import json
@@ -16,14 +16,16 @@ from torch import Tensor
 from dear.clip import Backbone, load_backbone
 from dear.core.errors import DearError
 from dear.core.files import read_bytes, read_json, write_bytes, write_json
-from dear.core.schema import Count, Name, check_shape, damaged
+from dear.core.names import CLS
+from dear.core.schema import BackboneIdentity, Count, Name, check_shape, damaged
 from dear.core.tensors import load_state, require_finite
 from dear.core.version import __version__
 from dear.data.prompts import check_class_names, check_name, check_template
 from dear.methods.base import Method
 from dear.methods.registry import METHODS, find_method
+from dear.training.run_folder import ADAPTER_CONFIG as CONFIG
+from dear.training.run_folder import ADAPTER_WEIGHTS as WEIGHTS
 
-WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _FORMAT = 2
 _HASH = "config_sha256"
 _LARGEST = 2**34  # bytes of weights
@@ -32,15 +34,19 @@ _AGAIN = "copy or train it again"
 
 @dataclass(frozen=True)
 class Adapter:
-    """A model ready to answer, and the classes it answers with."""
+    """A model ready to answer, the name of its method, and the classes it answers with."""
 
     model: Method
+    method: str
     classes: tuple[str, ...]
     template: str
 
 
 def save_adapter(folder: Path, method: str, model: Method, template: str) -> None:
-    """Of the classes it was last given. Weights first, config last: a folder with a config is complete."""
+    """Saves a model with the classes of its last `set_classes`.
+
+    The config is written last: a folder that has one is complete.
+    """
     require_finite(model.state_dict(), "The adapted model")
     weights = save({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()})
     write_bytes(folder / WEIGHTS, weights)
@@ -50,10 +56,11 @@ def save_adapter(folder: Path, method: str, model: Method, template: str) -> Non
         "method": method,
         "backbone": backbone.identity.to_json(),
         "classes": list(model.classes.names),
+        "components": list(model.components),
         "template": template,
         "normalisation": {"mean": backbone.mean, "std": backbone.std, "size": backbone.image.image_size},
         "settings": model.config.to_json(),
-        "facts": model.extra_state(),
+        "extra_state": model.extra_state(),
         "weights_sha256": _sha256(weights),
         "versions": {"dear": __version__, "torch": torch.__version__, "open_clip": version("open_clip_torch")},
     }
@@ -61,14 +68,24 @@ def save_adapter(folder: Path, method: str, model: Method, template: str) -> Non
 
 
 def write_config(folder: Path, config: dict[str, Any]) -> None:
-    """With its hash, so that a change is noticed."""
+    """Writes a config with its hash, so that a change is noticed."""
     rest = {key: value for key, value in config.items() if key != _HASH}
     write_json(folder / CONFIG, {**rest, _HASH: _config_hash(rest)})
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The config of an adapter that is whole and as it was written; refuses others."""
+    """The config of an adapter that is complete and unchanged; refuses others."""
     return _read(folder)[0]
+
+
+def component_names(config: dict[str, Any]) -> tuple[str, ...]:
+    """Names of the components of an adapter, the class feature first.
+
+    Older adapters do not store them: the class feature and the core attributes, which is a guess for `experts`.
+    """
+    if "components" in config:
+        return tuple(config["components"])
+    return (CLS, *config["extra_state"].get("roles", {}).get("core", ()))
 
 
 def load_adapter(
@@ -78,9 +95,9 @@ def load_adapter(
     backbone: Backbone | None = None,
     device: str | torch.device = "cpu",
 ) -> Adapter:
-    """Loads an adapter, by default on the backbone and with the classes it was trained on.
+    """Loads an adapter, by default with the backbone and the classes it was trained on.
 
-    Other class names are what novel classes are; another backbone is refused.
+    `classes` are novel classes; a backbone with other weights is refused.
     """
     folder = Path(folder)
     config, weights = _read(folder)
@@ -89,40 +106,41 @@ def load_adapter(
     backbone.identity.require_same(identity, f"The adapter in {folder}")
     kind = find_method(config["method"])
     with damaged(str(folder / CONFIG), _AGAIN):
-        model = kind.restore(backbone, kind.Config(**config["settings"]), config["facts"])
+        model = kind.restore(backbone, kind.Config(**config["settings"]), config["extra_state"])
+        if "components" in config and component_names(config) != model.components:
+            raise ValueError(f"its components are {', '.join(config['components'])}, not those of {config['method']}")
     load_state(model, weights, str(folder / WEIGHTS))
     # The run's own names may be double: ImageNet has two such pairs.
     classes = tuple(map(check_name, config["classes"])) if classes is None else check_class_names(classes)
     template = check_template(config["template"] if template is None else template)
     model.set_classes(classes, template)
-    return Adapter(model.eval().requires_grad_(False), classes, template)
+    return Adapter(model.eval().requires_grad_(False), config["method"], classes, template)
 
 
-class _Backbone(TypedDict):
-    model: Name
-    pretrained: str | None
-    activation: str
-    weights: str
+class _ExtraState(TypedDict, total=False):
+    """Fields whose sizes decide how much memory is taken; a method may store others."""
 
-
-class _Facts(TypedDict, total=False):
     classes: list[str]
     shots: Count
 
 
-class _AdapterFile(TypedDict):
+class _Needed(TypedDict):
     method: str
-    backbone: _Backbone
+    backbone: BackboneIdentity
     classes: Annotated[list[str], Meta(min_length=1)]
     template: str
     settings: dict[str, Any]
-    facts: _Facts
+    extra_state: _ExtraState
     weights_sha256: str
     config_sha256: str
 
 
+class _AdapterFile(_Needed, total=False):
+    components: Annotated[list[Name], Meta(min_length=1)]  # not in files of before November 2026
+
+
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Config and weights; refuses what is not as it was written."""
+    """Config and weights; refuses files that were changed after they were written."""
     if not (folder / CONFIG).is_file():
         raise DearError(f"{folder} is not an adapter: it has no {CONFIG}. `dear train` makes one.")
     config = read_json(folder / CONFIG)
@@ -131,6 +149,8 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     rest = {key: value for key, value in config.items() if key != _HASH}
     if config.get(_HASH) != _config_hash(rest):
         raise DearError(f"{folder / CONFIG} was changed after training: give new classes at load time instead.")
+    if "facts" in config:  # its older name
+        config["extra_state"] = config.pop("facts")
     check_shape(config, _AdapterFile, str(folder / CONFIG), _AGAIN)
     return config, _read_weights(folder, config)
 
@@ -144,11 +164,11 @@ def _read_weights(folder: Path, config: dict[str, Any]) -> dict[str, Tensor]:
         raise DearError(f"{path} is damaged or was changed: its checksum differs; {_AGAIN}.")
     try:
         weights = load(data)
-    except Exception as error:  # whatever a damaged file makes of its reader
+    except Exception as error:  # a damaged file may raise anything
         raise DearError(f"{path} cannot be read ({error}): {_AGAIN}.") from error
     require_finite(weights, str(path))
-    if config["facts"].get("shots", 0) > sum(value.numel() for value in weights.values()):
-        raise DearError(f"{folder / CONFIG} claims more than {path} holds: {_AGAIN}.")
+    if config["extra_state"].get("shots", 0) > sum(value.numel() for value in weights.values()):
+        raise DearError(f"{folder / CONFIG} declares more than {path} holds: {_AGAIN}.")
     return weights
 
 

@@ -1,4 +1,4 @@
-"""What an adapted model says about one image. Plain numbers: an exported model answers so without PyTorch."""
+"""The answer for one image, made of plain numbers: exported models answer without PyTorch."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -9,14 +9,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Vote:
-    """What one component said by itself, and how much it counts."""
+    """The choice of one component by itself, and its weight."""
 
     component: str  # "cls", "color", ...
     weight: float
     choice: str
     probability: float  # of its own choice
     for_answer: float  # the probability it gave to the final answer
-    lead: float = 0.0  # its share of what put the answer ahead of the next best, in logits; below 0: it was against
+    lead: float = 0.0  # its part of the margin over the next best class, in logits; negative: it voted against
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Answer:
 
     def __str__(self) -> str:
         lines = [f"{name}  {100 * p:.1f}%" for name, p in self.top]
-        said = [
+        votes = [
             f"  {v.component:<10} weight {v.weight:.2f}  lead {v.lead:+5.2f}  says {v.choice} "
             f"({100 * v.probability:.0f}%)"
             for v in self.votes
         ]
-        return "\n".join(lines + said)
+        return "\n".join(lines + votes)
 
 
 def make_answer(
@@ -47,12 +47,12 @@ def make_answer(
     components: Sequence[str],
     topk: int,
 ) -> Answer:
-    """From logits [classes] and each component's own [components, classes], of which they are the weighted sum."""
-    fused, said = _softmax(logits), _softmax(votes)
+    """From logits [classes] and votes [components, classes], whose weighted sum they are."""
+    fused, own_probabilities = _softmax(logits), _softmax(votes)
     order = np.argsort(-logits, kind="stable")
     best, second = order[0], order[min(1, len(order) - 1)]
     top = tuple((classes[i], float(fused[i])) for i in order[:topk])
-    found = tuple(
+    explained = tuple(
         Vote(
             name,
             float(weight),
@@ -61,9 +61,9 @@ def make_answer(
             float(row[best]),
             float(weight * (own[best] - own[second])),
         )
-        for name, weight, row, own in zip(components, weights, said, votes, strict=True)
+        for name, weight, row, own in zip(components, weights, own_probabilities, votes, strict=True)
     )
-    return Answer(*top[0], top, found)
+    return Answer(*top[0], top, explained)
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

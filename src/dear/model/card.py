@@ -1,9 +1,11 @@
-"""The model card of an adapter: what it is, what it was made from, and what was measured."""
+"""The model card of an adapter: its backbone, method, settings, results and classes."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dear.core.names import COMPONENT_COLORS
 from dear.core.table import Table
 
 _RECIPE = ("shots", "seed", "classes", "epochs", "batch", "lr", "precision")
@@ -13,7 +15,7 @@ _MOST_CLASSES = 200
 def model_card(
     name: str, config: dict[str, Any], settings: dict[str, Any], result: dict[str, float], picture: str | None
 ) -> str:
-    """Markdown with the hub's front matter. `config`: of the adapter; `settings`: of the run; `result`: its test."""
+    """Markdown with the hub's front matter: config of the adapter, settings of the run, its test accuracies."""
     backbone = config["backbone"]
     tag = f" ({backbone['pretrained']})" if backbone["pretrained"] else ""
     method, version = config["method"], config["versions"]["dear"]
@@ -26,8 +28,8 @@ def model_card(
         f"\n# {name}\n",
         f"An adapter for {backbone['model']}{tag}, made with `{method}` of dear {version}.\n",
         f'```python\nimport dear\n\nmodel = dear.load("hf-hub:{name}")\nprint(model.predict("image.jpg"))\n```\n',
-        "It loads on the backbone it was made for, which is told by the hash of its weights "
-        f"(`{backbone['weights'][:12]}…`, {backbone['activation']}), and notices when a file was changed.",
+        "It loads on the backbone it was made for, recognised by the hash of its weights "
+        f"(`{backbone['weights'][:12]}…`, {backbone['activation']}), and a changed file is refused.",
     ]
     if backbone["model"].startswith(("local-dir:", "transformers:")) and "/" not in backbone["model"]:
         lines += [
@@ -38,15 +40,15 @@ def model_card(
         table = Table(["test images", "accuracy (%)"])
         for part, value in result.items():
             table.add({"hm": "harmonic mean of base and novel"}.get(part, part), value)
-        lines += ["", "## HeadMoments", "", table.markdown()]
+        lines += ["", "## Accuracy", "", table.markdown()]
     if picture:
-        lines += ["", f"![Fusion weights]({picture})", "", "How much each component counts in an answer."]
+        lines += ["", f"![Fusion weights]({picture})", "", "The weight of each component in an answer."]
     if settings:
         recipe = Table(["setting", "value"])
         for key in _RECIPE:
             if key in settings:
                 recipe.add(key, json.dumps(settings[key]))
-        lines += ["", "## Made from", "", f"Data: {settings['data']}. Prompt: `{config['template']}`", ""]
+        lines += ["", "## Training", "", f"Data: {settings['data']}. Prompt: `{config['template']}`", ""]
         lines += [recipe.markdown(), "", "Settings of the method:", "", "```json"]
         lines += [json.dumps(config["settings"], indent=1), "```"]
     classes = config["classes"]
@@ -55,32 +57,17 @@ def model_card(
     return "\n".join(lines)
 
 
-def draw_fusion(run: Path, config: dict[str, Any], out: Path) -> bool:
-    """A bar for each component's weight; nothing where the method has a single one."""
+def draw_fusion(components: Sequence[str], weights: Sequence[float], out: Path) -> None:
+    """A bar for the fusion weight of each component."""
     from matplotlib.figure import Figure
 
     from dear.core.figure import save_figure
 
-    weights = _fusion(run)
-    roles = config["facts"].get("roles")
-    if not weights or not roles or len(weights) != 1 + len(roles["core"]):
-        return False
-    names = ["cls", *roles["core"]]
-    figure = Figure(figsize=(5, 0.4 * len(names) + 0.6), layout="constrained")
+    figure = Figure(figsize=(5, 0.4 * len(components) + 0.6), layout="constrained")
     axes = figure.add_subplot()
-    bars = axes.barh(names, weights, color=["#4a5568", *["#319795"] * len(roles["core"])])
+    bars = axes.barh(components, weights, color=[COMPONENT_COLORS.get(name, "#888888") for name in components])
     axes.bar_label(bars, [f"{weight:.3f}" for weight in weights], padding=3)
     axes.invert_yaxis()
     axes.set(xlim=(0, 1.12 * max(weights)), xlabel="fusion weight")
     axes.spines[["top", "right"]].set_visible(False)
     save_figure(figure, out, dpi=100)
-    return True
-
-
-def _fusion(run: Path) -> list[float]:
-    """The weights after the last epoch, if the run has any."""
-    try:
-        lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    return [float(weight) for weight in json.loads(lines[-1]).get("fusion", ())] if lines else []

@@ -1,32 +1,22 @@
-"""Why this answer: what each component said, and where it looked."""
+"""A picture of an answer: the vote of each component, and where it looked."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
-from dear.core.figure import save_figure
-from dear.data.decode import as_rgb, open_picture
+from dear.core.figure import check_suffix, save_figure
+from dear.core.names import CLS, COMPONENT_COLORS
 from dear.model.answer import Answer
-from dear.model.predictor import Predictor
-
-COLORS = {
-    "cls": "#4c566a",
-    "color": "#d1495b",
-    "shape": "#2e86ab",
-    "texture": "#8f6bb3",
-    "object": "#e09f3e",
-    "location": "#4f9d69",
-}
+from dear.model.predictor import ImageLike, Predictor
 
 
-def explain(predictor: Predictor, image: "str | Path | Image.Image", out: Path, topk: int = 3) -> Answer:
+def explain(predictor: Predictor, image: ImageLike, out: Path, topk: int = 3) -> Answer:
     """Draws the image, the votes and where each component looked; returns the answer."""
-    picture = as_rgb(image) if isinstance(image, Image.Image) else open_picture(image)
-    pixels = predictor.pixels([picture]).to(predictor.model.backbone.device)
+    check_suffix(out)
+    pixels = predictor.pixels([image]).to(predictor.model.backbone.device)
     answer = predictor.predict_batch(pixels, topk)[0]
     roles = predictor.model.roles
     headless = set() if roles is None else {name for name in roles.core if not roles.heads_for(name)}
@@ -40,7 +30,7 @@ def explain(predictor: Predictor, image: "str | Path | Image.Image", out: Path, 
 
 
 def as_seen(predictor: Predictor, pixels: Tensor) -> np.ndarray:
-    """The picture as the model saw it, [height, width, 3] in 0..1: the maps lie exactly on it."""
+    """The picture after preprocessing, [height, width, 3] in 0..1, so that maps fit onto it."""
     backbone = predictor.model.backbone
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (backbone.mean, backbone.std))
     return (pixels.cpu() * std + mean).clamp(0, 1).permute(1, 2, 0).numpy()
@@ -62,7 +52,7 @@ def draw_explanation(answer: Answer, picture: np.ndarray, maps: dict[str, np.nda
     right.barh(
         [f"{v.component}  ×{v.weight:.2f}" for v in votes],
         [100 * v.for_answer for v in votes],
-        color=[COLORS.get(v.component, "#888888") for v in votes],
+        color=[COMPONENT_COLORS.get(v.component, "#888888") for v in votes],
     )
     for row, vote in enumerate(votes):
         note = "agrees" if vote.choice == answer.choice else f"says {vote.choice} ({100 * vote.probability:.0f}%)"
@@ -76,11 +66,11 @@ def draw_explanation(answer: Answer, picture: np.ndarray, maps: dict[str, np.nda
     axes = np.atleast_1d(lower.subplots(1, count))
     note = "; * it has no head of its own: in all heads" if any(name.endswith("*") for name in maps) else ""
     tokens = f"where each attribute token looked (attention in its own heads{note})"
-    lower.suptitle("where CLS looked in the last layer" if list(maps) == ["cls"] else tokens, fontsize=11)
+    lower.suptitle("where CLS looked in the last layer" if list(maps) == [CLS] else tokens, fontsize=11)
     height, width = picture.shape[:2]
     for axis, (name, values) in zip(axes, maps.items(), strict=True):
         axis.imshow(picture.mean(-1), cmap="gray", vmin=-0.4, vmax=1.4)
         axis.imshow(values, cmap="inferno", alpha=0.62, extent=(0, width, height, 0), interpolation="bilinear")
-        axis.set_title(name, fontsize=10, color=COLORS.get(name.rstrip("*"), "#333333"), fontweight="bold")
+        axis.set_title(name, fontsize=10, color=COMPONENT_COLORS.get(name.rstrip("*"), "#333333"), fontweight="bold")
         axis.axis("off")
     return figure

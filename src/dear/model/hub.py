@@ -1,4 +1,4 @@
-"""Adapters on the Hugging Face hub: what of a run is pushed, and what is accepted when one is loaded."""
+"""Adapters on the Hugging Face hub: the files that are pushed, and those that are accepted when one is loaded."""
 
 import os
 import re
@@ -7,20 +7,21 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from dear.core.errors import DearError
-from dear.core.files import read_json, write_json
-from dear.core.schema import Finite, check_shape, damaged
-from dear.model.adapter import CONFIG, WEIGHTS, read_config, write_config
+from dear.core.files import write_json
+from dear.core.schema import damaged
+from dear.model.adapter import CONFIG, WEIGHTS, component_names, read_config, write_config
+from dear.training.run_folder import RunFolder
 
 PREFIX = "hf-hub:"
 ROLES, CARD, PICTURE = "roles.json", "README.md", "fusion.png"
 _PUSHED = (WEIGHTS, CONFIG, ROLES, CARD, PICTURE)
 _ALLOWED = {*_PUSHED, ".gitattributes", "LICENSE"}
-_NAMES = ("classes", "template")  # words, whatever they look like
+_NAMES = ("classes", "components", "template")  # words, even if they look like paths
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def push(run: Path, name: str, private: bool = False) -> tuple[str, list[str]]:
-    """Makes the repository ORG/NAME if it is not there, and puts the adapter into it; its address and its files."""
+    """Uploads the adapter to the repository ORG/NAME, which is made if it does not exist; its address and files."""
     from huggingface_hub import HfApi
 
     _check_name(name)
@@ -47,10 +48,10 @@ def fetch(source: str) -> Path:
     try:
         # Not list_repo_files, which tries for 23 seconds where there is no network.
         about = HfApi().model_info(name, revision=revision or None, timeout=10)
-        found = [file.rfilename for file in about.siblings or ()]
-    except Exception:  # no network: whatever is in the cache went through this before
-        found = []
-    if strange := sorted(set(found) - _ALLOWED):
+        files = {file.rfilename for file in about.siblings or ()}
+    except Exception:  # no network: the files in the cache were checked before
+        files = set()
+    if strange := sorted(files - _ALLOWED):
         raise DearError(
             f"{name} was not loaded, because it holds {strange[0]}, which does not belong to an adapter of dear: "
             f"expected are {', '.join(_PUSHED)}."
@@ -64,20 +65,23 @@ def fetch(source: str) -> Path:
 
 
 def write_folder(run: Path, name: str, folder: Path) -> list[str]:
-    """What is pushed: adapter, config, role map, card and picture, without a trace of this machine."""
+    """Writes what is pushed: adapter, config, role map, card and picture, without paths of this machine."""
     from dear.model.card import draw_fusion, model_card
 
     config = without_paths(read_config(run))
     (folder / WEIGHTS).write_bytes((run / WEIGHTS).read_bytes())
     write_config(folder, config)
-    if roles := config["facts"].get("roles"):
+    if roles := config["extra_state"].get("roles"):
         write_json(folder / ROLES, roles)
-    settings = without_paths(read_json(run / "config.json")) if (run / "config.json").is_file() else {}
-    result = read_json(run / "test.json") if (run / "test.json").is_file() else {}
+    opened = RunFolder(run)
+    history = opened.history()
     with damaged(f"The run {run}", "train it again"):
-        check_shape(result, dict[str, Finite], f"The test result of {run}", "train it again")
-        has_picture = draw_fusion(run, config, folder / PICTURE)
-        card = model_card(name, config, settings, result, PICTURE if has_picture else None)
+        components, fusion = component_names(config), history[-1].get("fusion", []) if history else []
+        has_picture = len(fusion) == len(components) > 1
+        if has_picture:
+            draw_fusion(components, fusion, folder / PICTURE)
+        settings = without_paths(opened.settings())
+        card = model_card(name, config, settings, opened.test(), PICTURE if has_picture else None)
     (folder / CARD).write_text(card, encoding="utf-8")
     files = sorted(file.name for file in folder.iterdir())
     _refuse_traces(folder, run)
@@ -85,7 +89,7 @@ def write_folder(run: Path, name: str, folder: Path) -> list[str]:
 
 
 def without_paths(value: Any) -> Any:
-    """The same JSON value, with the last part of every path of this machine instead of the whole."""
+    """The same JSON value, with every path of this machine cut to its last part."""
     if isinstance(value, dict):
         return {key: item if key in _NAMES else without_paths(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -99,18 +103,18 @@ def without_paths(value: Any) -> Any:
 
 
 def _refuse_traces(folder: Path, run: Path) -> None:
-    """The last look before anything leaves: no text may name a folder of this machine."""
+    """The last check before an upload: no text may name a folder of this machine."""
     private = {str(path) for path in (Path.home(), Path.cwd(), run.resolve().parent)} - {os.sep}
     for file in folder.iterdir():
         if file.suffix in (".json", ".md"):
             text = file.read_text(encoding="utf-8")
-            if found := [path for path in private if path + os.sep in text]:
-                raise DearError(f"{file.name} would tell the path {found[0]} to the world, so nothing was pushed.")
+            if traces := [path for path in private if path + os.sep in text]:
+                raise DearError(f"{file.name} would publish the path {traces[0]}, so nothing was pushed.")
 
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise DearError(f"{name!r} is no name on the hub: write ORG/NAME.")
+        raise DearError(f"{name!r} is not a name on the hub: write ORG/NAME.")
 
 
 def _first_line(error: Exception) -> str:

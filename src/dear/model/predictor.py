@@ -1,8 +1,10 @@
-"""One image in, an explained answer out."""
+"""An adapted model in use: answers, evaluation, explanation, features."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -11,19 +13,27 @@ from torch.nn import functional as F
 from dear.core.errors import DearError
 from dear.core.names import DECOUPLED, inferences
 from dear.core.tensors import require_finite
-from dear.data.opening import as_rgb, open_picture
-from dear.data.quick import FileReader
+from dear.data.decode import Decoder, as_rgb, open_bytes, open_picture
 from dear.methods.base import Method
-from dear.model.adapter import Adapter
+from dear.model.adapter import CONFIG, Adapter, save_adapter
 from dear.model.answer import Answer, make_answer
+
+if TYPE_CHECKING:
+    from dear.data.dataset import Dataset
+    from dear.model.evaluation import Evaluation
+
+ImageLike = str | Path | Image.Image | np.ndarray | bytes
+"""A file, an open picture, an array [height, width, 3] of uint8, or the content of an image file."""
+
+_BATCH = 32
 
 
 class Predictor:
-    """An adapted model. Images are paths, PIL images, or normalised pixels [batch, 3, height, width]."""
+    """An adapted model: what `dear.load` and `dear.train` return."""
 
     def __init__(self, adapter: Adapter) -> None:
         self.model: Method = adapter.model
-        self.classes, self.template = adapter.classes, adapter.template
+        self.method, self.classes, self.template = adapter.method, adapter.classes, adapter.template
         with torch.no_grad():
             self._text = self.model.encode_text()
 
@@ -32,46 +42,105 @@ class Predictor:
         """Size of the features that images and texts are compared by."""
         return self._text.shape[-1]
 
-    @torch.no_grad()
-    def predict(self, image: "str | Path | Image.Image", topk: int = 3, inference: str | None = None) -> Answer:
-        """The answer for one image. `inference="decoupled"` uses the class feature alone, where there is more."""
-        return self.answers(self._features(self.pixels([image])), topk, inference)[0]
+    def __repr__(self) -> str:
+        names = ", ".join(self.classes[:3]) + (", ..." if len(self.classes) > 3 else "")
+        return f"<dear {self.method} on {self.model.backbone.name}, {len(self.classes)} classes: {names}>"
+
+    @overload
+    def predict(self, images: ImageLike, topk: int = 3, inference: str | None = None) -> Answer: ...
+
+    @overload
+    def predict(
+        self, images: "list[Any] | tuple[Any, ...]", topk: int = 3, inference: str | None = None
+    ) -> list[Answer]: ...
+
+    def predict(
+        self, images: ImageLike | Sequence[ImageLike], topk: int = 3, inference: str | None = None
+    ) -> Answer | list[Answer]:
+        """The answer for one image, or a list of answers for several.
+
+        `topk`: number of classes in `Answer.top`. `inference="decoupled"` uses the class feature alone.
+        """
+        several = _as_sequence(images)
+        parts = (several[start : start + _BATCH] for start in range(0, len(several), _BATCH))
+        answers = [answer for part in parts for answer in self.predict_batch(self.pixels(part), topk, inference)]
+        return answers if several is images else answers[0]
 
     def predict_batch(self, pixels: Tensor, topk: int = 3, inference: str | None = None) -> list[Answer]:
         """Answers for normalised pixels [batch, 3, height, width]."""
         return self.answers(self._features(pixels), topk, inference)
 
     def predict_files(
-        self, files: Sequence[str | Path], topk: int = 3, inference: str | None = None, exact: bool = True
+        self, files: Sequence[str | Path], topk: int = 3, inference: str | None = None, fast_decode: bool = False
     ) -> "list[Answer | DearError]":
-        """Answers for image files as one batch; in the place of an unreadable one, why it is. `exact`: `FileReader`."""
-        reader = FileReader(self.model.backbone.preprocess, exact)
-        found: list[Answer | DearError | None] = [None] * len(files)
-        pixels = {}
+        """Answers for image files as one batch, with the error in place of an unreadable one.
+
+        `fast_decode`: see `dear.data.decode.Decoder`.
+        """
+        decoder = Decoder(self.preprocess, fast_decode)
+        pixels: list[Tensor] = []
+        errors: dict[int, DearError] = {}
         for place, file in enumerate(files):
             try:
-                pixels[place] = reader.read(file)
+                pixels.append(decoder(file))
             except DearError as error:
-                found[place] = error
-        if pixels:
-            answers = self.predict_batch(torch.stack(list(pixels.values())), topk, inference)
-            for place, answer in zip(pixels, answers, strict=True):
-                found[place] = answer
-        return [one for one in found if one is not None]
+                errors[place] = error
+        answers = iter(self.predict_batch(torch.stack(pixels), topk, inference) if pixels else ())
+        return [errors[place] if place in errors else next(answers) for place in range(len(files))]
 
-    def encode_image(self, images: "Tensor | Sequence[str | Path | Image.Image]") -> dict[str, Tensor]:
-        """Normalised features [images, dim] of each component: {"cls": ..., "color": ..., ...}."""
-        features = self._features(images if isinstance(images, Tensor) else self.pixels(images))
-        return dict(zip(self.model.components, features.unbind(1), strict=True))
+    def evaluate(
+        self,
+        data: "str | Path | Dataset",
+        *,
+        split: str = "test",
+        data_root: str | Path | None = None,
+        class_names: str | Path | None = None,
+        inference: str | None = None,
+    ) -> "Evaluation":
+        """Accuracy on labelled images: overall and per class, each with a 95% interval.
+
+        `data`: anything that --data takes, or a `Dataset`; `split`: train, val, test, or all. The model chooses among
+        its own classes if these include all of the data's, else among the data's classes.
+        """
+        from dear.model.evaluation import evaluate
+
+        return evaluate(self, data, split, data_root, class_names, inference)
+
+    def explain(self, image: ImageLike, out: str | Path = "explain.png", topk: int = 3) -> Answer:
+        """Draws the image, the votes and where each component looked to `out`; returns the answer."""
+        from dear.model.explain import explain
+
+        return explain(self, image, Path(out), topk)
+
+    def features(self, images: Tensor | ImageLike | Sequence[ImageLike]) -> dict[str, Tensor]:
+        """Normalised features [images, dim] of each component, {"cls": ..., "color": ..., ...}.
+
+        `images` may also be normalised pixels [images, 3, height, width].
+        """
+        pixels = images if isinstance(images, Tensor) else self.pixels(_as_sequence(images))
+        return dict(zip(self.model.components, self._features(pixels).unbind(1), strict=True))
 
     def encode_text(self, sentences: Sequence[str]) -> Tensor:
-        """Adapted, normalised features [sentences, dim] of any text; the classes stay as they are."""
+        """Adapted, normalised features [sentences, dim] of any texts; the classes stay as they are."""
         with torch.no_grad():
             return F.normalize(self.model.encode_text(self.model.encode_classes(sentences, "{}")), dim=-1)
 
-    def pixels(self, images: "Sequence[str | Path | Image.Image]") -> Tensor:
-        opened = (as_rgb(i) if isinstance(i, Image.Image) else open_picture(i) for i in images)
-        return torch.stack([self.model.backbone.preprocess(image) for image in opened])
+    def save(self, folder: str | Path) -> None:
+        """Writes the adapter with its present classes to a folder that holds none; `dear.load` reads it."""
+        if (Path(folder) / CONFIG).exists():
+            raise DearError(f"{folder} already holds an adapter: choose another folder.")
+        save_adapter(Path(folder), self.method, self.model, self.template)
+
+    @property
+    def preprocess(self) -> Callable[[Image.Image], Tensor]:
+        """The backbone's transform: an RGB picture -> normalised pixels [3, height, width]."""
+        return self.model.backbone.preprocess
+
+    def pixels(self, images: Sequence[ImageLike]) -> Tensor:
+        """Normalised pixels [images, 3, height, width]."""
+        if not len(images):
+            raise DearError("There are no images: give at least one.")
+        return torch.stack([self.preprocess(open_image(image)) for image in images])
 
     @torch.no_grad()
     def _features(self, pixels: Tensor) -> Tensor:
@@ -79,16 +148,13 @@ class Predictor:
 
     @torch.no_grad()
     def answers(self, features: Tensor, topk: int, inference: str | None = None) -> list[Answer]:
-        """features [batch, components, dim] -> one answer an image."""
+        """features [batch, components, dim] -> one answer per image."""
         if not isinstance(topk, int) or topk < 1:
             raise DearError(f"topk must be a whole number from 1 on, not {topk!r}.")
-        ways = inferences(self.model.components)
-        inference = inference or ways[0]
-        if inference not in ways:
-            raise DearError(f"This method answers by {' or '.join(ways)}, not by {inference}.")
+        inference = self.check_inference(inference)
         fused = self.model.logits(features, self._text, inference)  # [batch, classes]
         votes = self.model.votes(features, self._text)  # [batch, components, classes]
-        require_finite({"answer": fused, "votes": votes}, "What the model says about an image")
+        require_finite({"answer": fused, "votes": votes}, "The answer of the model")
         weights = self.model.fusion_weights().tolist()
         if inference == DECOUPLED:
             weights = [1.0] + [0.0] * (len(weights) - 1)
@@ -96,3 +162,32 @@ class Predictor:
             make_answer(one, each, weights, self.classes, self.model.components, topk)
             for one, each in zip(fused.double().cpu().numpy(), votes.double().cpu().numpy(), strict=True)
         ]
+
+    def check_inference(self, name: str | None) -> str:
+        """The way of inference by name; None: the usual one."""
+        names = inferences(self.model.components)
+        if name is not None and name not in names:
+            raise DearError(f"This method answers by {' or '.join(names)}, not by {name}.")
+        return name or names[0]
+
+
+def _as_sequence(images: Any) -> Sequence[ImageLike]:
+    """Several images as they are; one image as the only one of a list."""
+    return images if isinstance(images, Sequence) and not isinstance(images, str | bytes) else [images]
+
+
+def open_image(image: ImageLike) -> Image.Image:
+    """An upright RGB picture of anything that counts as an image."""
+    if isinstance(image, np.ndarray):
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+            shape = f"{list(image.shape)} of {image.dtype}"
+            raise DearError(f"An image array must have the shape [height, width, 3] and the type uint8, not {shape}.")
+        image = Image.fromarray(np.ascontiguousarray(image))
+    if isinstance(image, Image.Image):
+        return as_rgb(image)
+    if isinstance(image, bytes):
+        return open_bytes(image, "These bytes cannot be read as an image ({}): give the content of an image file.")
+    if isinstance(image, str | Path):
+        return open_picture(image)
+    kinds = "a path, a PIL image, an array [height, width, 3] or bytes"
+    raise DearError(f"An image must be {kinds}, not {type(image).__name__}.")

@@ -1,32 +1,53 @@
 """A run: from settings to a folder with an adapter, its few-shot lists, its metrics and its test accuracy."""
 
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from dear.clip import load_backbone
 from dear.core.config import Config
 from dear.core.errors import DearError
-from dear.core.files import read_json, write_json
-from dear.core.lock import names_in, only_writer
+from dear.core.lock import only_writer
 from dear.core.metrics import harmonic_mean
 from dear.core.runtime import pick_device
-from dear.core.schema import check_shape
 from dear.data.check import check_before_training
-from dear.data.dataset import Dataset, Example, ImageFile
+from dear.data.dataset import Dataset
 from dear.data.resolve import resolve_dataset
 from dear.methods.base import Method
-from dear.methods.registry import find_method
-from dear.model.adapter import CONFIG as ADAPTER
+from dear.methods.registry import find_method, recipe_of, with_overrides
 from dear.model.adapter import save_adapter
 from dear.parallel import processes
 from dear.training.adapt import adapt, evaluate
 from dear.training.config import RunConfig, TrainConfig
-from dear.training.history import METRICS
 from dear.training.images import ImageSource
-from dear.training.loop import CHECKPOINT, RESUMABLE_WITH_OTHER, TENSORBOARD
+from dear.training.run_folder import RunFolder
 
-_CONFIG, _DRAWN = "config.json", "few_shot.json"
+
+def run_settings(
+    settings: Mapping[str, Any], published_constants: bool = False
+) -> tuple[RunConfig, Config, TrainConfig]:
+    """Settings of the run, the method and the training: those given here, on top of the method's published recipe.
+
+    `published_constants`: also use what the method's authors set for this dataset alone. An unknown name is refused.
+    """
+    run = RunConfig.pick(settings)
+    method = find_method(run.method).Config
+    check_setting_names(settings, run.method, RunConfig, TrainConfig, method)
+    recipe = recipe_of(run.method, constants_of=run.data if published_constants else None)
+    complete = with_overrides(recipe, settings)
+    return RunConfig.pick(complete), method.pick(complete), TrainConfig.pick(complete)
+
+
+def check_setting_names(settings: Iterable[str], method: str, *configs: type[Config]) -> None:
+    """Refuses a name that is no setting of the configs, and tells the nearest one."""
+    names = [name for config in configs for name in config.names()]
+    for name in settings:
+        if name not in names:
+            nearest = get_close_matches(name, names, 1)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"choose from {', '.join(names) or 'none'}."
+            raise DearError(f"There is no setting {name!r} for {method}: {hint}")
 
 
 def train_run(
@@ -35,84 +56,59 @@ def train_run(
     train: TrainConfig,
     out: Path,
     resume: bool = False,
-    states: Path | None = None,
+    cache: Path | None = None,
 ) -> dict[str, float]:
-    """Trains, writes everything into `out`, and returns the test accuracies (%). `states`: where fixed views live.
+    """Trains, writes everything into `out`, and returns the test accuracies (%).
 
-    Inside `dear.parallel.processes.process_group` all processes do this together, and the first writes.
+    `cache`: a folder of cached states, shared by runs.
+    Inside `dear.parallel.processes.process_group` all processes do this together, and the first one writes.
     """
     with only_writer(out) if processes.is_first() else nullcontext():
-        return _train(run, method, train, out, resume, states)
+        return _train(run, method, train, RunFolder(out), resume, cache)
 
 
 def _train(
-    run: RunConfig, method: Config, train: TrainConfig, out: Path, resume: bool, states: Path | None
+    run: RunConfig, method: Config, train: TrainConfig, folder: RunFolder, resume: bool, cache: Path | None
 ) -> dict[str, float]:
-    config = {**run.to_json(), **method.to_json(), **train.to_json()}
+    settings = {**run.to_json(), **method.to_json(), **train.to_json()}
     if processes.is_first():
-        _check_folder(out, config, resume)
-    processes.wait()  # nobody looks into a folder that is not this run's
+        folder.check_free(settings, resume)
+    processes.wait()  # no process reads a folder that is not this run's
     dataset = resolve_dataset(run.data, run.template, run.class_names, run.data_root)
     whole, dataset = dataset, dataset.few_shot(train.shots, train.seed)
     check_before_training(dataset, train.shots)
     trained = dataset.base() if train.classes == "base" else dataset
     source = ImageSource(
         load_backbone(run.model, run.pretrained, device=processes.own_device(pick_device(train.device))),
-        states,
+        cache,
         train.workers,
         run.fast_decode,
     )
 
-    def started() -> None:  # what could not start leaves no folder behind
+    def started() -> None:  # a run that could not start leaves no folder
         if processes.is_first():
-            write_json(out / _CONFIG, config)
-            write_json(out / _DRAWN, {"train": _listed(trained.train), "val": _listed(trained.val)})
+            folder.write_start(settings, trained.train, trained.val)
 
-    model = adapt(find_method(run.method), method, trained, train, source, out, started, run.validate, whole)
+    model = adapt(find_method(run.method), method, trained, train, source, folder.path, started, run.validate, whole)
     if processes.is_first():
-        save_adapter(out, run.method, model, trained.template)
-    result = test_accuracies(model, dataset, train.classes, source)
+        save_adapter(folder.path, run.method, model, trained.template)
+    accuracies = test_accuracies(model, dataset, train.classes, source)
     if processes.is_first():
-        write_json(out / "test.json", result)
-    return result
+        folder.write_test(accuracies)
+    return accuracies
 
 
 def test_accuracies(model: Method, dataset: Dataset, classes: str, source: ImageSource) -> dict[str, float]:
     """{"all": ...}, or, after training on the base classes, base, novel and their harmonic mean.
 
-    What a method cannot answer (a linear probe has no novel classes) is left out.
+    Classes that a method cannot answer (a linear probe has no novel classes) are left out.
     """
     halves = {"base": dataset.base(), "novel": dataset.novel()} if classes == "base" else {"all": dataset}
-    result = {}
+    accuracies = {}
     for name, part in halves.items():
         if model.can_answer(part.classes):
             model.set_classes(part.classes, part.template)
-            result[name] = evaluate(model, part.test, source, f"test, {name}")
-    if len(result) == 2:
-        result["hm"] = harmonic_mean(result["base"], result["novel"])
-    return result
-
-
-def _check_folder(out: Path, config: dict[str, Any], resume: bool) -> None:
-    """A folder holds one run: nothing is overwritten, and a run goes on only with its own settings.
-
-    What ended before its first epoch left nothing to go on with, and makes room for a better one.
-    """
-    if not any((out / name).exists() for name in (CHECKPOINT, ADAPTER)):
-        if not set(names_in(out)) <= {_CONFIG, _DRAWN, METRICS, TENSORBOARD}:
-            raise DearError(f"{out} is not empty and holds no run: choose another --out.")
-        return
-    if not resume:
-        raise DearError(f"{out} already holds a run: add --resume to go on with it, or choose another --out.")
-    before = read_json(out / _CONFIG)
-    check_shape(before, dict[str, Any], f"{out / _CONFIG}", "train anew into another folder")
-    decides = (config.keys() | before.keys()) - set(RESUMABLE_WITH_OTHER)
-    if changed := sorted(key for key in decides if config.get(key) != before.get(key)):
-        raise DearError(
-            f"{out} was started with other settings ({', '.join(changed)}): use the same, or another --out."
-        )
-
-
-def _listed(examples: tuple[Example, ...]) -> list[list[Any]]:
-    """What was drawn, so that anyone can see it: [path or scene, label]."""
-    return [[str(e.picture.path if isinstance(e.picture, ImageFile) else e.picture), e.label] for e in examples]
+            accuracies[name] = evaluate(model, part.test, source, f"test, {name}")
+    if len(accuracies) == 2:
+        accuracies["hm"] = harmonic_mean(accuracies["base"], accuracies["novel"])
+    return accuracies

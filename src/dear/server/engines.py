@@ -1,4 +1,4 @@
-"""The two kinds of adapted model that can be served: a run, with PyTorch, and what `dear export` wrote, without."""
+"""The two kinds of model that can be served: a run, with PyTorch, and an export folder, with onnxruntime alone."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,24 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dear.core.errors import DearError
-from dear.core.files import read_json
-from dear.core.names import inferences
+from dear.core.names import DECOUPLED, inferences
 from dear.model.answer import Answer, make_answer
+from dear.model.export.folder import ExportFolder
 from dear.server.model_thread import Engine
 from dear.server.responses import RefusedError
 
 if TYPE_CHECKING:
     from dear.model.predictor import Predictor
 
-_ABOUT, _MODEL, _TEXT = "model.json", "model.onnx", "text_features.npy"
-_FORMAT = 1
-_DECOUPLED = "decoupled"
-
 
 def open_engine(folder: Path) -> Engine:
     """A run folder, or a folder made by `dear export`."""
-    if (folder / _ABOUT).is_file():
+    if ExportFolder(folder).exists:
         return OnnxEngine(folder)
     from dear import load
 
@@ -45,7 +40,7 @@ class TorchEngine:
     def look(self, pixels: Sequence[Any]) -> Any:
         import torch
 
-        return torch.stack(list(self.predictor.encode_image(torch.stack(list(pixels))).values()), dim=1)
+        return torch.stack(list(self.predictor.features(torch.stack(list(pixels))).values()), dim=1)
 
     def features(self, seen: Any) -> Any:
         return seen
@@ -58,38 +53,23 @@ class TorchEngine:
 
 
 class OnnxEngine:
-    """Answers as the run did; it has no text side, so its classes are fixed and sentences cannot be embedded."""
+    """Answers as the run does. It has no text side, so its classes are fixed and sentences cannot be embedded."""
 
     runtime = "ONNX"
 
     def __init__(self, folder: Path) -> None:
-        try:
-            import onnxruntime
-        except ImportError:
-            raise DearError("An exported model needs onnxruntime: pip install onnxruntime.") from None
-        about = read_json(folder / _ABOUT)
-        if not isinstance(about, dict) or about.get("format") != _FORMAT:
-            raise DearError(f"{folder / _ABOUT} is not one that this version of dear can read: export the run again.")
-        try:
-            self.classes, self.components = tuple(about["classes"]), tuple(about["components"])
-            several = len(self.components) > 1
-            self.inferences: tuple[str, ...] = ("fusion", _DECOUPLED) if several else ("plain",)
-            self.backbone: str = about["backbone"]["model"]
-            self._pixels = about["pixels"]
-            self._weights = np.array(about["fusion_weights"], np.float32)
-            self._temperature = np.float32(about["temperature"])
-            self._text = np.load(folder / _TEXT, allow_pickle=False)  # [classes, dim]
-            self._session = onnxruntime.InferenceSession(folder / _MODEL, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime has exceptions of its own, without a common base
-            reason = " ".join(str(error).split())[:200]
-            raise DearError(f"The exported model in {folder} is damaged ({reason}): export the run again.") from error
-        if self._text.shape[0] != len(self.classes) or self._weights.shape != (len(self.components),):
-            raise DearError(f"The files in {folder} do not belong together: export the run again.")
+        opened = ExportFolder(folder)
+        self._export = opened.read()
+        self._text = opened.read_text(self._export)  # [classes, dim]
+        self._session = opened.open_session()
+        self.classes, self.components = self._export.classes, self._export.components
+        self.inferences = inferences(self.components)
+        self.backbone: str = self._export.backbone["model"]
 
     def pixels(self, image: Any) -> np.ndarray:
         from dear.model.export.assets.classify import to_pixels
 
-        return to_pixels(image, self._pixels)
+        return to_pixels(image, dict(self._export.pixels))
 
     def look(self, pixels: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         features, logits = self._session.run(["features", "logits"], {"pixels": np.stack(pixels)})
@@ -100,10 +80,11 @@ class OnnxEngine:
 
     def answers(self, seen: tuple[np.ndarray, np.ndarray], topk: int, inference: str) -> list[Answer]:
         features, logits = seen
-        # A method with one component may answer by more than its cosines: what that says is what all say.
-        votes = self._temperature * features @ self._text.T if len(self.components) > 1 else logits[:, None]
-        weights = self._weights
-        if inference == _DECOUPLED:
+        # A method with one component may answer by more than its cosines: its vote is the answer.
+        several = len(self.components) > 1
+        votes = np.float32(self._export.temperature) * features @ self._text.T if several else logits[:, None]
+        weights = np.array(self._export.fusion_weights, np.float32)
+        if inference == DECOUPLED:
             weights, logits = np.eye(1, len(weights))[0], votes[:, 0]
         return [
             make_answer(fused, each, weights.tolist(), self.classes, self.components, topk)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from dear.core.errors import DearError
-from dear.core.files import to_json, write_text
 from dear.core.progress import Progress, log_line
 from dear.core.runtime import autocast, gradient_scaler, pick_precision
 from dear.core.tensors import require_finite
@@ -20,10 +19,7 @@ from dear.parallel import processes
 from dear.training.averaging import WeightAverage
 from dear.training.checkpoint import job_of, load_checkpoint, save_checkpoint
 from dear.training.config import TrainConfig, learning_rate
-from dear.training.history import METRICS, read_history
-
-RESUMABLE_WITH_OTHER = ("workers", "device", "tensorboard")  # settings that may change when a run is resumed
-CHECKPOINT, TENSORBOARD = "checkpoint.safetensors", "tensorboard"
+from dear.training.run_folder import CHANGEABLE, CHECKPOINT, TENSORBOARD, RunFolder
 
 
 class Epoch(Protocol):
@@ -58,7 +54,7 @@ def fit(
     scaler = gradient_scaler(device, dtype)
     average = WeightAverage(model, config, epochs) if config.average != "none" else None
     sums = average.sums if average else {}
-    decides = {name: value for name, value in config.to_json().items() if name not in RESUMABLE_WITH_OTHER}
+    decides = {name: value for name, value in config.to_json().items() if name not in CHANGEABLE}
     job = job_of(decides, model.config.to_json(), model.backbone.identity.weights, model.classes.names)
     processes.take_from_first(model.state_dict().values())
     there = (out / CHECKPOINT).exists()
@@ -66,7 +62,7 @@ def fit(
     processes.require_same(
         f"{done} {job}", "The processes of this run differ in settings or in what --out holds: all need the same."
     )
-    history = read_history(out, done) if done and (out / METRICS).exists() else []
+    history = RunFolder(out).history(done) if done else []
     board = _tensorboard(out) if config.tensorboard and processes.is_first() else None
     parameters = list(model.parameters())
 
@@ -128,7 +124,7 @@ def fit(
         log_line(f"epoch {epoch + 1}/{epochs}: {state}")
         history.append(record)
         if processes.is_first():
-            write_text(out / METRICS, "".join(to_json(line) + "\n" for line in history))
+            RunFolder(out).write_history(history)
             save_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums, epoch + 1, job)
         if board is not None:
             for name, value in record.items():

@@ -29,7 +29,8 @@ pytest.importorskip("onnxscript")
 from dear.model.export.assets.classify import to_pixels
 from dear.model.export.check import Difference, pick_pictures, require_agreement
 from dear.model.export.export import pixel_settings
-from dear.model.export.graph import open_session, write_graph
+from dear.model.export.folder import open_session
+from dear.model.export.graph import write_graph
 from dear.model.export.int8 import write_int8
 
 WITHOUT_TORCH = """

@@ -1,8 +1,10 @@
 """An exported model is served as its run would be, without PyTorch."""
 
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 
@@ -13,8 +15,10 @@ import dear
 from dear.core.errors import DearError
 from dear.core.files import read_json, write_json
 from dear.data.world.tasks import world_task
+from dear.model.export.folder import ExportFolder
 from dear.server.api import Service
 from dear.server.engines import OnnxEngine, TorchEngine, open_engine
+from hostile import survives
 
 WITHOUT_TORCH = """
 import io, sys
@@ -85,3 +89,17 @@ def test_a_damaged_export_is_refused(exported, tmp_path, wrong) -> None:
     (tmp_path / "text_features.npy").write_bytes((exported / "text_features.npy").read_bytes())
     with pytest.raises(DearError, match="damaged"):
         open_engine(tmp_path)
+
+
+def test_any_change_of_the_description_is_read_or_refused(exported, tmp_path) -> None:
+    shutil.copy(exported / "text_features.npy", tmp_path)
+    about = read_json(exported / "model.json")
+    about["compared"]["models"] = about["compared"]["models"][:1]
+
+    def use(changed: Any) -> object:
+        write_json(tmp_path / "model.json", changed)
+        folder = ExportFolder(tmp_path)
+        return folder.read_text(folder.read())
+
+    use(about)
+    assert survives(use, about, [None, -1, 10**9, 0.5, "x", [], {"a": 1}]) > 150

@@ -9,37 +9,38 @@ from PIL import Image
 
 import dear
 from dear.cli import main
-from dear.clip import load_backbone
 from dear.core.errors import DearError
 from dear.heads.role_map import RoleMap
-from dear.methods.dear import Dear, DearConfig
-from dear.model.adapter import CONFIG, WEIGHTS, read_config, save_adapter
-from dear.model.hub import fetch, without_paths
+from dear.model.adapter import CONFIG, WEIGHTS, read_config
+from dear.model.hub import fetch, without_paths, write_folder
+from dear.server.page.runs import read_run
+from dear.training.run_folder import RunFolder
 
-CLASSES = ["red cube", "/m/0abc", "a/b"]
+CLASSES = ["/m/0abc", "a/b", "red cube"]
+COMPONENTS = {
+    "dear": ["cls", "color", "shape", "texture", "object", "location"],
+    "experts": ["cls", "color", "shape", "rest"],  # attributes without heads in the role map have no token
+}
 
 
-@pytest.fixture(scope="module")
-def run_folder(tmp_path_factory, model_folder, role_file) -> Path:
-    """A finished run as `dear train` leaves it, with paths of this machine in every place that can have one."""
-    run = tmp_path_factory.mktemp("runs") / "mine"
-    run.mkdir()
+@pytest.fixture(scope="module", params=COMPONENTS)
+def run_folder(request, tmp_path_factory, model_folder, role_file) -> Path:
+    """A run of `dear train`, with paths of this machine in every place that can have one."""
+    folder = tmp_path_factory.mktemp("runs")
+    rows = []
+    for number in range(3 * 10):
+        Image.new("RGB", (16, 16), (8 * number, 80, 255 - 8 * number)).save(folder / f"{number}.png")
+        rows.append(f"{folder / f'{number}.png'},{CLASSES[number % 3]}")
+    (folder / "pets.csv").write_text("\n".join(["path,label", *rows]))
     roles = json.loads(role_file.read_text())
     roles["origin"] = {"images": {"source": "/home/somebody/photos", "used": 3}, "skipped_images": ["/srv/x/y.jpg"]}
-    role_map = RoleMap.from_json(roles)
-    torch.manual_seed(0)
-    model = Dear(
-        load_backbone(f"local-dir:{model_folder}"), DearConfig(roles=str(role_file)), {"roles": role_map.to_json()}
-    )
-    model.set_classes(CLASSES, "a photo of {}.")
-    save_adapter(run, "dear", model, "a photo of {}.")
-    settings = {"data": "/home/somebody/pets", "data_root": "~/data", "model": f"local-dir:{model_folder}"}
-    settings |= {"shots": 4, "seed": 1, "classes": "all", "epochs": 2, "batch": 8, "lr": 0.01, "roles": str(role_file)}
-    (run / "config.json").write_text(json.dumps(settings))
-    (run / "few_shot.json").write_text(json.dumps({"train": [["/home/somebody/pets/1.jpg", 0]]}))
-    (run / "metrics.jsonl").write_text('{"epoch": 1, "fusion": [0.9, 0.02, 0.02, 0.02, 0.02, 0.02]}\n')
-    (run / "test.json").write_text('{"all": 81.25}')
-    return run
+    (folder / "roles.json").write_text(json.dumps(roles))
+    arguments = ["train", "--method", request.param, "--model", f"local-dir:{model_folder}", "--data-root", "~/data",
+                 "--data", str(folder / "pets.csv"), "--roles", str(folder / "roles.json"), "--template",
+                 "a photo of {}.", "--first-layer", "2", "--shots", "4", "--epochs", "2", "--workers", "0", "--device",
+                 "cpu", "--out", str(folder / "mine")]  # fmt: skip
+    assert main(arguments) == 0
+    return folder / "mine"
 
 
 @pytest.fixture
@@ -62,14 +63,37 @@ def test_a_pushed_adapter_answers_as_the_run_does(hub, pushed, run_folder, model
     assert tokens
 
 
-def test_what_is_pushed_is_the_adapter_and_its_story(pushed) -> None:
+def test_what_is_pushed_is_the_adapter_and_its_story(pushed, run_folder) -> None:
     assert set(pushed) == {WEIGHTS, CONFIG, "roles.json", "README.md", "fusion.png"}
     assert RoleMap.from_json(json.loads(pushed["roles.json"])).heads == 4
     card = pushed["README.md"].decode()
-    for told in ("red cube", "81.2", "| shots | 4 |", "fusion.png", 'dear.load("hf-hub:somebody/pets")', "Data: pets"):
-        assert told in card, told
+    accuracy = f"| all | {RunFolder(run_folder).test()['all']:.1f} |"
+    for text in (
+        "red cube",
+        accuracy,
+        "| shots | 4 |",
+        "(fusion.png)",
+        'dear.load("hf-hub:somebody/pets")',
+        "Data: pets",
+    ):
+        assert text in card, text
     assert pushed["fusion.png"].startswith(b"\x89PNG")
     assert len(pushed["fusion.png"]) < 50_000
+
+
+def test_components_are_named_as_the_model_names_them(pushed, run_folder, tmp_path, monkeypatch) -> None:
+    """In the adapter, in the picture of its card, and in the view of runs."""
+    config, drawn = json.loads(pushed[CONFIG]), []
+    expected = COMPONENTS[config["method"]]
+    assert config["components"] == expected == list(dear.load(run_folder).model.components)
+    assert read_run(run_folder)["components"] == expected
+    monkeypatch.setattr("dear.model.card.draw_fusion", lambda *given: drawn.append(given))
+    (tmp_path / "again").mkdir()
+    write_folder(run_folder, "somebody/pets", tmp_path / "again")
+    [(names, weights, _)] = drawn
+    assert dict(zip(names, weights, strict=True)) == dict(
+        zip(expected, dear.load(run_folder).model.fusion_weights().tolist(), strict=True)
+    )
 
 
 def test_nothing_tells_of_this_machine(pushed, model_folder, role_file, run_folder) -> None:
@@ -87,7 +111,7 @@ def test_a_path_in_an_unforeseen_place_stops_the_push(hub, run_folder, tmp_path,
     monkeypatch.setattr("dear.model.hub.without_paths", lambda value: value)
     monkeypatch.setattr(Path, "home", lambda: Path("/home/somebody"))
     assert main(["push", str(run_folder), "somebody/pets"]) == 2
-    assert "would tell the path /home/somebody to the world, so nothing was pushed" in capsys.readouterr().err
+    assert "would publish the path /home/somebody, so nothing was pushed" in capsys.readouterr().err
     assert hub.repositories == {}
 
 

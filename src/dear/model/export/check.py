@@ -1,4 +1,4 @@
-"""Does the exported model say what PyTorch says? Both look at the same pictures, each in its own way."""
+"""Comparison of an exported model with PyTorch on the same pictures, each with its own preprocessing."""
 
 import math
 from collections.abc import Sequence
@@ -10,16 +10,17 @@ import numpy as np
 import torch
 
 from dear.core.errors import DearError
-from dear.core.files import read_json
 from dear.core.progress import progress
 from dear.data.dataset import Dataset, Example
 from dear.data.resolve import resolve_dataset
-from dear.model.export.graph import ImageSide, open_session
+from dear.model.export.folder import open_session
+from dear.model.export.graph import ImageSide
+from dear.training.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """What is compared on; without `labelled`, the labels mean nothing for the model's classes."""
+    """The pictures of a comparison; unless `labelled`, their labels are not the model's classes."""
 
     examples: Sequence[Example]
     source: str
@@ -27,7 +28,7 @@ class Pictures:
 
 
 def pick_pictures(run: Path, classes: Sequence[str], count: int) -> Pictures:
-    """`count` of the run's own test images, spread evenly; if they are not here, pictures of Attribute World."""
+    """`count` test images of the run, spread evenly; pictures of Attribute World if the run's data is not here."""
     try:
         dataset, labelled = _run_data(run, classes), True
     except DearError:  # an adapter may travel without its data
@@ -38,11 +39,11 @@ def pick_pictures(run: Path, classes: Sequence[str], count: int) -> Pictures:
 
 
 def _run_data(run: Path, classes: Sequence[str]) -> Dataset:
-    config = read_json(run / "config.json")
-    if not isinstance(config, dict) or not isinstance(config.get("data"), str):
-        raise DearError(f"{run / 'config.json'} does not say what the run was trained on.")
-    dataset = resolve_dataset(config["data"], None, config.get("class_names"), config.get("data_root"))
-    dataset = dataset.base() if config.get("classes") == "base" else dataset
+    settings = RunFolder(run).settings()
+    if "data" not in settings:
+        raise DearError(f"{run} does not say what it was trained on.")
+    dataset = resolve_dataset(settings["data"], None, settings.get("class_names"), settings.get("data_root"))
+    dataset = dataset.base() if settings.get("classes") == "base" else dataset
     if dataset.classes != tuple(classes) or not dataset.test:
         raise DearError(f"{dataset.name} has other classes than the run, or no test images.")
     return dataset
@@ -63,7 +64,7 @@ class Difference:
 
 @torch.no_grad()
 def compare(side: ImageSide, path: Path, pictures: Pictures, settings: dict[str, Any], batch: int = 16) -> Difference:
-    """From the picture on: PyTorch with the backbone's own preprocessing, ONNX with that of the example script."""
+    """Compares from the picture on: PyTorch with the backbone's preprocessing, ONNX with that of classify.py."""
     from dear.model.export.assets.classify import to_pixels
 
     session, answers, worst = open_session(path), [], np.zeros(3)
@@ -71,17 +72,17 @@ def compare(side: ImageSide, path: Path, pictures: Pictures, settings: dict[str,
     for start in progress(range(0, len(pictures.examples), batch), "compare", "step"):
         images = [example.picture.open() for example in pictures.examples[start : start + batch]]
         pixels = torch.stack([preprocess(image) for image in images])
-        again = np.stack([to_pixels(image, settings) for image in images])
+        own_pixels = np.stack([to_pixels(image, settings) for image in images])
         expected = [value.cpu().numpy() for value in (pixels, *side(pixels.to(device)))]
-        found = [again, *session.run(None, {"pixels": again})]
-        worst = np.maximum(worst, [np.abs(a - b).max() for a, b in zip(expected, found, strict=True)])
-        answers.append(found[2])
-    pixels_apart, features_apart, logits_apart = (float(value) for value in worst)
+        actual = [own_pixels, *session.run(None, {"pixels": own_pixels})]
+        worst = np.maximum(worst, [np.abs(a - b).max() for a, b in zip(expected, actual, strict=True)])
+        answers.append(actual[2])
+    pixels_apart, features_apart, logits_apart = map(float, worst)
     return Difference(pixels_apart, features_apart, logits_apart, np.concatenate(answers))
 
 
 def answers_one_by_one(path: Path, pictures: Pictures, settings: dict[str, Any]) -> np.ndarray:
-    """Logits [images, classes] of one picture at a time: int8 scales the activations of a batch together."""
+    """Logits [images, classes], one picture at a time: int8 scales the activations of a batch together."""
     from dear.model.export.assets.classify import to_pixels
 
     session, rows = open_session(path), []

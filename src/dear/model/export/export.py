@@ -1,17 +1,16 @@
-"""An adapted model as ONNX: a folder that runs with onnxruntime alone, and is known to agree with PyTorch."""
+"""Export of an adapted model to ONNX: a folder that runs with onnxruntime alone and agrees with PyTorch."""
 
-import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dear.core.errors import DearError
-from dear.core.files import atomic_folder, read_json, write_json
+from dear.core.files import atomic_folder
 from dear.core.version import __version__
 from dear.methods.registry import METHODS
-from dear.model.adapter import CONFIG, Adapter, load_adapter, read_config
+from dear.model.adapter import Adapter, load_adapter, read_config
 from dear.model.export.check import (
     Difference,
     Pictures,
@@ -21,78 +20,64 @@ from dear.model.export.check import (
     pick_pictures,
     require_agreement,
 )
-from dear.model.export.graph import MODEL, ImageSide, require_packages, write_graph
-from dear.model.export.int8 import INT8, write_int8
+from dear.model.export.folder import Comparison, ExportFolder, Variant
+from dear.model.export.graph import ImageSide, require_packages, write_graph
+from dear.model.export.int8 import write_int8
 
 LIMIT = 1e-4
-_EXAMPLE = Path(__file__).parent / "assets" / "classify.py"
-_FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Variant:
-    """One of the models written: how large it is, how often it answers as fp32 does, how often it is right."""
-
-    file: str
-    megabytes: float
-    same_answer: float  # %
-    accuracy: float | None  # %; None: the labels are not known
-
-
-@dataclass(frozen=True)
-class Exported:
+class ExportResult:
     pictures: Pictures
     difference: Difference
     variants: tuple[Variant, ...]
 
 
-def export_run(run: Path, out: Path, int8: bool = False, check: int = 100) -> Exported:
-    """Writes the adapted model in folder `run` into the new folder `out`, compared on `check` images; or nothing."""
+def export_run(run: Path, out: Path, int8: bool = False, check: int = 100) -> ExportResult:
+    """Exports the adapter in `run` into the new folder `out`, unless it disagrees with PyTorch on `check` images."""
     require_packages()
     if check < 1:
         raise DearError("--check must be at least 1: a model that was never compared is not written.")
     adapter = load_adapter(run)
-    method = read_config(run)["method"]
-    if METHODS[method].texts_per_image:
-        raise DearError(f"{method} computes class texts per image, so it cannot be exported: choose another method.")
+    model = adapter.model
+    if METHODS[adapter.method].texts_per_image:
+        raise DearError(
+            f"{adapter.method} computes class texts per image, so it cannot be exported: choose another method."
+        )
     settings = pixel_settings(adapter)
     pictures = pick_pictures(run, adapter.classes, check)
-    text = adapter.model.encode_text()
-    with atomic_folder(out) as folder:
-        write_graph(adapter.model, text, folder / MODEL)
-        difference = compare(ImageSide(adapter.model, text), folder / MODEL, pictures, settings)
+    text = model.encode_text()
+    with atomic_folder(out) as temporary:
+        folder = ExportFolder(temporary)
+        write_graph(model, text, folder.model)
+        difference = compare(ImageSide(model, text), folder.model, pictures, settings)
         require_agreement(difference, LIMIT)
-        variants = [_variant(folder / MODEL, difference.answers, difference, pictures)]
+        variants = [_variant(folder.model, difference.answers, difference, pictures)]
         if int8:
-            write_int8(folder / MODEL, folder / INT8)
-            answers = answers_one_by_one(folder / INT8, pictures, settings)
-            variants.append(_variant(folder / INT8, answers, difference, pictures))
-        np.save(folder / "text_features.npy", text.numpy())
-        shutil.copyfile(_EXAMPLE, folder / _EXAMPLE.name)
+            write_int8(folder.model, folder.int8)
+            answers = answers_one_by_one(folder.int8, pictures, settings)
+            variants.append(_variant(folder.int8, answers, difference, pictures))
+        compared = Comparison(len(pictures.examples), pictures.source, difference.to_json(), tuple(variants))
         about = {
-            "format": _FORMAT,
+            "format": 1,
             "dear": __version__,
-            "adapter_sha256": read_json(run / CONFIG)["weights_sha256"],
-            "backbone": adapter.model.backbone.identity.to_json(),
+            "adapter_sha256": read_config(run)["weights_sha256"],
+            "backbone": model.backbone.identity.to_json(),
             "classes": adapter.classes,
             "template": adapter.template,
-            "components": adapter.model.components,
-            "fusion_weights": adapter.model.fusion_weights().tolist(),
-            "temperature": adapter.model.backbone.temperature.item(),
+            "components": model.components,
+            "fusion_weights": model.fusion_weights().tolist(),
+            "temperature": model.backbone.temperature.item(),
             "pixels": settings,
-            "compared": {
-                "images": len(pictures.examples),
-                "source": pictures.source,
-                "largest_difference": difference.to_json(),
-                "models": [asdict(variant) for variant in variants],
-            },
+            "compared": compared,
         }
-        write_json(folder / "model.json", about)
-    return Exported(pictures, difference, tuple(variants))
+        folder.write(about, text.numpy())
+    return ExportResult(pictures, difference, tuple(variants))
 
 
 def pixel_settings(adapter: Adapter) -> dict[str, Any]:
-    """All that classify.py must know to see pictures as the backbone does."""
+    """The preprocessing of the adapter's backbone, for classify.py."""
     from open_clip.transform import PreprocessCfg
 
     backbone = adapter.model.backbone
@@ -104,8 +89,8 @@ def pixel_settings(adapter: Adapter) -> dict[str, Any]:
             "exported preprocessing does not know: use a backbone with square pictures, as nearly all are."
         )
     return {
-        "size": [height, width],
-        "resize": config.resize_mode,  # shortest: the shorter side to the size, then the middle; squash: both sides
+        "size": (height, width),
+        "resize": config.resize_mode,
         "interpolation": "bilinear" if config.interpolation == "bilinear" else "bicubic",
         "mean": backbone.mean,
         "std": backbone.std,
@@ -113,6 +98,6 @@ def pixel_settings(adapter: Adapter) -> dict[str, Any]:
 
 
 def _variant(path: Path, answers: np.ndarray, difference: Difference, pictures: Pictures) -> Variant:
-    size = sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))  # with its weights, if apart
+    size = sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))  # weights may be apart
     same = 100 * float(np.mean(answers.argmax(1) == difference.answers.argmax(1)))
     return Variant(path.name, size / 1e6, same, accuracy(answers, pictures))

@@ -1,4 +1,4 @@
-"""The image side of an adapted model as an ONNX graph, its text features constant inside."""
+"""The image side of an adapted model as an ONNX graph, with constant text features."""
 
 import importlib.util
 import logging
@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from dear.core.errors import DearError
 from dear.methods.base import Method
 
-MODEL = "model.onnx"
-_ONE_FILE = 1_900_000_000  # bytes; a protobuf ends at 2 GB, so weights beyond it go into a file of their own
+_ONE_FILE = 1_900_000_000  # bytes; larger weights get a file of their own: a protobuf holds 2 GB
 
 
 class ImageSide(nn.Module):
@@ -26,7 +25,7 @@ class ImageSide(nn.Module):
     def __init__(self, model: Method, text: Tensor) -> None:
         super().__init__()
         self.model = model
-        self.visual = model.backbone.image.visual  # a method keeps the backbone out of its state; a graph needs it in
+        self.visual = model.backbone.image.visual  # not in the state of a method, but of the graph
         self.register_buffer("text", text)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,12 +40,12 @@ def require_packages() -> None:
 
 
 def write_graph(model: Method, text: Tensor, path: Path) -> None:
-    """Writes the graph; `text` are the normalised features of its classes, [classes, dim]."""
+    """Writes the graph; `text`: normalised features of the classes, [classes, dim]."""
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
     from onnxscript.optimizer import optimize
 
     side = ImageSide(model, text).eval()
-    pixels = torch.zeros(2, 3, *model.backbone.image.image_size)  # a batch of one would be taken for a constant
+    pixels = torch.zeros(2, 3, *model.backbone.image.image_size)  # a batch of one would become a constant
     weights = sum(value.numel() * value.element_size() for value in side.state_dict().values())
     with quiet():
         program: Any = torch.onnx.export(
@@ -58,22 +57,16 @@ def write_graph(model: Method, text: Tensor, path: Path) -> None:
             dynamo=True,
             verbose=False,
         )
-        # The engine cuts queries from keys and values in one frozen matrix. The exporter leaves so large a cut to
-        # be made in every run, and then int8 can't see that it is constant.
+        # The towers slice queries, keys and values from one frozen matrix. The exporter would leave so large a slice
+        # to every run, and int8 would not see that it is constant.
         optimize(program.model, input_size_limit=weights, output_size_limit=weights)
         ClearMetadataAndDocStringPass()(program.model)  # the exporter notes source files of this machine in each node
         program.save(path, external_data=weights > _ONE_FILE)
 
 
-def open_session(path: Path) -> Any:
-    import onnxruntime
-
-    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Exporter and quantiser think aloud, in warnings and in the log; what matters here is checked afterwards."""
+    """Hides the warnings and logs of exporter and quantiser; their result is checked afterwards."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

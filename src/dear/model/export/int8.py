@@ -1,17 +1,15 @@
-"""A smaller model: weights in 8 bits, activations scaled as they come (onnxruntime's dynamic quantisation)."""
+"""A smaller model: 8-bit weights and dynamically scaled activations (onnxruntime's dynamic quantisation)."""
 
 from pathlib import Path
 
 from dear.model.export.graph import quiet
 
-INT8 = "model_int8.onnx"
-
 
 def write_int8(model: Path, path: Path) -> None:
     """Writes `model` with the weights of its blocks in 8 bits to `path`.
 
-    reduce_range: without VNNI a processor adds two products of 8 bits in 16 and saturates, and a ViT-B/16 then
-    guesses (95 -> 19% on five classes of DTD); 7 bits of weights always fit.
+    reduce_range: without VNNI a processor adds two 8-bit products in 16 bits and saturates, and a ViT-B/16 then
+    guesses (95 -> 19% on five classes of DTD); 7-bit weights always fit.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -24,16 +22,16 @@ def write_int8(model: Path, path: Path) -> None:
             model,
             path,
             op_types_to_quantize=["MatMul"],
-            nodes_to_quantize=[node.name for node in inner if _takes_8_bits(shapes.get(node.input[1]))],
+            nodes_to_quantize=[node.name for node in inner if _is_quantised(shapes.get(node.input[1]))],
             per_channel=True,
             reduce_range=True,
             weight_type=QuantType.QInt8,
         )
-    _one_at_a_time(path)
+    _fix_batch(path)
 
 
-def _one_at_a_time(path: Path) -> None:
-    """Activations of a batch are scaled together: an answer would depend on its neighbours, so there are none."""
+def _fix_batch(path: Path) -> None:
+    """Fixes the batch to one image: images of a batch are scaled together, so answers would depend on neighbours."""
     import onnx
 
     model = onnx.load(path)
@@ -42,10 +40,10 @@ def _one_at_a_time(path: Path) -> None:
     onnx.save(model, path)
 
 
-def _takes_8_bits(shape: tuple[int, ...] | None) -> bool:
-    """Is it a weight [inputs, outputs] that does not narrow?
+def _is_quantised(shape: tuple[int, ...] | None) -> bool:
+    """Whether it is the shape of a weight [inputs, outputs] with at least as many outputs as inputs.
 
-    Those that do are the projections to features, which are small, and the second half of each MLP, whose few huge
-    activations leave no steps for the rest: it makes four fifths of the error in ViT-B/16.
+    The others are the projections to features, which are small, and the second layer of each MLP: its few huge
+    activations leave no steps for the rest, which causes four fifths of the error in ViT-B/16.
     """
     return shape is not None and len(shape) == 2 and shape[0] <= shape[1]

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from dear.core.names import COMPONENT_COLORS as COLORS
 from dear.heads.map_table import concept_colors
-from dear.model.explain import COLORS
 
 _OTHERS = ("#c06c9a", "#8c5a3c", "#16919b", "#b8972f", "#6f9a1f", "#5b6fb5", "#a0522d", "#708090")
 

@@ -9,53 +9,45 @@ from dear.bench.results import read_results
 from dear.bench.summary import HM, series
 from dear.bench.tables import main_results, on_split
 from dear.core.errors import DearError
-from dear.core.files import read_json
-from dear.model.adapter import CONFIG
+from dear.core.names import CLS
+from dear.model.adapter import component_names, read_config
 from dear.server.api import short_name
-from dear.training.loop import METRICS
+from dear.training.run_folder import RunFolder
 
 _SETTINGS = ("model", "data", "classes", "shots", "seed", "lr")
 _CURVES = ("loss", "accuracy", "validation")
 
 
 def read_runs(run: Path) -> dict[str, Any]:
-    """All runs and benchmarks in the folder that holds `run`, by name. What is damaged is named, not shown."""
+    """All runs and benchmarks in the folder that holds `run`, by name. Damaged ones are named as problems."""
     beside = sorted(folder for folder in run.resolve().parent.iterdir() if folder.is_dir())
     runs, benches, problems = [], [], []
     for folder in beside:
         try:
-            if (folder / "config.json").is_file() and (folder / METRICS).is_file():
+            if RunFolder(folder).has_history:
                 runs.append(_sendable(read_run(folder)))
             elif (folder / "cells").is_dir():
                 benches += _sendable(read_bench(folder))
         except DearError as error:
             problems.append(str(error))
-        except Exception as error:  # whatever is wrong in one folder, the others are shown
-            problems.append(f"The folder {folder.name} is damaged ({type(error).__name__}): it is not shown.")
+        except Exception as error:  # the other folders are shown all the same
+            problems.append(f"The folder {folder.name} is damaged ({type(error).__name__}) and not shown.")
     return {"current": run.resolve().name, "runs": runs, "benches": benches, "problems": problems}
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """Settings, the numbers of every finished epoch, and the test accuracies where there are some."""
-    config = read_json(folder / "config.json")
-    try:
-        lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
-        epochs = [_epoch(json.loads(line)) for line in lines if line.strip()]
-        if len({len(epoch["fusion"]) for epoch in epochs}) > 1:
-            raise ValueError("its number of fusion weights changes")
-        settings = {name: config.get(name) for name in _SETTINGS}
-        test = read_json(folder / "test.json") if (folder / "test.json").is_file() else {}
-        results = {str(name): float(value) for name, value in test.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DearError(f"The run {folder.name} is damaged ({error}): train it again.") from None
-    settings["model"] = short_name(str(settings["model"]))
+    """Settings, the numbers of every finished epoch, and the test accuracies if there are any."""
+    run = RunFolder(folder)
+    settings, history = run.settings(), run.history()
+    shown = {name: settings.get(name) for name in _SETTINGS}
+    shown |= {name: short_name(str(shown[name])) for name in ("model", "data")}
     return {
         "name": folder.name,
-        "settings": {**settings, "data": short_name(str(settings["data"]))},
-        "planned": config.get("epochs"),
-        "epochs": epochs,
-        "components": _components(folder, len(epochs[-1]["fusion"]) if epochs else 0),
-        "results": results,
+        "settings": shown,
+        "planned": settings.get("epochs"),
+        "epochs": [_epoch(record) for record in history],
+        "components": _components(run, len(history[-1].get("fusion", ())) if history else 0),
+        "results": run.test(),
     }
 
 
@@ -72,20 +64,19 @@ def read_bench(folder: Path) -> list[dict[str, Any]]:
 
 
 def _sendable(value: Any) -> Any:
-    """As it is; ValueError for numbers that no browser can read."""
+    """The value; ValueError for numbers that no browser can parse."""
     json.dumps(value, allow_nan=False)
     return value
 
 
 def _epoch(record: dict[str, Any]) -> dict[str, Any]:
-    numbers: dict[str, Any] = {name: float(record[name]) for name in _CURVES if name in record}
-    return {"epoch": int(record["epoch"]), **numbers, "fusion": [float(weight) for weight in record.get("fusion", [])]}
+    return {name: record[name] for name in ("epoch", *_CURVES) if name in record} | {"fusion": record.get("fusion", [])}
 
 
-def _components(folder: Path, count: int) -> list[str]:
-    """Names of the fusion weights: an unfinished run has no adapter yet that would tell them."""
+def _components(run: RunFolder, count: int) -> list[str]:
+    """Names of `count` fusion weights; an unfinished or damaged run has no adapter that would tell them."""
     try:
-        names = ["cls", *read_json(folder / CONFIG)["facts"]["roles"]["core"]]
-    except (DearError, KeyError, TypeError):
+        names = [*component_names(read_config(run.path))] if count else []
+    except DearError:
         names = []
-    return names if len(names) == count else ["cls", *(f"token {i}" for i in range(1, count))][:count]
+    return names if len(names) == count else [CLS, *(f"token {i}" for i in range(1, count))][:count]

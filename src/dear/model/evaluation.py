@@ -1,0 +1,102 @@
+"""Accuracy of an adapted model on labelled images, with intervals."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dear.core.errors import DearError
+from dear.core.metrics import bootstrap_interval, evaluation, unique_names
+from dear.core.table import Table
+from dear.data.dataset import Dataset, Example
+from dear.data.resolve import resolve_dataset
+from dear.model.predictor import Predictor
+from dear.training.adapt import predict_logits
+from dear.training.images import ImageSource
+
+_SPLITS = ("train", "val", "test", "all")
+
+
+@dataclass(frozen=True)
+class ClassAccuracy:
+    images: int
+    accuracy: float  # %
+    interval: tuple[float, float]  # 95%
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Accuracies in %, with 95% bootstrap intervals; `str` gives a table."""
+
+    images: int
+    accuracy: float
+    interval: tuple[float, float]
+    calibration_error: float  # %
+    per_class: dict[str, ClassAccuracy]
+    confused: tuple[tuple[str, str, int], ...]  # (true class, answer, images), most frequent first
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def table(self) -> Table:
+        table = Table(["class", "images", "accuracy (%)", "95% interval"])
+        parts: list[tuple[str, ClassAccuracy | Evaluation]] = [*self.per_class.items(), ("all", self)]
+        for name, part in parts:
+            table.add(name, part.images, part.accuracy, f"{part.interval[0]:.1f} to {part.interval[1]:.1f}")
+        return table
+
+    def __str__(self) -> str:
+        return self.table().text()
+
+
+def evaluate(
+    predictor: Predictor,
+    data: str | Path | Dataset,
+    split: str = "test",
+    data_root: str | Path | None = None,
+    class_names: str | Path | None = None,
+    inference: str | None = None,
+) -> Evaluation:
+    """See `Predictor.evaluate`."""
+    if not isinstance(data, Dataset):
+        root, names = (None if path is None else str(path) for path in (data_root, class_names))
+        data = resolve_dataset(str(data), None, names, root)
+    examples, inference = _examples(data, split), predictor.check_inference(inference)
+    model, classes, template = predictor.model, predictor.classes, predictor.template
+    if data.classes != classes and set(data.classes) <= set(classes):
+        places = [classes.index(name) for name in data.classes]
+        examples = tuple(Example(example.picture, places[example.label]) for example in examples)
+    elif data.classes != classes:
+        classes, template = data.classes, data.template
+        if not model.can_answer(classes):
+            raise DearError(f"{predictor.method} answers with its own classes only, and {data.name} has others.")
+    try:
+        model.set_classes(classes, template)
+        logits = predict_logits(model, examples, ImageSource(model.backbone), f"{split} images", [inference])[inference]
+    finally:
+        model.set_classes(predictor.classes, predictor.template)
+    labels = torch.tensor([example.label for example in examples])
+    right = logits.argmax(-1) == labels
+    metrics = evaluation(logits, labels, classes)
+    per_class = {
+        name: ClassAccuracy(int(own.sum()), metrics["per_class"][name], _pair(bootstrap_interval(right[own])))
+        for own, name in ((labels == number, name) for number, name in enumerate(unique_names(classes)))
+        if own.any()
+    }
+    confused = tuple((true, answer, count) for true, answer, count in metrics["confused"])
+    interval = _pair(metrics["interval"])
+    return Evaluation(len(examples), metrics["accuracy"], interval, metrics["ece"], per_class, confused)
+
+
+def _examples(data: Dataset, split: str) -> tuple[Example, ...]:
+    if split not in _SPLITS:
+        raise DearError(f"There is no split {split!r}: choose from {', '.join(_SPLITS)}.")
+    examples = (*data.train, *data.val, *data.test) if split == "all" else getattr(data, split)
+    if not examples:
+        raise DearError(f"{data.name} has no {split} images: choose another split.")
+    return examples
+
+
+def _pair(interval: list[float]) -> tuple[float, float]:
+    return interval[0], interval[1]

@@ -1,0 +1,149 @@
+"""The run folder: every file that training writes, written and read in one place.
+
+config.json             all settings; it is itself a valid --config
+few_shot.json           the images that were drawn, {"train": [[path or scene, label], ...], "val": ...}
+metrics.jsonl           one JSON object per finished epoch
+checkpoint.safetensors  the state after the last finished epoch
+adapter_*               the trained adapter (`dear.model.adapter`)
+test.json               test accuracies (%)
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+from dear.core.errors import DearError
+from dear.core.files import parse_json, read_json, read_text, to_json, write_json, write_text
+from dear.core.lock import names_in
+from dear.core.schema import Count, Finite, Positive, check_shape, damaged
+from dear.data.dataset import Example, ImageFile
+
+CONFIG, FEW_SHOT, METRICS, TEST = "config.json", "few_shot.json", "metrics.jsonl", "test.json"
+CHECKPOINT, TENSORBOARD = "checkpoint.safetensors", "tensorboard"
+ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+CHANGEABLE = ("workers", "device", "tensorboard")  # settings that a run may change when it continues
+_AGAIN = "train the run again"
+_OTHER_FOLDER = "train into another folder"
+
+
+class _Settings(TypedDict, total=False):
+    """Settings that are read again after training; there are more."""
+
+    method: str
+    model: str
+    data: str
+    data_root: str | None
+    class_names: str | None
+    classes: str
+    epochs: Count
+
+
+class _FewShot(TypedDict):
+    train: list[tuple[str, Count]]
+    val: list[tuple[str, Count]]
+
+
+class _Needed(TypedDict):
+    epoch: Positive
+    loss: Finite
+    accuracy: Finite
+
+
+class _Epoch(_Needed, total=False):
+    validation: Finite
+    fusion: list[Finite]
+
+
+class RunFolder:
+    """A run on disk. Missing files read as empty; damaged ones raise a DearError that names the file."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.checkpoint = self.path / CHECKPOINT
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether training has ended with an adapter."""
+        return (self.path / ADAPTER_CONFIG).exists()
+
+    @property
+    def is_started(self) -> bool:
+        """Whether there is anything to continue from, or a finished run."""
+        return self.is_finished or self.checkpoint.exists()
+
+    @property
+    def has_history(self) -> bool:
+        return (self.path / CONFIG).is_file() and (self.path / METRICS).is_file()
+
+    def settings(self) -> dict[str, Any]:
+        """All settings of the run."""
+        return self._read(CONFIG, _Settings)
+
+    def few_shot(self) -> dict[str, list[list[Any]]]:
+        """The drawn images, {"train": [[path or scene, label], ...], "val": ...}."""
+        return self._read(FEW_SHOT, _FewShot)
+
+    def test(self) -> dict[str, float]:
+        """Test accuracies (%): {"all": ...}, or base, novel and hm."""
+        return self._read(TEST, dict[str, Finite])
+
+    def history(self, epochs: int | None = None) -> list[dict[str, Any]]:
+        """The records of the first `epochs` epochs (default: all).
+
+        A kill may leave one record more than the checkpoint has epochs.
+        """
+        path, advice = self.path / METRICS, f"remove it, or {_AGAIN}"
+        if not path.exists():
+            return []
+        with damaged(str(path), advice):
+            lines = [line for line in read_text(path).splitlines() if line.strip()][:epochs]
+            records = [parse_json(line) for line in lines]
+            for number, record in enumerate(records, 1):
+                check_shape(record, _Epoch, f"{path}, line {number},", advice)
+                if record["epoch"] != number:
+                    raise ValueError(f"line {number} is of epoch {record['epoch']}")
+                if len(record.get("fusion", ())) != len(records[0].get("fusion", ())):
+                    raise ValueError(f"line {number} has another number of fusion weights than line 1")
+        return records
+
+    def write_start(self, settings: Mapping[str, Any], train: Sequence[Example], val: Sequence[Example]) -> None:
+        """Writes the settings, and the images that were drawn."""
+        write_json(self.path / CONFIG, settings)
+        write_json(self.path / FEW_SHOT, {"train": _rows(train), "val": _rows(val)})
+
+    def write_history(self, records: Sequence[Mapping[str, Any]]) -> None:
+        write_text(self.path / METRICS, "".join(to_json(record) + "\n" for record in records))
+
+    def write_test(self, accuracies: Mapping[str, float]) -> None:
+        write_json(self.path / TEST, accuracies)
+
+    def check_free(self, settings: Mapping[str, Any], resume: bool) -> None:
+        """Refuses to overwrite anything, and to continue a run with other settings.
+
+        A run that ended before its first epoch has nothing to continue from and is replaced.
+        """
+        if not self.is_started:
+            if not set(names_in(self.path)) <= {CONFIG, FEW_SHOT, METRICS, TENSORBOARD}:
+                raise DearError(f"{self.path} is not empty and holds no run: choose another --out.")
+            return
+        if not resume:
+            raise DearError(f"{self.path} already holds a run: continue it with --resume, or choose another --out.")
+        before = check_shape(read_json(self.path / CONFIG), dict[str, Any], str(self.path / CONFIG), _OTHER_FOLDER)
+        names = (settings.keys() | before.keys()) - set(CHANGEABLE)
+        if changed := sorted(name for name in names if settings.get(name) != before.get(name)):
+            raise DearError(
+                f"{self.path} was started with other settings ({', '.join(changed)}): use the same, or another --out."
+            )
+
+    def _read(self, name: str, shape: Any) -> dict[str, Any]:
+        path = self.path / name
+        if not path.exists():
+            return {}
+        value = read_json(path)
+        check_shape(value, shape, str(path), _AGAIN)
+        return value
+
+
+def _rows(examples: Sequence[Example]) -> list[list[Any]]:
+    """[path or scene, label] of each example."""
+    return [[str(e.picture.path if isinstance(e.picture, ImageFile) else e.picture), e.label] for e in examples]

@@ -1,0 +1,197 @@
+"""The Python API does what the command line does."""
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import dear
+from dear.cli import main
+from dear.core.errors import DearError
+from dear.data.resolve import resolve_dataset
+from dear.model.predictor import Predictor
+from dear.training.run_folder import RunFolder
+
+COMPONENTS = ["cls", "color", "shape", "texture", "object", "location"]
+
+
+@pytest.fixture(scope="module")
+def settings(model_folder, role_file) -> dict[str, Any]:
+    return {"model": f"local-dir:{model_folder}", "roles": role_file, "shots": 2, "epochs": 2, "first_layer": 2,
+            "workers": 0, "device": "cpu"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(settings, tmp_path_factory) -> tuple[Predictor, Path]:
+    out = tmp_path_factory.mktemp("api") / "run"
+    return dear.train("world:colors", out=out, **settings), out
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("pictures") / "red.png"
+    resolve_dataset("world:colors").test[0].picture.open().save(path)
+    return path
+
+
+def test_only_the_api_is_listed() -> None:
+    assert dir(dear) == ["DearError", "__version__", "create", "evaluate", "load", "train"]
+    assert all(hasattr(dear, name) for name in dir(dear))
+
+
+@pytest.mark.parametrize("method", ["dear", "experts", "promptsrc"])
+def test_train_writes_the_folder_that_the_command_writes(method: str, settings, tmp_path) -> None:
+    """With the recipe of the method: that of promptsrc has a bell over the epochs, that of experts its views."""
+    if method == "promptsrc":
+        settings = {name: value for name, value in settings.items() if name not in ("roles", "first_layer")}
+    model = dear.train("world:colors", method, out=tmp_path / "api", **settings)
+    flags = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    command = ["train", "--data", "world:colors", "--method", method, "--out", str(tmp_path / "cli"), *flags]
+    assert main(command) == 0
+    api, cli = RunFolder(tmp_path / "api"), RunFolder(tmp_path / "cli")
+    assert api.settings() == cli.settings()
+    assert api.test() == cli.test()
+    assert api.few_shot() == cli.few_shot()
+    for name in ("adapter_model.safetensors", "adapter_config.json"):
+        assert (api.path / name).read_bytes() == (cli.path / name).read_bytes()
+    assert model.method == method
+
+
+def test_train_returns_what_load_returns(trained, picture) -> None:
+    model, out = trained
+    again = dear.load(out, device="cpu")
+    assert type(model) is type(again)
+    assert model.predict(picture) == again.predict(picture)
+    assert repr(model) == repr(again)
+    for part in ("dear", "12 classes", "red, orange, yellow, ...", model.model.backbone.name):
+        assert part in repr(model)
+    assert json.loads((out / "adapter_config.json").read_text())["components"] == COMPONENTS
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"epoch": 3}, "no setting 'epoch' for dear: did you mean epochs?"),
+        ({"lambda_fuson": 1.0}, "did you mean lambda_fusion"),
+        ({"xyzzy": 1}, "choose from .*shots"),
+        ({"shots": "many"}, "--shots must be a whole number"),
+        ({"method": "deer"}, "no method 'deer'"),
+    ],
+)
+def test_wrong_settings_are_one_sentence(wrong, sentence: str, tmp_path) -> None:
+    with pytest.raises(DearError, match=sentence):
+        dear.train("world:colors", out=tmp_path / "run", **wrong)
+    assert not list(tmp_path.iterdir())
+    if "method" not in wrong and "shots" not in wrong:
+        with pytest.raises(DearError, match="no setting"):
+            dear.create(classes=["a", "b"], **wrong)
+
+
+def test_nothing_is_overwritten(trained, settings) -> None:
+    with pytest.raises(DearError, match="already holds a run"):
+        dear.train("world:colors", out=trained[1], **settings)
+    with pytest.raises(DearError, match="already holds an adapter"):
+        trained[0].save(trained[1])
+
+
+def test_every_kind_of_image_gives_the_same_answer(trained, picture) -> None:
+    model = trained[0]
+    opened = Image.open(picture)
+    kinds = [picture, str(picture), opened, np.asarray(opened.convert("RGB")), picture.read_bytes()]
+    answers = model.predict(kinds, topk=2)
+    assert isinstance(answers, list)
+    for kind, answer in zip(kinds, answers, strict=True):
+        alone = model.predict(kind, topk=2)
+        assert (alone.choice, alone.top[1][0]) == (answer.choice, answer.top[1][0])
+        assert alone.probability == pytest.approx(answers[0].probability, abs=1e-6)
+    assert model.predict([]) == []
+    assert len(model.predict([picture] * 40)) == 40  # more than a batch
+    assert [value.shape for value in model.features(kinds).values()] == [(5, 32)] * 6
+    one, batch = model.features(picture), model.features(torch.stack([model.preprocess(opened.convert("RGB"))]))
+    assert list(one) == COMPONENTS
+    assert all(torch.equal(one[name], batch[name]) for name in COMPONENTS)
+
+
+@pytest.mark.parametrize(
+    ("image", "sentence"),
+    [
+        (np.zeros((4, 4, 3)), r"uint8, not \[4, 4, 3\] of float64"),
+        (np.zeros((2, 4, 4, 3), np.uint8), r"not \[2, 4, 4, 3\] of uint8"),
+        (np.zeros((0, 4, 3), np.uint8), "no pixels"),
+        (b"no image", "These bytes cannot be read as an image"),
+        (None, "must be a path, a PIL image, an array .* or bytes, not NoneType"),
+        (7, "not int"),
+        ([[1]], "not list"),
+    ],
+)
+def test_what_is_no_image_is_refused(trained, image, sentence: str) -> None:
+    with pytest.raises(DearError, match=sentence):
+        trained[0].predict(image)
+
+
+def test_evaluate_agrees_with_the_run_and_with_predict(trained, settings) -> None:
+    model, out = trained
+    data = resolve_dataset("world:colors")
+    result = model.evaluate("world:colors")
+    assert result.accuracy == pytest.approx(RunFolder(out).test()["all"])
+    assert result == dear.evaluate(out, data)
+    assert result.images == len(data.test) == sum(part.images for part in result.per_class.values())
+    assert list(result.per_class) == list(data.classes)
+    assert result.interval[0] <= result.accuracy <= result.interval[1]
+    answers = model.predict([example.picture.open() for example in data.test])
+    for label, (name, part) in enumerate(result.per_class.items()):
+        own = [answer.choice == name for answer, e in zip(answers, data.test, strict=True) if e.label == label]
+        assert part.accuracy == pytest.approx(100 * np.mean(own))
+        assert part.interval[0] <= part.accuracy <= part.interval[1]
+    assert sum(count for _, _, count in result.confused) == round(result.images * (1 - result.accuracy / 100))
+    assert len(str(result).splitlines()) == 2 + 12 + 1
+    json.dumps(result.to_json(), allow_nan=False)
+    alone = model.evaluate(data, inference="decoupled")
+    decoupled = model.predict([e.picture.open() for e in data.test[:40]], inference="decoupled")
+    assert alone.images == result.images
+    assert decoupled[0].votes[0].weight == 1
+
+
+def test_evaluate_chooses_among_the_models_classes_if_it_can(trained) -> None:
+    """Fewer classes than the model's are no easier; other classes replace the model's for this call alone."""
+    model, _ = trained
+    data = resolve_dataset("world:colors")
+    half = data.novel()
+    answers = model.predict([example.picture.open() for example in half.test])
+    right = [a.choice == half.classes[e.label] for a, e in zip(answers, half.test, strict=True)]
+    assert model.evaluate(half).accuracy == pytest.approx(100 * np.mean(right))
+    before = model.predict(half.test[0].picture.open())
+    shapes = model.evaluate("world:shapes")
+    assert set(shapes.per_class) == set(resolve_dataset("world:shapes").classes)
+    assert model.predict(half.test[0].picture.open()) == before
+    for wrong, sentence in (({"split": "tests"}, "no split 'tests'"), ({"inference": "plain"}, "not by plain")):
+        with pytest.raises(DearError, match=sentence):
+            model.evaluate(data, **wrong)
+    assert model.evaluate(data, split="all").images == len(data.train) + len(data.val) + len(data.test)
+
+
+def test_saved_and_explained(trained, picture, tmp_path) -> None:
+    model = trained[0]
+    model.save(tmp_path / "adapter")
+    assert sorted(path.name for path in (tmp_path / "adapter").iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
+    assert dear.load(tmp_path / "adapter", device="cpu").predict(picture) == model.predict(picture)
+    assert model.explain(picture, out=tmp_path / "why.png") == model.predict(picture)
+    with Image.open(tmp_path / "why.png") as drawn:
+        assert min(drawn.size) > 600
+    with pytest.raises(DearError, match="ends in"):
+        model.explain(picture, out=tmp_path / "why.txt")
+
+
+def test_every_public_function_has_a_docstring() -> None:
+    for owner in (dear, Predictor):
+        for name, value in inspect.getmembers(owner, callable):
+            if not name.startswith("_"):
+                assert inspect.getdoc(value), name
