@@ -49,7 +49,7 @@ import sys, time
 import torch
 from pathlib import Path
 from dear import load
-from dear.server.safety import open_upload
+from dear.server.uploads import open_upload
 predictor, data, batch = load(sys.argv[1]), Path(sys.argv[2]).read_bytes(), 32
 def answer():
     predictor.predict_batch(torch.cat([predictor.pixels([open_upload(data)]) for _ in range(batch)]))

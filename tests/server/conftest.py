@@ -158,7 +158,7 @@ class Client:
 def live(service: Service, **settings: Any) -> Iterator[Client]:
     """The service on a free port, on a real uvicorn."""
     with Address("127.0.0.1", 0) as address, service:
-        app = make_app(service, address.names, **settings)
+        app = make_app(service, address.hosts, **settings)
         thread = threading.Thread(target=address.serve, args=(app,), daemon=True)
         thread.start()
         try:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dear.core.errors import DearError
+from dear.server import schemas
 from dear.server.api import Service
 from dear.server.uploads import parse_upload
 from mean_color import CLASSES, Colors, b64, form, png
@@ -33,16 +34,14 @@ def openapi(client):
 
 @pytest.fixture
 def fits(openapi):
-    """An answer is what the description promises for it."""
+    """A response is what the OpenAPI document promises for it."""
 
     def check(path: str, status: int, value) -> None:
-        (described,) = openapi["paths"][path].values()
-        found = described["responses"]["4XX" if 400 <= status < 500 else str(status)]
-        if "$ref" in found:
-            found = openapi["components"]["responses"][found["$ref"].rpartition("/")[2]]
-        schema = json.loads(json.dumps({**openapi, **found["content"]["application/json"]["schema"]}))
+        (operation,) = openapi["paths"][path].values()
+        response = operation["responses"]["4XX" if 400 <= status < 500 else str(status)]
+        schema = json.loads(json.dumps({**openapi, **response["content"]["application/json"]["schema"]}))
         if path == "/v1/about" and value["gallery"] is None:
-            del schema["properties"]["gallery"]["type"]  # nullable is OpenAPI's word, not JSON Schema's
+            del schema["components"]["schemas"]["About"]["properties"]["gallery"]["type"]  # nullable is OpenAPI's word
         jsonschema.validate(value, schema, cls=jsonschema.Draft202012Validator)
 
     return check
@@ -160,11 +159,23 @@ def test_any_json_is_understood_or_refused(values) -> None:
     def look() -> None:
         upload = parse_upload("application/json", json.dumps(values).encode())
         assert all(isinstance(image, bytes) for image in upload.images)
-        assert 1 <= upload.number("topk", 3, 1000) <= 1000
-        assert upload.flag("votes", True) in (True, False)
-        assert upload.choice("inference", ("fusion", "decoupled")) in ("fusion", "decoupled")
-        assert isinstance(upload.text("text").encode(), bytes)
-        assert all(upload.texts("texts"))
+        for model in (
+            schemas.PredictSettings.of(("fusion", "decoupled")),
+            schemas.SearchSettings,
+            schemas.EmbedSettings,
+        ):
+            own = {name: value for name, value in upload.values.items() if name in model.model_fields}
+            refused_at_most(lambda model=model, own=own: is_valid(schemas.check_settings(own, model)))
+            refused_at_most(lambda model=model: schemas.check_settings(upload.values, model))
+
+    def is_valid(settings) -> None:
+        values = settings.model_dump()
+        assert 1 <= values.get("topk", 3) <= 1000
+        assert type(values.get("topk", 3)) is int
+        assert values.get("votes", True) in (True, False)
+        assert values.get("inference", "fusion") in ("fusion", "decoupled")
+        assert isinstance(values.get("text", "").encode(), bytes)
+        assert all(values.get("texts", []))
 
     refused_at_most(look)
 

@@ -127,7 +127,7 @@ def test_a_slow_head_has_a_deadline(client, monkeypatch, said: bytes) -> None:
 
 
 def test_an_answer_that_nobody_takes_is_given_up(client, monkeypatch) -> None:
-    monkeypatch.setattr("dear.server.connection.TAKE_SECONDS", 0.2)
+    monkeypatch.setattr("dear.server.connection.READ_SECONDS", 0.2)
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", client.port))

@@ -27,7 +27,7 @@ def ask(client):
 
 def test_the_page_and_its_parts_are_served_with_a_policy_of_nothing_from_outside(client, ask) -> None:
     assert ask("GET", "/") == ask("GET", "/index.html")
-    for name in ("/", "/main.js", "/style.css", "/icon.svg", "/docs", "/docs/docs.js"):
+    for name in ("/", "/main.js", "/style.css", "/icon.svg", "/docs", "/docs/start.js"):
         found = client.raw(f"GET {name} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         head, _, body = found.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200")

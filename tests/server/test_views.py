@@ -23,7 +23,7 @@ from dear.server.page.heads import HeadPictures, head_map, main_direction
 from dear.server.page.pictures import data_url, sample_pictures
 from dear.server.page.runs import read_runs
 from dear.server.responses import Json
-from dear.server.safety import MAX_BYTES, open_upload
+from dear.server.uploads import MAX_BYTES, open_upload
 
 
 def at_once(job):
@@ -214,7 +214,7 @@ def test_a_gallery_of_heads_is_searched_by_its_own_components(run, model_folder,
     Gallery.create(tmp_path / "gallery", encoder).add(encoder, [photos])
     path = photos / "warm" / "7.png"
     with Service.open(run, tmp_path / "gallery") as service:
-        assert service.find(Image.open(path), "color", 3)[0].path == str(path)
+        assert service.search(Image.open(path), "color", 3)[0].path == str(path)
         about = Page(run, service).about(None)
     assert [c["name"] for c in about["gallery"]["components"]] == ["cls", "color", "shape"]
     assert len(about["components"]) == 6

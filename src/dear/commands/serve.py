@@ -39,7 +39,7 @@ def serve(
         from dear.server.api import Service
 
         with Service.open(args.run_folder, args.gallery) as service:
-            app = make_app(service, address.names, token, more(service))
+            app = make_app(service, address.hosts, token, more(service))
             print(f"{where.format(url=address.url)}    (Ctrl-C ends it)", flush=True)
             if not address.local and token is None:
                 print("everybody who can reach this address can use it", flush=True)

@@ -15,7 +15,7 @@ _THUMBNAIL = 240
 
 def search(service: Service, query: Image.Image | str, by: str, label: str = "") -> dict[str, Any]:
     """`query` is a picture or a sentence; `by` such as "color=0.7,shape=0.3"; `label`: only labels that hold this."""
-    gallery, hits = service.need_gallery(), service.find(query, by, _SHOWN, label)
+    gallery, hits = service.require_gallery(), service.search(query, by, _SHOWN, label)
     shown = [{**hit.to_json(), "image": thumbnail(gallery, hit.path)} for hit in hits]
     return {"query": None if isinstance(query, str) else data_url(query, _THUMBNAIL), "hits": shown}
 

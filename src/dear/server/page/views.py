@@ -24,8 +24,8 @@ from dear.server.page.heads import HeadPictures, head_map
 from dear.server.page.pictures import StoredPicture, data_url, sample_pictures
 from dear.server.page.runs import read_runs
 from dear.server.responses import Json
-from dear.server.safety import MAX_BYTES, TOO_MANY_BYTES, open_upload
-from dear.server.server import fixed
+from dear.server.server import static_file
+from dear.server.uploads import MAX_BYTES, TOO_MANY_BYTES, open_upload
 
 _ASSETS = Path(__file__).parent / "assets"
 _EXAMPLE = 160  # pixels of a thumbnail
@@ -61,8 +61,8 @@ class Page:
     @property
     def routes(self) -> list[Route]:
         return [
-            fixed("/", _ASSETS / "index.html"),
-            *(fixed(f"/{file.name}", file) for file in _ASSETS.iterdir()),
+            static_file("/", _ASSETS / "index.html"),
+            *(static_file(f"/{file.name}", file) for file in _ASSETS.iterdir()),
             self._route("GET", "/api/about", self.about),
             self._route("POST", "/api/classify", self.classify),
             self._route("GET", "/api/heads", lambda _: head_map(roles_of(self.predictor.model))),
@@ -116,13 +116,13 @@ class Page:
     def starters(self, _: PageRequest) -> list[dict[str, Any]]:
         from dear.server.page.search import starters
 
-        return starters(self.service.need_gallery())
+        return starters(self.service.require_gallery())
 
     def search(self, request: PageRequest) -> dict[str, Any]:
         """By the picture in the body, by one of the gallery (`like`), or by a sentence (`text`)."""
         from dear.server.page.search import search
 
-        gallery, values = self.service.need_gallery(), request.values
+        gallery, values = self.service.require_gallery(), request.values
         query: Image.Image | str
         if request.body:
             query = open_upload(request.body)
