@@ -160,6 +160,16 @@ def test_runs(page, address, screenshot) -> None:
     screenshot("runs")
 
 
+def test_the_docs_load_nothing_from_elsewhere(page, address) -> None:
+    loaded = []
+    page.on("request", lambda request: loaded.append(request.url))
+    page.goto(f"{address}/docs")
+    page.get_by_text("Classify images").first.wait_for()
+    page.wait_for_load_state("networkidle")
+    assert f"{address}/openapi.json" in loaded
+    assert {url for url in loaded if not url.startswith((f"{address}/", "data:"))} == set()
+
+
 def test_the_api_is_described_and_can_be_tried(page, address, photos, screenshot) -> None:
     refused = []
     page.on("console", lambda said: refused.append(said.text) if said.type == "error" else None)
