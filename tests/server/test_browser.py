@@ -123,11 +123,11 @@ def test_heads(page, address, screenshot) -> None:
     page.goto(f"{address}#heads")
     page.get_by_role("button", name="layer 2, head 0: core attribute, color").click()
     page.get_by_text("a red <b>sign</b>", exact=True).wait_for()  # shown as text, not as HTML
-    page.get_by_text("Found among 8 pictures").wait_for()
+    page.get_by_text("Chosen from 8 pictures").wait_for()
     assert page.locator(".thumbs.wide img").count() == 8
     page.get_by_role("button", name="layer 3, head 1: ").click()
     page.get_by_text("not in the map").wait_for()
-    page.get_by_text("Found among 8 pictures").wait_for()
+    page.get_by_text("Chosen from 8 pictures").wait_for()
     assert page.locator(".head").count() == 8
     screenshot("heads")
 
@@ -136,10 +136,10 @@ def test_search(page, address, photos, screenshot) -> None:
     page.goto(f"{address}#search")
     page.locator(".hit").first.wait_for()
     page.locator("#search input[type=file]").set_input_files(photos / "warm" / "7.png")
-    page.get_by_text("Most alike in class").wait_for()
+    page.get_by_text("Most similar in class").wait_for()
     assert page.locator(".hit").first.get_attribute("title") == str(photos / "warm" / "7.png")
     page.get_by_role("slider", name="color").fill("0.7")
-    page.get_by_text("Most alike in class and color").wait_for()
+    page.get_by_text("Most similar in class and color").wait_for()
     page.get_by_label("label", exact=True).fill("cold")
     page.locator(".hit").nth(4).wait_for(state="detached")
     assert set(page.locator(".caption > span").all_inner_texts()) == {"cold"}
@@ -178,7 +178,9 @@ def test_the_api_is_described_and_can_be_tried(page, address, photos, screenshot
     page.get_by_role("button", name="Add string item").click()
     page.locator("input[type=file]").first.set_input_files(photos / "warm" / "7.png")
     page.get_by_role("button", name="Execute").click()
-    page.get_by_text('"answers"').first.wait_for()
+    response = page.locator(".live-responses-table")
+    response.get_by_text('"answers"').first.wait_for()  # not only in the example
+    assert response.locator("tbody .response-col_status").first.inner_text().startswith("200")
     screenshot("docs")
     assert refused == []
 

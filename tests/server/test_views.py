@@ -11,11 +11,13 @@ import pytest
 import torch
 from PIL import Image
 
+import dear
+from dear.cli import main
 from dear.core.errors import DearError
+from dear.core.names import COMPONENT_COLORS
 from dear.data.dataset import ImageFile
 from dear.heads.picture_list import PictureList, world_pictures
 from dear.heads.role_map import RoleMap
-from dear.model.explain import COLORS
 from dear.server.api import Service, short_name
 from dear.server.page.classify import attention_overlay, classify, world_examples
 from dear.server.page.colors import page_colors
@@ -23,50 +25,11 @@ from dear.server.page.heads import HeadPictures, head_map, main_direction
 from dear.server.page.pictures import data_url, sample_pictures
 from dear.server.page.runs import read_runs
 from dear.server.responses import Json
-from dear.server.uploads import MAX_BYTES, open_upload
 
 
 def at_once(job):
     """Where nobody else uses the model."""
     return job()
-
-
-def encoded(picture: Image.Image, kind: str = "PNG") -> bytes:
-    out = io.BytesIO()
-    picture.save(out, kind)
-    return out.getvalue()
-
-
-# --- uploads ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
-def test_usual_images_are_taken_as_rgb(kind: str) -> None:
-    picture = open_upload(encoded(Image.new("L", (9, 5), 100), kind))
-    assert (picture.mode, picture.size) == ("RGB", (9, 5))
-
-
-@pytest.mark.parametrize(
-    ("data", "sentence"),
-    [
-        (b"", "The file is empty"),
-        (b"not an image", "cannot be read as an image .*: choose a JPEG, PNG"),
-        (encoded(Image.new("RGB", (64, 64)))[:60], "cannot be read as an image"),
-        (encoded(Image.new("RGB", (64, 64)), "PPM"), "cannot be read as an image"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "cannot be read as an image"),
-        (b"\xff" * (MAX_BYTES + 1), "more than 20 MB"),
-    ],
-)
-def test_what_is_no_image_is_refused_in_one_sentence(data: bytes, sentence: str) -> None:
-    with pytest.raises(DearError, match=sentence):
-        open_upload(data)
-
-
-@pytest.mark.parametrize("size", [(6400, 6300), (60_000, 60_000)])
-def test_too_many_pixels_are_refused_before_they_are_decoded(size, monkeypatch, png_header) -> None:
-    monkeypatch.setattr(Image.Image, "convert", lambda *_: pytest.fail("it was decoded"))
-    with pytest.raises(DearError, match="more than 40 million pixels"):
-        open_upload(png_header(*size))
 
 
 # --- classify --------------------------------------------------------------------------------------------------
@@ -79,10 +42,28 @@ def test_the_answer_is_that_of_predict_with_one_map_an_attribute(predictor) -> N
     assert found["choice"] == answer.choice
     assert found["probability"] == pytest.approx(answer.probability, abs=1e-5)
     assert [vote["component"] for vote in found["votes"]] == list(predictor.model.components)
-    assert [(m["attribute"], m["heads"] > 0) for m in found["maps"]] == [
-        ("color", True), ("shape", True), ("texture", False), ("object", False), ("location", False),
-    ]  # fmt: skip
+    none = "in all heads: it has none of its own"
+    heads = {"color": "in its 3 heads", "shape": "in its 2 heads", "texture": none, "object": none, "location": none}
+    assert {one["component"]: one["heads"] for one in found["maps"]} == heads
     json.dumps(found)
+
+
+def test_the_page_says_in_which_heads_a_token_without_an_attribute_reads(run, model_folder, tmp_path) -> None:
+    for method, captions in (
+        ("experts", {"color": "in its 1 head", "rest": "in all heads without a core attribute"}),
+        ("clip-adapter", {"cls": "in the last layer"}),
+    ):
+        roles = ["--roles", str(run.parent.parent / "roles.json")] if method == "experts" else []
+        arguments = [
+            "train", "--model", f"local-dir:{model_folder}", *roles, "--data", "world:colors", "--shots", "1",
+            "--epochs", "1", "--workers", "0", "--device", "cpu", "--out", str(tmp_path / method), "--method", method,
+        ]  # fmt: skip
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("dear.data.world.tasks.TEST", 1)
+            assert main(arguments) == 0
+        maps = classify(dear.load(tmp_path / method, device="cpu"), Image.new("RGB", (50, 40), "red"), at_once)["maps"]
+        assert captions.items() <= {one["component"]: one["heads"] for one in maps}.items()
+        assert not any("null" in one["heads"] or "None" in one["heads"] for one in maps)
 
 
 def test_the_overlay_is_brightest_where_the_attention_is() -> None:
@@ -117,7 +98,7 @@ def test_the_map_has_every_head_and_its_evidence(roles) -> None:
     assert [(cell["layer"], cell["head"]) for cell in found["cells"]] == sorted(roles.roles)
     first = found["cells"][0]
     assert [(part["concept"], part["share"]) for part in first["distribution"]] == [("color", 0.5), ("shape", 0.5)]
-    assert first["phrases"][0]["color"] == first["color"] == COLORS["color"]
+    assert first["phrases"][0]["color"] == first["color"] == COMPONENT_COLORS["color"]
 
 
 @pytest.mark.parametrize("preset", ["paper", "dear-mini"])
@@ -131,7 +112,7 @@ def test_the_maps_that_come_with_the_package_can_be_shown(preset: str) -> None:
 
 def test_colors_are_those_of_explain_and_differ() -> None:
     colors = page_colors(["cls", *RoleMap.preset("paper").concepts])
-    assert colors["texture"] == COLORS["texture"]
+    assert colors["texture"] == COMPONENT_COLORS["texture"]
     assert len(set(colors.values())) == len(colors)
 
 
@@ -150,7 +131,7 @@ def test_pictures_of_a_head_are_ranked_along_its_phrase(predictor, gallery) -> N
         return job()
 
     finder = HeadPictures(predictor, sample_pictures(gallery, "tiny"), when_free)
-    assert finder.extremes((2, 0)) == {"looked_at": 0, "of": 8}  # the model is busy elsewhere: none can be read yet
+    assert finder.extremes((2, 0)) == {"done": 0, "of": 8}  # the model is busy elsewhere: none can be read yet
     free.set()
     found = extremes(finder, (2, 0))
     assert found["along"] == "a red <b>sign</b>"

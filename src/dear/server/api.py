@@ -78,9 +78,10 @@ class Service:
         from dear.gallery import AdapterEncoder, Gallery
 
         opened = Gallery.open(gallery)
-        # A gallery made with an adapter is searched with this run's, or not at all; any other brings its own encoder.
-        by_adapter = opened.about.encoder.get("kind") == "adapter"
-        encoder = AdapterEncoder(folder, engine.predictor) if by_adapter else opened.encoder()
+        made_with = opened.about.encoder
+        # What was made with an adapter is searched with this run's, or not at all; all else brings its own encoder.
+        ours = made_with.get("kind") == "adapter"
+        encoder = AdapterEncoder(folder, engine.predictor) if ours else opened.encoder()
         opened.require(encoder)
         return cls(engine, name, opened, encoder)
 
