@@ -28,12 +28,12 @@ function charts(chosen, runs, colors) {
   const others = (key) => runs.filter((r) => r !== chosen).map((r) => ({ name: r.name, pale: true, points: line(r, key) }));
   const own = (name, key, color, dashed) => ({ name, color, dashed, points: line(chosen, key) });
   const fusion = chosen.components.map((name, i) => ({
-    name: `${name} ${chosen.epochs.at(-1)?.fusion[i].toFixed(2)}`, color: colors[name] ?? "#888888", points: chosen.epochs.map((e) => [e.epoch, e.fusion[i]]),
+    name: `${name} ${chosen.epochs.at(-1)?.fusion[i].toFixed(2)}`, color: colors[name] ?? "var(--soft)", points: chosen.epochs.map((e) => [e.epoch, e.fusion[i]]),
   }));
   return [
-    lineChart("Loss", [...others("loss"), own(chosen.name, "loss", "#d1495b")]),
-    lineChart("Accuracy (%)", [...others("accuracy"), own(`${chosen.name}, training images`, "accuracy", "#2e86ab"),
-      own("validation", "validation", "#e09f3e", true)]),
+    lineChart("Loss", [...others("loss"), own(chosen.name, "loss", "var(--warn-line)")]),
+    lineChart("Accuracy (%)", [...others("accuracy"), own(`${chosen.name}, training images`, "accuracy", "var(--accent)"),
+      own("validation", "validation", "var(--soft)", true)]),
     lineChart(`Fusion weights of ${chosen.name}`, fusion),
   ].map((chart) => el("div", { class: "card" }, chart));
 }
