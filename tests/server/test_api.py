@@ -23,8 +23,8 @@ def service():
 
 @pytest.fixture(scope="module")
 def client(service, serve_live):
-    with serve_live(service) as made:
-        yield made
+    with serve_live(service) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
@@ -57,17 +57,17 @@ def test_one_image_or_many_as_a_form_or_as_json(client, fits) -> None:
     answers = json.loads(text)["answers"]
     assert answers[0] == {"choice": "blue", "probability": 1.0, "top": [["blue", 1.0], ["red", 0.0]]}
     assert [one["choice"] for one in answers] == ["blue", "red"]
-    status, found = client.post("/v1/predict", {"images": [b64("lime"), b64("red")], "topk": 1})
-    assert [one["choice"] for one in found["answers"]] == ["green", "red"]
-    assert found["answers"][0]["votes"][0]["component"] == "cls"
-    fits("/v1/predict", status, found)
+    status, response = client.post("/v1/predict", {"images": [b64("lime"), b64("red")], "topk": 1})
+    assert [one["choice"] for one in response["answers"]] == ["green", "red"]
+    assert response["answers"][0]["votes"][0]["component"] == "cls"
+    fits("/v1/predict", status, response)
     assert client.post("/v1/predict", {"image": base64.encodebytes(png("red")).decode()})[0] == 200  # in lines
 
 
 def test_features_of_images_and_of_texts(client, fits) -> None:
-    status, found = client.post("/v1/embed", {"images": [b64("red")], "texts": ["abc"]})
-    assert found == {"images": [{"cls": [1.0, 0.0, 0.0], "color": [1.0, 0.0, 0.0]}], "texts": [[3.0, 0.0, 0.0]]}
-    fits("/v1/embed", status, found)
+    status, response = client.post("/v1/embed", {"images": [b64("red")], "texts": ["abc"]})
+    assert response == {"images": [{"cls": [1.0, 0.0, 0.0], "color": [1.0, 0.0, 0.0]}], "texts": [[3.0, 0.0, 0.0]]}
+    fits("/v1/embed", status, response)
 
 
 def test_it_says_what_it_is_without_the_folders_of_the_machine(client, fits) -> None:
@@ -87,8 +87,8 @@ def test_search_finds_by_image_and_by_text(run, gallery_folder, photos, serve_li
         hits = json.loads(text)["hits"]
         assert (len(hits), hits[0]["path"]) == (3, str(path))
         fits("/v1/search", status, json.loads(text))
-        status, found = client.post("/v1/search", {"text": "a warm thing", "label": "COLD"})
-        assert {hit["label"] for hit in found["hits"]} == {"cold"}
+        status, response = client.post("/v1/search", {"text": "a warm thing", "label": "COLD"})
+        assert {hit["label"] for hit in response["hits"]} == {"cold"}
         assert client.post("/v1/search", {"text": "a", "label": "') OR 1=1 --"})[1] == {"hits": []}
         for wrong in ({}, {"text": " "}, {"text": "a", "image": b64("red")}, {"text": "a", "by": "smell"}):
             assert client.post("/v1/search", wrong)[0] == 400
@@ -127,10 +127,10 @@ def test_every_address_is_described_and_every_description_has_an_address(client,
     ],
 )
 def test_bad_requests_get_one_sentence(client, fits, value, sentence) -> None:
-    status, found = client.post("/v1/predict", value)
+    status, response = client.post("/v1/predict", value)
     assert status == 400
-    assert sentence in found["error"]
-    fits("/v1/predict", status, found)
+    assert sentence in response["error"]
+    fits("/v1/predict", status, response)
 
 
 def test_other_kinds_of_bodies_are_refused(client, fits) -> None:

@@ -35,9 +35,9 @@ def address(run, gallery_folder):
     heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     process = subprocess.Popen(command, text=True, preexec_fn=heed, **pipes)
     line = process.stdout.readline()
-    found = re.search(r"http://127\.0\.0\.1:\d+", line)
-    assert found, line + process.stderr.read()
-    yield found[0]
+    url = re.search(r"http://127\.0\.0\.1:\d+", line)
+    assert url, line + process.stderr.read()
+    yield url[0]
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (0, "", "")
@@ -46,22 +46,22 @@ def address(run, gallery_folder):
 @pytest.fixture(scope="module")
 def browser():
     with playwright.sync_playwright() as tool:
-        found = tool.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield found
-        found.close()
+        chromium = tool.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture
 def page(browser, address):
-    """A fresh page. Afterwards: nothing was asked of anybody else, and nothing went wrong in its scripts."""
-    found = browser.new_page(viewport={"width": 1280, "height": 900})
-    asked, wrong = [], []
-    found.on("request", lambda request: asked.append(request.url))
-    found.on("pageerror", lambda error: wrong.append(str(error)))
-    yield found
-    outside = [url for url in asked if not url.startswith((address, "data:"))]
-    found.close()
-    assert (outside, wrong) == ([], [])
+    """A fresh page. Afterwards: no other site was asked, and no script failed."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    requests, errors = [], []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    outside = [url for url in requests if not url.startswith((address, "data:"))]
+    page.close()
+    assert (outside, errors) == ([], [])
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_the_docs_load_nothing_from_elsewhere(page, address) -> None:
 
 def test_the_api_is_described_and_can_be_tried(page, address, photos, screenshot) -> None:
     refused = []
-    page.on("console", lambda said: refused.append(said.text) if said.type == "error" else None)
+    page.on("console", lambda message: refused.append(message.text) if message.type == "error" else None)
     page.goto(f"{address}/docs")
     page.locator("#operations-API-predict button").first.click()
     page.get_by_role("button", name="Add string item").click()

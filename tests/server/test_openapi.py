@@ -115,8 +115,8 @@ def client(serve_live):
         return count
 
     route = APIRoute("/api/typed", typed, methods=["GET"], include_in_schema=False)
-    with serve_live(Service(Colors(), "colors"), more=[route]) as made:
-        yield made
+    with serve_live(Service(Colors(), "colors"), more=[route]) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")

@@ -37,15 +37,15 @@ def at_once(job):
 
 def test_the_answer_is_that_of_predict_with_one_map_an_attribute(predictor) -> None:
     picture = Image.new("RGB", (50, 40), "red")
-    found = classify(predictor, picture, at_once)
+    view = classify(predictor, picture, at_once)
     answer = predictor.predict(picture)
-    assert found["choice"] == answer.choice
-    assert found["probability"] == pytest.approx(answer.probability, abs=1e-5)
-    assert [vote["component"] for vote in found["votes"]] == list(predictor.model.components)
+    assert view["choice"] == answer.choice
+    assert view["probability"] == pytest.approx(answer.probability, abs=1e-5)
+    assert [vote["component"] for vote in view["votes"]] == list(predictor.model.components)
     none = "in all heads: it has none of its own"
     heads = {"color": "in its 3 heads", "shape": "in its 2 heads", "texture": none, "object": none, "location": none}
-    assert {one["component"]: one["heads"] for one in found["maps"]} == heads
-    json.dumps(found)
+    assert {one["component"]: one["heads"] for one in view["maps"]} == heads
+    json.dumps(view)
 
 
 def test_the_page_says_in_which_heads_a_token_without_an_attribute_reads(run, model_folder, tmp_path) -> None:
@@ -78,8 +78,8 @@ def test_the_overlay_is_brightest_where_the_attention_is() -> None:
 
 
 def test_examples_are_of_the_classes_that_are_answered(predictor) -> None:
-    found = world_examples("world:colors", predictor.classes[:3])
-    assert {name for _, name in found} == set(predictor.classes[:3])
+    examples = world_examples("world:colors", predictor.classes[:3])
+    assert {name for _, name in examples} == set(predictor.classes[:3])
 
 
 def test_a_picture_travels_in_its_size(tmp_path: Path) -> None:
@@ -94,20 +94,20 @@ def test_a_picture_travels_in_its_size(tmp_path: Path) -> None:
 
 
 def test_the_map_has_every_head_and_its_evidence(roles) -> None:
-    found = head_map(roles)
-    assert [(cell["layer"], cell["head"]) for cell in found["cells"]] == sorted(roles.roles)
-    first = found["cells"][0]
+    view = head_map(roles)
+    assert [(cell["layer"], cell["head"]) for cell in view["cells"]] == sorted(roles.roles)
+    first = view["cells"][0]
     assert [(part["concept"], part["share"]) for part in first["distribution"]] == [("color", 0.5), ("shape", 0.5)]
     assert first["phrases"][0]["color"] == first["color"] == COMPONENT_COLORS["color"]
 
 
 @pytest.mark.parametrize("preset", ["paper", "dear-mini"])
 def test_the_maps_that_come_with_the_package_can_be_shown(preset: str) -> None:
-    found = head_map(RoleMap.preset(preset))
-    assert all(cell["distribution"] for cell in found["cells"]) == (preset == "dear-mini")
-    assert all(cell["sure"] is not None for cell in found["cells"]) == (preset == "dear-mini")
-    assert found["origin"].startswith({"paper": "DeAR supplement", "dear-mini": "found by dear"}[preset])
-    json.dumps(found)
+    view = head_map(RoleMap.preset(preset))
+    assert all(cell["distribution"] for cell in view["cells"]) == (preset == "dear-mini")
+    assert all(cell["sure"] is not None for cell in view["cells"]) == (preset == "dear-mini")
+    assert view["origin"].startswith({"paper": "DeAR supplement", "dear-mini": "found by dear"}[preset])
+    json.dumps(view)
 
 
 def test_colors_are_those_of_explain_and_differ() -> None:
@@ -118,9 +118,9 @@ def test_colors_are_those_of_explain_and_differ() -> None:
 
 def extremes(finder: HeadPictures, head: tuple[int, int]) -> dict:
     """Asks until the pictures are read."""
-    while "of" in (found := finder.extremes(head)):
+    while "of" in (result := finder.extremes(head)):
         time.sleep(0.05)
-    return found
+    return result
 
 
 def test_pictures_of_a_head_are_ranked_along_its_phrase(predictor, gallery) -> None:
@@ -133,11 +133,11 @@ def test_pictures_of_a_head_are_ranked_along_its_phrase(predictor, gallery) -> N
     finder = HeadPictures(predictor, sample_pictures(gallery, "tiny"), when_free)
     assert finder.extremes((2, 0)) == {"done": 0, "of": 8}  # the model is busy elsewhere: none can be read yet
     free.set()
-    found = extremes(finder, (2, 0))
-    assert found["along"] == "a red <b>sign</b>"
-    assert found["count"] == 8
-    assert len(found["most"]) == len(found["least"]) == 4
-    assert not set(found["most"]) & set(found["least"])
+    result = extremes(finder, (2, 0))
+    assert result["along"] == "a red <b>sign</b>"
+    assert result["count"] == 8
+    assert len(result["most"]) == len(result["least"]) == 4
+    assert not set(result["most"]) & set(result["least"])
     bare = finder.extremes((3, 1))
     assert bare["along"] is None
     assert len(bare["most"]) == 4
@@ -176,12 +176,12 @@ def test_a_picture_of_the_gallery_finds_itself_first(run, gallery, gallery_folde
 
     path = str(photos / "warm" / "7.png")
     with Service.open(run, gallery_folder) as service:
-        found = search(service, gallery.image(path), "color=0.7,shape=0.3")
+        warm = search(service, gallery.image(path), "color=0.7,shape=0.3")
         cold = search(service, "a warm thing", "cls", label=" COLD ")
         assert search(service, "a", "cls", label="it's 100%")["hits"] == []
-    assert found["hits"][0]["path"] == path
-    assert found["hits"][0]["scores"].keys() == {"color", "shape"}
-    assert found["query"].startswith("data:image/")
+    assert warm["hits"][0]["path"] == path
+    assert warm["hits"][0]["scores"].keys() == {"color", "shape"}
+    assert warm["query"].startswith("data:image/")
     assert {hit["label"] for hit in cold["hits"]} == {"cold"}
     assert cold["query"] is None
     assert sorted(hit["path"] for hit in starters(gallery)) == sorted(gallery.paths())
