@@ -99,6 +99,8 @@ def test_every_address_is_described_and_every_description_has_an_address(client,
         (method,) = methods
         status = client.ask(method.upper(), path, b"" if method == "post" else None)[0]
         assert status == {"post": 415, "get": 200}[method] or (path, status) == ("/v1/search", 400), path
+        if method == "get":
+            assert client.ask("HEAD", path) == (200, "")
     assert client.ask("PUT", "/v1/predict")[0] == 405
     assert client.ask("GET", "/v1/nothing")[0] == 404
     assert client.ask("GET", "/docs/swagger-ui-bundle.js")[0] == 200

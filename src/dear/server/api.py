@@ -32,23 +32,24 @@ _ANSWER_SECONDS = 60.0
 _SMALL_BODY = 500_000  # bytes
 
 # Declared for OpenAPI alone: the guard checks the token before a request comes here.
-_TOKEN = HTTPBearer(
-    scheme_name="token", auto_error=False, description="Only if the server was started with --token-file."
+_TOKEN = Depends(
+    HTTPBearer(scheme_name="token", auto_error=False, description="Only if the server was started with --token-file.")
 )
-_REFUSED: dict[int | str, dict[str, Any]] = {
+_REFUSED: dict[int | str, Any] = {
     "4XX": {
         "model": schemas.Refusal,
         "description": "400 bad request, 401 no token, 403 wrong host or page, 408 too slow, 411 no length, "
         "413 too large, 415 neither form nor JSON",
     }
 }
-_BUSY: dict[int | str, dict[str, Any]] = {
+_BUSY: dict[int | str, Any] = {
     503: {
         "model": schemas.Refusal,
         "description": "Too much at once: try again later",
         "headers": {"Retry-After": {"description": "seconds", "schema": {"type": "integer"}}},
     }
 }
+_STOPPED: dict[int | str, Any] = {503: {"model": schemas.Refusal, "description": "The model has stopped"}}
 
 
 class Service:
@@ -117,32 +118,29 @@ class Api:
 
     @property
     def router(self) -> APIRouter:
-        router = APIRouter(dependencies=[Depends(_TOKEN)], responses=_REFUSED, default_response_class=Json)
-        routes = (
+        api = APIRouter(tags=["API"], default_response_class=Json)
+        posts = (
             ("/v1/predict", self.predict, "Classify images", (self._predict_settings, BATCH, True)),
             ("/v1/search", self.search, "Find similar images in the gallery", (schemas.SearchSettings, 1, False)),
             ("/v1/embed", self.embed, "Features of images and texts", (schemas.EmbedSettings, BATCH, False)),
         )
-        for path, handler, summary, body in routes:
-            router.post(
-                path,
-                summary=summary,
-                responses=_BUSY,
-                response_model_exclude_unset=True,
-                openapi_extra={"requestBody": schemas.request_body(*body)},
-            )(handler)
-        router.get("/v1/about", summary="The model and its limits")(self.about)
-        router.get("/metrics", summary="Requests, times, batches and memory, for Prometheus", response_class=_Metrics)(
-            self.metrics
+        for path, handler, summary, body in posts:
+            documentation: dict[str, Any] = {
+                "summary": summary,
+                "responses": {**_REFUSED, **_BUSY},
+                "openapi_extra": {"requestBody": schemas.request_body(*body)},
+            }
+            api.post(path, dependencies=[_TOKEN], response_model_exclude_unset=True, **documentation)(handler)
+        secured: dict[str, Any] = {"dependencies": [_TOKEN], "responses": _REFUSED}
+        gets: tuple[tuple[str, Callable, str, dict[str, Any]], ...] = (
+            ("/v1/about", self.about, "The model and its limits", secured),
+            ("/metrics", self.metrics, "Figures for Prometheus", {**secured, "response_class": _Metrics}),
+            ("/healthz", self.healthz, "Whether the model works", {"responses": _STOPPED}),
         )
-        everything = APIRouter(tags=["API"], default_response_class=Json)
-        everything.include_router(router)
-        everything.get(
-            "/healthz",
-            summary="Whether the model works",
-            responses={503: {"model": schemas.Refusal, "description": "The model has stopped"}},
-        )(self.healthz)
-        return everything
+        for path, handler, summary, options in gets:
+            api.get(path, summary=summary, **options)(handler)
+            api.head(path, include_in_schema=False)(handler)  # FastAPI does not add it by itself
+        return api
 
     async def predict(self, request: Request) -> schemas.Predictions:
         """One answer per image, in their order. If an image cannot be read, none is answered; the error says which."""
