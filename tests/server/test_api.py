@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from dear.core.errors import DearError
 from dear.server import schemas
@@ -153,6 +154,14 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
 )
 known = st.sampled_from(["image", "images", "topk", "votes", "inference", "text", "texts", "by", "label", "k"])
+
+
+def test_a_long_list_of_mistakes_costs_no_more_than_one() -> None:
+    with pytest.raises(ValidationError) as caught:
+        schemas.EmbedSettings.model_validate({"texts": [0] * 100_000})
+    assert caught.value.error_count() == 1
+    with pytest.raises(DearError, match="no setting '0' here"):
+        schemas.check_settings({str(number): 0 for number in range(100_000)}, schemas.EmbedSettings)
 
 
 @settings(max_examples=50)

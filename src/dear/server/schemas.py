@@ -21,6 +21,7 @@ from pydantic import (
 from dear.core.errors import DearError
 from dear.core.names import CLS
 from dear.server.model_thread import BATCH
+from dear.server.uploads import FORMATS_IN_WORDS
 
 _MAX_LETTERS = 2000  # of a sentence
 _MAX_RESULTS = 1000  # classes or hits in one response
@@ -123,11 +124,10 @@ def request_body(settings: type[Settings], images: int, required: bool) -> dict[
     """A form or JSON for OpenAPI: `settings`, and up to `images` images as files or in base64."""
     rules = _rules(settings)
     in_form = {name: rule for name, rule in rules.items() if rule["type"] != "array"}
-    kinds = "JPEG, PNG, WEBP, GIF, BMP or TIFF"
 
     def schema(name: str, image: dict[str, Any], rules: dict[str, Any], required: bool) -> dict[str, Any]:
         field = image if images == 1 else {"type": "array", "maxItems": images, "items": image}
-        properties = {name: {**field, "description": kinds}, **rules}
+        properties = {name: {**field, "description": FORMATS_IN_WORDS}, **rules}
         needs = {"required": [name]} if required else {}
         return {"schema": {"type": "object", "additionalProperties": False, "properties": properties, **needs}}
 

@@ -21,6 +21,7 @@ MAX_BYTES = 20_000_000
 MAX_PIXELS = 40_000_000
 TOO_MANY_BYTES = f"The file has more than {MAX_BYTES // 10**6} MB: make the image smaller."
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+FORMATS_IN_WORDS = f"{', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}"
 _IMAGE_FIELDS = ("image", "images")
 
 
@@ -30,8 +31,7 @@ def open_upload(data: bytes) -> Image.Image:
         raise DearError("The file is empty: choose an image.")
     if len(data) > MAX_BYTES:
         raise DearError(TOO_MANY_BYTES)
-    formats = f"{', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}"
-    sentence = f"This file cannot be read as an image ({{}}): choose a {formats} file."
+    sentence = f"This file cannot be read as an image ({{}}): choose a {FORMATS_IN_WORDS} file."
     return open_bytes(data, sentence, _FORMATS, MAX_PIXELS)
 
 
