@@ -1,14 +1,14 @@
-"""How the server of `dear serve` and `dear app` bears load, beside the predictor alone and another version of the page.
+"""The server of `dear serve` and `dear app` under load, beside the predictor alone and another version of the page.
 
     apt-get install wrk
     python benchmarks/serve.py RUN [--seconds 10] [--rounds 3] [--old SRC OLD_RUN]
 
-wrk asks on loopback, each client for one JPEG of 500 x 375 px after the other. "alone" is the predictor in a process of
-its own that opens the same file 32 times and answers it as one batch, again and again. CPU is processor time for an
-answer in the serving process (wrk's is not in it), which a busy machine changes little; the rest is by the clock, so
-only what was measured in the same run compares: rounds alternate. Memory is what the serving process holds (RSS) when
-the first and when the last round with 200 clients ends.
-With --old, `dear app` of the sources in SRC is asked for the page's view of a picture, as is this one's.
+wrk sends requests on loopback; each client sends one JPEG of 500 x 375 px after the other. "alone" is the predictor in
+its own process, which repeatedly opens the same file 32 times and answers it as one batch. CPU is processor time per
+answer in the serving process (without wrk's), which a busy machine changes little; all else is by the clock, so compare
+only figures of one run, whose rounds alternate. Memory is that of the serving process (RSS) after the first and after
+the last round with 200 clients.
+With --old, the page of `dear app` from the sources in SRC classifies the same picture, and so does this one's.
 """
 
 import argparse
@@ -49,7 +49,7 @@ import sys, time
 import torch
 from pathlib import Path
 from dear import load
-from dear.server.safety import open_upload
+from dear.server.uploads import open_upload
 predictor, data, batch = load(sys.argv[1]), Path(sys.argv[2]).read_bytes(), 32
 def answer():
     predictor.predict_batch(torch.cat([predictor.pixels([open_upload(data)]) for _ in range(batch)]))
@@ -63,12 +63,12 @@ print(images / (time.monotonic() - began), 1000 * (time.process_time() - cpu) / 
 
 
 class Load(NamedTuple):
-    rate: float  # answers a second
+    rate: float  # answers per second
     p50: float  # ms
     p99: float
-    lost: int  # connections that failed or were reset, and answers that never came
+    lost: int  # connections that failed or were reset, and responses that never came
     refused: int  # statuses other than 2xx
-    cpu: float  # ms an answer
+    cpu: float  # ms per answer
 
 
 class Server(NamedTuple):
@@ -89,10 +89,10 @@ class Server(NamedTuple):
         command = ["wrk", *options, self.url + path]
         before = self.cpu()
         out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        found = json.loads(out.splitlines()[-1])
-        rate = (found["answers"] - found["refused"]) / found["seconds"]
-        cpu = 1000 * (self.cpu() - before) / max(1, found["answers"])
-        return Load(rate, found["p50"], found["p99"], found["lost"], found["refused"], cpu)
+        summary = json.loads(out.splitlines()[-1])
+        rate = (summary["answers"] - summary["refused"]) / summary["seconds"]
+        cpu = 1000 * (self.cpu() - before) / max(1, summary["answers"])
+        return Load(rate, summary["p50"], summary["p99"], summary["lost"], summary["refused"], cpu)
 
 
 @contextmanager
@@ -113,7 +113,7 @@ def server(command: str, run: Path, source: Path) -> Iterator[Server]:
 
 
 def scripts(folder: Path) -> tuple[Path, Path, Path]:
-    """A photo, and what makes wrk send it in a form and by itself."""
+    """A photo, and scripts for wrk that send it in a form and by itself."""
     rng, photo = np.random.default_rng(0), folder / "photo.jpg"
     shapes = Image.fromarray(rng.integers(0, 256, (24, 32, 3), dtype=np.uint8)).resize((500, 375))
     noisy = np.asarray(shapes) + rng.normal(0, 8, (375, 500, 3))
@@ -130,7 +130,7 @@ def middle(rounds: list[Load]) -> Load:
 
 
 def api(run: Path, photo: Path, form: Path, args: argparse.Namespace) -> None:
-    alone, found, memory = [], {clients: [] for clients in (1, 64, 200)}, []
+    alone, loads, memory = [], {clients: [] for clients in (1, 64, 200)}, []
     with server("serve", run, args.source) as running:
         running.load("/v1/predict", form, 8, 2)  # the first answers are slower
         for _ in range(args.rounds):
@@ -139,14 +139,14 @@ def api(run: Path, photo: Path, form: Path, args: argparse.Namespace) -> None:
                 env={**os.environ, "PYTHONPATH": str(args.source)}, check=True, capture_output=True, text=True,
             )  # fmt: skip
             alone.append([float(number) for number in done.stdout.split()])
-            for clients, rounds in found.items():
-                seconds = args.seconds * (3 if clients == 200 else 1)  # the first answers come when many have been made
+            for clients, rounds in loads.items():
+                seconds = args.seconds * (3 if clients == 200 else 1)  # the first responses come late
                 rounds.append(running.load("/v1/predict", form, clients, seconds))
             memory.append(running.memory())
     rate, cpu = (median(values) for values in zip(*alone, strict=True))
     table = Table(["", "answers/s", "of alone", "p50 ms", "p99 ms", "lost", "not 2xx", "CPU ms", "of alone"])
     table.add("alone", rate, 1.0, None, None, None, None, cpu, 1.0)
-    for clients, rounds in found.items():
+    for clients, rounds in loads.items():
         load = middle(rounds)
         lost, refused = sum(one.lost for one in rounds), sum(one.refused for one in rounds)
         table.add(
@@ -165,13 +165,13 @@ def api(run: Path, photo: Path, form: Path, args: argparse.Namespace) -> None:
 
 def page(run: Path, raw: Path, args: argparse.Namespace) -> None:
     source, old_run = args.old
-    found = {"old": [], "new": []}
+    loads = {"old": [], "new": []}
     with server("app", old_run, source) as old, server("app", run, args.source) as new:
         for _ in range(args.rounds):
             for name, running in (("old", old), ("new", new)):
-                found[name].append(running.load("/api/classify", raw, 64, 3 * args.seconds))
+                loads[name].append(running.load("/api/classify", raw, 64, 3 * args.seconds))
     table = Table(["page, 64 clients", "answers/s", "p50 ms", "p99 ms", "lost", "not 2xx", "CPU ms"])
-    middles = {name: middle(rounds) for name, rounds in found.items()}
+    middles = {name: middle(rounds) for name, rounds in loads.items()}
     for name, load in middles.items():
         table.add(name, *load)
     print(table.text(), f"p99 of the old: {middles['new'].p99 / middles['old'].p99:.2f}", sep="\n")

@@ -38,11 +38,11 @@ def _no_thread_stays():
 def roles(model_folder) -> RoleMap:
     """Head (2, 0) comes with its evidence, all others with their role alone, as in the paper's table."""
     identity = load_backbone(f"local-dir:{model_folder}").identity.to_json()
-    given = [HeadRole("core_attribute", "color"), HeadRole("core_attribute", "shape"), HeadRole("mixed")]
-    found = {(layer, h): [*given, HeadRole("generalization")][(h + layer) % 4] for layer in (2, 3) for h in range(4)}
+    kinds = [HeadRole("core_attribute", "color"), HeadRole("core_attribute", "shape"), HeadRole("mixed")]
+    heads = {(layer, h): [*kinds, HeadRole("generalization")][(h + layer) % 4] for layer in (2, 3) for h in range(4)}
     phrases = (Phrase("a red <b>sign</b>", 0.5, "color"), Phrase("a square", 0.2, "shape"))
-    found[2, 0] = HeadRole("core_attribute", "color", 0.69, (0.5, 0.5, 0.0, 0.0, 0.0), phrases)
-    return RoleMap(identity, (2, 3), 4, CORE, CORE, found)
+    heads[2, 0] = HeadRole("core_attribute", "color", 0.69, (0.5, 0.5, 0.0, 0.0, 0.0), phrases)
+    return RoleMap(identity, (2, 3), 4, CORE, CORE, heads)
 
 
 @pytest.fixture(scope="session")
@@ -158,7 +158,7 @@ class Client:
 def live(service: Service, **settings: Any) -> Iterator[Client]:
     """The service on a free port, on a real uvicorn."""
     with Address("127.0.0.1", 0) as address, service:
-        app = make_app(service, address.names, **settings)
+        app = make_app(service, address.hosts, **settings)
         thread = threading.Thread(target=address.serve, args=(app,), daemon=True)
         thread.start()
         try:

@@ -8,8 +8,10 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from dear.core.errors import DearError
+from dear.server import schemas
 from dear.server.api import Service
 from dear.server.uploads import parse_upload
 from mean_color import CLASSES, Colors, b64, form, png
@@ -22,8 +24,8 @@ def service():
 
 @pytest.fixture(scope="module")
 def client(service, serve_live):
-    with serve_live(service) as made:
-        yield made
+    with serve_live(service) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
@@ -33,16 +35,14 @@ def openapi(client):
 
 @pytest.fixture
 def fits(openapi):
-    """An answer is what the description promises for it."""
+    """A response is what the OpenAPI document promises for it."""
 
     def check(path: str, status: int, value) -> None:
-        (described,) = openapi["paths"][path].values()
-        found = described["responses"]["4XX" if 400 <= status < 500 else str(status)]
-        if "$ref" in found:
-            found = openapi["components"]["responses"][found["$ref"].rpartition("/")[2]]
-        schema = json.loads(json.dumps({**openapi, **found["content"]["application/json"]["schema"]}))
+        (operation,) = openapi["paths"][path].values()
+        response = operation["responses"]["4XX" if 400 <= status < 500 else str(status)]
+        schema = json.loads(json.dumps({**openapi, **response["content"]["application/json"]["schema"]}))
         if path == "/v1/about" and value["gallery"] is None:
-            del schema["properties"]["gallery"]["type"]  # nullable is OpenAPI's word, not JSON Schema's
+            del schema["components"]["schemas"]["About"]["properties"]["gallery"]["type"]  # nullable is OpenAPI's word
         jsonschema.validate(value, schema, cls=jsonschema.Draft202012Validator)
 
     return check
@@ -58,17 +58,17 @@ def test_one_image_or_many_as_a_form_or_as_json(client, fits) -> None:
     answers = json.loads(text)["answers"]
     assert answers[0] == {"choice": "blue", "probability": 1.0, "top": [["blue", 1.0], ["red", 0.0]]}
     assert [one["choice"] for one in answers] == ["blue", "red"]
-    status, found = client.post("/v1/predict", {"images": [b64("lime"), b64("red")], "topk": 1})
-    assert [one["choice"] for one in found["answers"]] == ["green", "red"]
-    assert found["answers"][0]["votes"][0]["component"] == "cls"
-    fits("/v1/predict", status, found)
+    status, response = client.post("/v1/predict", {"images": [b64("lime"), b64("red")], "topk": 1})
+    assert [one["choice"] for one in response["answers"]] == ["green", "red"]
+    assert response["answers"][0]["votes"][0]["component"] == "cls"
+    fits("/v1/predict", status, response)
     assert client.post("/v1/predict", {"image": base64.encodebytes(png("red")).decode()})[0] == 200  # in lines
 
 
 def test_features_of_images_and_of_texts(client, fits) -> None:
-    status, found = client.post("/v1/embed", {"images": [b64("red")], "texts": ["abc"]})
-    assert found == {"images": [{"cls": [1.0, 0.0, 0.0], "color": [1.0, 0.0, 0.0]}], "texts": [[3.0, 0.0, 0.0]]}
-    fits("/v1/embed", status, found)
+    status, response = client.post("/v1/embed", {"images": [b64("red")], "texts": ["abc"]})
+    assert response == {"images": [{"cls": [1.0, 0.0, 0.0], "color": [1.0, 0.0, 0.0]}], "texts": [[3.0, 0.0, 0.0]]}
+    fits("/v1/embed", status, response)
 
 
 def test_it_says_what_it_is_without_the_folders_of_the_machine(client, fits) -> None:
@@ -88,8 +88,8 @@ def test_search_finds_by_image_and_by_text(run, gallery_folder, photos, serve_li
         hits = json.loads(text)["hits"]
         assert (len(hits), hits[0]["path"]) == (3, str(path))
         fits("/v1/search", status, json.loads(text))
-        status, found = client.post("/v1/search", {"text": "a warm thing", "label": "COLD"})
-        assert {hit["label"] for hit in found["hits"]} == {"cold"}
+        status, response = client.post("/v1/search", {"text": "a warm thing", "label": "COLD"})
+        assert {hit["label"] for hit in response["hits"]} == {"cold"}
         assert client.post("/v1/search", {"text": "a", "label": "') OR 1=1 --"})[1] == {"hits": []}
         for wrong in ({}, {"text": " "}, {"text": "a", "image": b64("red")}, {"text": "a", "by": "smell"}):
             assert client.post("/v1/search", wrong)[0] == 400
@@ -100,6 +100,8 @@ def test_every_address_is_described_and_every_description_has_an_address(client,
         (method,) = methods
         status = client.ask(method.upper(), path, b"" if method == "post" else None)[0]
         assert status == {"post": 415, "get": 200}[method] or (path, status) == ("/v1/search", 400), path
+        if method == "get":
+            assert client.ask("HEAD", path) == (200, "")
     assert client.ask("PUT", "/v1/predict")[0] == 405
     assert client.ask("GET", "/v1/nothing")[0] == 404
     assert client.ask("GET", "/docs/swagger-ui-bundle.js")[0] == 200
@@ -128,10 +130,10 @@ def test_every_address_is_described_and_every_description_has_an_address(client,
     ],
 )
 def test_bad_requests_get_one_sentence(client, fits, value, sentence) -> None:
-    status, found = client.post("/v1/predict", value)
+    status, response = client.post("/v1/predict", value)
     assert status == 400
-    assert sentence in found["error"]
-    fits("/v1/predict", status, found)
+    assert sentence in response["error"]
+    fits("/v1/predict", status, response)
 
 
 def test_other_kinds_of_bodies_are_refused(client, fits) -> None:
@@ -154,17 +156,37 @@ anything = st.recursive(
 known = st.sampled_from(["image", "images", "topk", "votes", "inference", "text", "texts", "by", "label", "k"])
 
 
+def test_a_long_list_of_mistakes_costs_no_more_than_one() -> None:
+    with pytest.raises(ValidationError) as caught:
+        schemas.EmbedSettings.model_validate({"texts": [0] * 100_000})
+    assert caught.value.error_count() == 1
+    with pytest.raises(DearError, match="no setting '0' here"):
+        schemas.check_settings({str(number): 0 for number in range(100_000)}, schemas.EmbedSettings)
+
+
 @settings(max_examples=50)
 @given(st.dictionaries(known | st.text(max_size=5), anything, max_size=4))
 def test_any_json_is_understood_or_refused(values) -> None:
     def look() -> None:
         upload = parse_upload("application/json", json.dumps(values).encode())
         assert all(isinstance(image, bytes) for image in upload.images)
-        assert 1 <= upload.number("topk", 3, 1000) <= 1000
-        assert upload.flag("votes", True) in (True, False)
-        assert upload.choice("inference", ("fusion", "decoupled")) in ("fusion", "decoupled")
-        assert isinstance(upload.text("text").encode(), bytes)
-        assert all(upload.texts("texts"))
+        for model in (
+            schemas.PredictSettings.of(("fusion", "decoupled")),
+            schemas.SearchSettings,
+            schemas.EmbedSettings,
+        ):
+            own = {name: value for name, value in upload.values.items() if name in model.model_fields}
+            refused_at_most(lambda model=model, own=own: is_valid(schemas.check_settings(own, model)))
+            refused_at_most(lambda model=model: schemas.check_settings(upload.values, model))
+
+    def is_valid(settings) -> None:
+        values = settings.model_dump()
+        assert 1 <= values.get("topk", 3) <= 1000
+        assert type(values.get("topk", 3)) is int
+        assert values.get("votes", True) in (True, False)
+        assert values.get("inference", "fusion") in ("fusion", "decoupled")
+        assert isinstance(values.get("text", "").encode(), bytes)
+        assert all(values.get("texts", []))
 
     refused_at_most(look)
 

@@ -35,9 +35,9 @@ def address(run, gallery_folder):
     heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     process = subprocess.Popen(command, text=True, preexec_fn=heed, **pipes)
     line = process.stdout.readline()
-    found = re.search(r"http://127\.0\.0\.1:\d+", line)
-    assert found, line + process.stderr.read()
-    yield found[0]
+    url = re.search(r"http://127\.0\.0\.1:\d+", line)
+    assert url, line + process.stderr.read()
+    yield url[0]
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (0, "", "")
@@ -46,22 +46,22 @@ def address(run, gallery_folder):
 @pytest.fixture(scope="module")
 def browser():
     with playwright.sync_playwright() as tool:
-        found = tool.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield found
-        found.close()
+        chromium = tool.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture
 def page(browser, address):
-    """A fresh page. Afterwards: nothing was asked of anybody else, and nothing went wrong in its scripts."""
-    found = browser.new_page(viewport={"width": 1280, "height": 900})
-    asked, wrong = [], []
-    found.on("request", lambda request: asked.append(request.url))
-    found.on("pageerror", lambda error: wrong.append(str(error)))
-    yield found
-    outside = [url for url in asked if not url.startswith((address, "data:"))]
-    found.close()
-    assert (outside, wrong) == ([], [])
+    """A fresh page. Afterwards: no other site was asked, and no script failed."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    requests, errors = [], []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    outside = [url for url in requests if not url.startswith((address, "data:"))]
+    page.close()
+    assert (outside, errors) == ([], [])
 
 
 @pytest.fixture
@@ -123,11 +123,11 @@ def test_heads(page, address, screenshot) -> None:
     page.goto(f"{address}#heads")
     page.get_by_role("button", name="layer 2, head 0: core attribute, color").click()
     page.get_by_text("a red <b>sign</b>", exact=True).wait_for()  # shown as text, not as HTML
-    page.get_by_text("Found among 8 pictures").wait_for()
+    page.get_by_text("Chosen from 8 pictures").wait_for()
     assert page.locator(".thumbs.wide img").count() == 8
     page.get_by_role("button", name="layer 3, head 1: ").click()
     page.get_by_text("not in the map").wait_for()
-    page.get_by_text("Found among 8 pictures").wait_for()
+    page.get_by_text("Chosen from 8 pictures").wait_for()
     assert page.locator(".head").count() == 8
     screenshot("heads")
 
@@ -136,10 +136,10 @@ def test_search(page, address, photos, screenshot) -> None:
     page.goto(f"{address}#search")
     page.locator(".hit").first.wait_for()
     page.locator("#search input[type=file]").set_input_files(photos / "warm" / "7.png")
-    page.get_by_text("Most alike in class").wait_for()
+    page.get_by_text("Most similar in class").wait_for()
     assert page.locator(".hit").first.get_attribute("title") == str(photos / "warm" / "7.png")
     page.get_by_role("slider", name="color").fill("0.7")
-    page.get_by_text("Most alike in class and color").wait_for()
+    page.get_by_text("Most similar in class and color").wait_for()
     page.get_by_label("label", exact=True).fill("cold")
     page.locator(".hit").nth(4).wait_for(state="detached")
     assert set(page.locator(".caption > span").all_inner_texts()) == {"cold"}
@@ -160,15 +160,27 @@ def test_runs(page, address, screenshot) -> None:
     screenshot("runs")
 
 
+def test_the_docs_load_nothing_from_elsewhere(page, address) -> None:
+    loaded = []
+    page.on("request", lambda request: loaded.append(request.url))
+    page.goto(f"{address}/docs")
+    page.get_by_text("Classify images").first.wait_for()
+    page.wait_for_load_state("networkidle")
+    assert f"{address}/openapi.json" in loaded
+    assert {url for url in loaded if not url.startswith((f"{address}/", "data:"))} == set()
+
+
 def test_the_api_is_described_and_can_be_tried(page, address, photos, screenshot) -> None:
     refused = []
-    page.on("console", lambda said: refused.append(said.text) if said.type == "error" else None)
+    page.on("console", lambda message: refused.append(message.text) if message.type == "error" else None)
     page.goto(f"{address}/docs")
-    page.locator("#operations-API-post_v1_predict button").first.click()
+    page.locator("#operations-API-predict button").first.click()
     page.get_by_role("button", name="Add string item").click()
     page.locator("input[type=file]").first.set_input_files(photos / "warm" / "7.png")
     page.get_by_role("button", name="Execute").click()
-    page.get_by_text('"answers"').first.wait_for()
+    response = page.locator(".live-responses-table")
+    response.get_by_text('"answers"').first.wait_for()  # not only in the example
+    assert response.locator("tbody .response-col_status").first.inner_text().startswith("200")
     screenshot("docs")
     assert refused == []
 

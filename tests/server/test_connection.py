@@ -1,4 +1,4 @@
-"""Clients that are slow, rude or wrong: each is let go or told why, and the next one is answered."""
+"""Slow, rude and faulty clients: each is dropped or told why, and the next one is answered."""
 
 import re
 import socket
@@ -16,7 +16,7 @@ HEAD = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: applicati
 
 
 class NoModel:
-    """For requests that never come so far."""
+    """For requests that never reach the model."""
 
     runtime, backbone, classes, components = "PyTorch", "none", ("a",), ("cls",)
     inferences = ("fusion",)
@@ -26,21 +26,21 @@ class NoModel:
 @pytest.fixture(scope="module")
 def client(serve_live):
     service = Service(NoModel(), "none", admission=Admission(body_seconds=0.3))
-    with serve_live(service) as made:
-        yield made
+    with serve_live(service) as client:
+        yield client
         assert service.admission.images == service.admission._bytes == 0
 
 
 @pytest.fixture(autouse=True)
 def _it_goes_on(client, capfd):
-    """After each of them the server answers others, and told nothing in its terminal."""
+    """After each of them the server answers others, and has printed nothing."""
     yield
     assert client.ask("GET", "/healthz")[0] == 200
     assert capfd.readouterr().err == ""
 
 
-def statuses(found: bytes) -> list[bytes]:
-    return re.findall(rb"HTTP/1\.1 (\d{3}) ", found)
+def statuses(response: bytes) -> list[bytes]:
+    return re.findall(rb"HTTP/1\.1 (\d{3}) ", response)
 
 
 @settings(max_examples=60)
@@ -65,31 +65,41 @@ def test_any_request_is_answered_once(client, method, path, headers, body) -> No
     with socket.create_connection(("127.0.0.1", client.port), timeout=60) as connection:
         connection.sendall("\r\n".join(lines).encode() + body)
         connection.settimeout(60)
-        found = connection.recv(65536)
-    assert not found or statuses(found)[0] in {b"400", b"403", b"404", b"405", b"408", b"411", b"413", b"415", b"100"}
+        response = connection.recv(65536)
+    assert not response or statuses(response)[0] in {
+        b"400",
+        b"403",
+        b"404",
+        b"405",
+        b"408",
+        b"411",
+        b"413",
+        b"415",
+        b"100",
+    }
 
 
 @pytest.mark.parametrize("length", ["9" * 5000, "99000000000", "1" + "0" * 400, "-1", "5, 6", "0x10", "1e3", "٣"])
 def test_no_length_is_believed(client, length: str) -> None:
-    found = client.raw(HEAD + f"Content-Length: {length}\r\n\r\n".encode())
-    assert statuses(found)[0] in {b"400", b"413"}
+    response = client.raw(HEAD + f"Content-Length: {length}\r\n\r\n".encode())
+    assert statuses(response)[0] in {b"400", b"413"}
 
 
 def test_a_body_where_none_belongs_is_not_the_next_request(client) -> None:
     hidden = b"GET /v1/about HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    found = client.raw(
+    response = client.raw(
         b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(hidden) + hidden + hidden
     )
-    assert statuses(found)[:1] == [b"200"]
-    assert b'"classes"' not in found
+    assert statuses(response)[:1] == [b"200"]
+    assert b'"classes"' not in response
 
 
 def test_requests_one_behind_the_other_are_answered_in_order(client) -> None:
     get = b"GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n"
-    found = client.raw(
+    response = client.raw(
         get % (b"/healthz", b"") + get % (b"/nothing", b"") + get % (b"/healthz", b"Connection: close\r\n")
     )
-    assert statuses(found) == [b"200", b"404", b"200"]
+    assert statuses(response) == [b"200", b"404", b"200"]
 
 
 def test_a_refusal_arrives_although_the_upload_goes_on(client) -> None:
@@ -100,34 +110,34 @@ def test_a_refusal_arrives_although_the_upload_goes_on(client) -> None:
 
 
 def test_a_client_that_asks_first_is_refused_before_it_sends(client) -> None:
-    found = client.raw(HEAD + b"Content-Length: 99000000\r\nExpect: 100-continue\r\n\r\n")
-    assert statuses(found) == [b"413"]
-    found = client.raw(HEAD + b"Content-Length: 2\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n{}")
-    assert statuses(found)[0] == b"100"
+    response = client.raw(HEAD + b"Content-Length: 99000000\r\nExpect: 100-continue\r\n\r\n")
+    assert statuses(response) == [b"413"]
+    response = client.raw(HEAD + b"Content-Length: 2\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n{}")
+    assert statuses(response)[0] == b"100"
 
 
 def test_a_slow_body_has_a_deadline(client) -> None:
     with socket.create_connection(("127.0.0.1", client.port), timeout=60) as connection:
         connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n")
-        found, began = b"", time.monotonic()
+        response, began = b"", time.monotonic()
         connection.settimeout(0.05)
-        while not found:
+        while not response:
             connection.sendall(b" ")  # always a little, so that it is never silent
             try:
-                found = connection.recv(65536)
+                response = connection.recv(65536)
             except TimeoutError:
                 assert time.monotonic() - began < 60
-    assert statuses(found) == [b"408"]
+    assert statuses(response) == [b"408"]
 
 
-@pytest.mark.parametrize("said", [b"", b"GET /hea", b"GET /healthz HTTP/1.1\r\nHost: local"])
-def test_a_slow_head_has_a_deadline(client, monkeypatch, said: bytes) -> None:
+@pytest.mark.parametrize("head", [b"", b"GET /hea", b"GET /healthz HTTP/1.1\r\nHost: local"])
+def test_a_slow_head_has_a_deadline(client, monkeypatch, head: bytes) -> None:
     monkeypatch.setattr("dear.server.connection.HEAD_SECONDS", 0.2)
-    assert client.raw(said) == b""
+    assert client.raw(head) == b""
 
 
 def test_an_answer_that_nobody_takes_is_given_up(client, monkeypatch) -> None:
-    monkeypatch.setattr("dear.server.connection.TAKE_SECONDS", 0.2)
+    monkeypatch.setattr("dear.server.connection.READ_SECONDS", 0.2)
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", client.port))

@@ -16,8 +16,8 @@ from dear.server.page.views import Page
 def client(run, gallery_folder, serve_live):
     service = Service.open(run, gallery_folder)
     broken = Route("/api/broken", lambda _: 1 / 0)
-    with serve_live(service, more=[*Page(run, service).routes, broken]) as made:
-        yield made
+    with serve_live(service, more=[*Page(run, service).routes, broken]) as client:
+        yield client
 
 
 @pytest.fixture
@@ -27,9 +27,9 @@ def ask(client):
 
 def test_the_page_and_its_parts_are_served_with_a_policy_of_nothing_from_outside(client, ask) -> None:
     assert ask("GET", "/") == ask("GET", "/index.html")
-    for name in ("/", "/main.js", "/style.css", "/icon.svg", "/docs", "/docs/docs.js"):
-        found = client.raw(f"GET {name} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
-        head, _, body = found.partition(b"\r\n\r\n")
+    for name in ("/", "/main.js", "/style.css", "/icon.svg", "/docs", "/docs/start.js"):
+        response = client.raw(f"GET {name} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        head, _, body = response.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200")
         assert b"default-src 'self'" in head
         assert b"http://" not in body.replace(b"http://www.w3.org", b"")  # names of SVG, never fetched

@@ -9,40 +9,45 @@ from typing import Any
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_server_arguments(parser, port=8000)
     parser.add_argument(
-        "--token-file", type=Path, metavar="FILE", help="answer only to those who send the token in this file"
+        "--token-file", type=Path, metavar="FILE", help="file with a token that every request must send"
     )
 
 
 def add_server_arguments(parser: argparse.ArgumentParser, port: int) -> None:
-    """What `dear serve` and `dear app` have in common."""
+    """Arguments of both `dear serve` and `dear app`."""
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder made by `dear train` or `dear export`")
-    parser.add_argument("--gallery", help="made by `dear index` with this run: what can be searched")
-    parser.add_argument("--port", type=int, default=port, help=f"0: any free port (default: {port})")
-    parser.add_argument("--host", default="127.0.0.1", help="who can reach it (default: 127.0.0.1, this machine alone)")
+    parser.add_argument("--gallery", help="gallery to search, made by `dear index` with this run")
+    parser.add_argument("--port", type=int, default=port, help=f"port; 0: any free one (default: {port})")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine alone)"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
     token = None if args.token_file is None else read_token(args.token_file)
-    serve(args, "the API is at {url}/v1, and described at {url}/docs", token)
+    serve(args, "the API is at {url}/v1, its documentation at {url}/docs", token)
 
 
 def serve(
-    args: argparse.Namespace, where: str, token: str | None = None, more: Callable[[Any], Sequence[Any]] = lambda _: ()
+    args: argparse.Namespace,
+    greeting: str,
+    token: str | None = None,
+    more: Callable[[Any], Sequence[Any]] = lambda _: (),
 ) -> None:
-    """`more`: from the service to routes besides the API's."""
+    """`more` makes routes besides the API's from the service."""
     from dear.server import require_packages
 
     require_packages()
     from dear.server.server import Address, make_app
 
-    with Address(args.host, args.port) as address:  # first: a port in use is told at once
+    with Address(args.host, args.port) as address:  # first, so that a port in use is reported at once
         from dear.server.api import Service
 
         with Service.open(args.run_folder, args.gallery) as service:
-            app = make_app(service, address.names, token, more(service))
-            print(f"{where.format(url=address.url)}    (Ctrl-C ends it)", flush=True)
+            app = make_app(service, address.hosts, token, more(service))
+            print(f"{greeting.format(url=address.url)}    (Ctrl-C ends it)", flush=True)
             if not address.local and token is None:
-                print("everybody who can reach this address can use it", flush=True)
+                print("anyone who can reach this address can use it", flush=True)
             address.serve(app)
 
 
@@ -55,6 +60,6 @@ def read_token(file: Path) -> str:
         raise DearError(f"The token file {file} cannot be read: {error}.") from None
     if len(token) < 16 or not token.isprintable() or " " in token:
         raise DearError(
-            f"The token file {file} must hold one word of at least 16 letters: `openssl rand -hex 16` makes one."
+            f"The token file {file} must contain one word of at least 16 letters: `openssl rand -hex 16` makes one."
         )
     return token

@@ -4,7 +4,7 @@ import importlib.util
 
 from dear.core.errors import DearError
 
-_PACKAGES = ("starlette", "uvicorn", "python_multipart", "prometheus_client", "swagger_ui_bundle")
+_PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_client", "swagger_ui_bundle")
 
 
 def require_packages() -> None:

@@ -1,4 +1,4 @@
-"""How much is taken on at once: bytes of uploads, and images on their way to the model. The rest must wait."""
+"""Limits on the work of all clients together: bytes of uploads, and images waiting for the model."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -10,20 +10,22 @@ from dear.server.responses import RefusedError, busy
 
 MAX_BODY = 64_000_000  # bytes of one request
 BODY_SECONDS = 60.0
-_BYTES, _IMAGES = 256_000_000, 256
+_MAX_BYTES, _MAX_IMAGES = 256_000_000, 256
 
 
 class Admission:
-    """Counts for the event loop alone: use it from there."""
+    """Not thread-safe: use it from the event loop alone."""
 
-    def __init__(self, images: int = _IMAGES, total_bytes: int = _BYTES, body_seconds: float = BODY_SECONDS) -> None:
-        self._most_images, self._most_bytes, self._body_seconds = images, total_bytes, body_seconds
+    def __init__(
+        self, images: int = _MAX_IMAGES, total_bytes: int = _MAX_BYTES, body_seconds: float = BODY_SECONDS
+    ) -> None:
+        self._max_images, self._max_bytes, self._body_seconds = images, total_bytes, body_seconds
         self.images = self._bytes = 0
 
     @asynccontextmanager
     async def body(self, request: Request) -> AsyncIterator[bytes]:
-        """What was sent; its bytes count until the block ends. Nothing is read that could not be worked on."""
-        if self.images >= self._most_images:
+        """The body of a request, whose bytes count until the block ends. Read only if there is room for an image."""
+        if self.images >= self._max_images:
             raise busy()
         body = bytearray()
         try:
@@ -32,7 +34,7 @@ class Admission:
                     async for part in request.stream():
                         body += part
                         self._bytes += len(part)
-                        if self._bytes > self._most_bytes:
+                        if self._bytes > self._max_bytes:
                             raise busy()
             except TimeoutError:
                 raise RefusedError(408, f"The upload took more than {self._body_seconds:g} seconds.") from None
@@ -42,7 +44,7 @@ class Admission:
 
     @contextmanager
     def room_for(self, images: int) -> Iterator[None]:
-        if self.images + images > self._most_images:
+        if self.images + images > self._max_images:
             raise busy()
         self.images += images
         try:

@@ -1,4 +1,4 @@
-"""Stands before everything else: who may ask, how long a request may be, and what every answer carries."""
+"""The first to see a request: checks its host, token and length, and adds security headers to every response."""
 
 import hmac
 import time
@@ -14,7 +14,7 @@ from dear.server.metrics import Metrics
 from dear.server.responses import RefusedError, as_response
 
 _HEADERS = [
-    # The browser itself then refuses anything from elsewhere, and any script that is not ours.
+    # Makes the browser refuse anything from other sites, and any script inside a page.
     (b"content-security-policy", b"default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'"),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -24,12 +24,12 @@ _LINGER_SECONDS = 2.0
 
 
 class Guard:
-    """`names`: the hosts it answers to, None for any; `token`: what a request must bring, but for `public` paths."""
+    """`hosts`: the names it answers to, None for any; `token`: required of every request, except for `public` paths."""
 
     def __init__(
-        self, app: ASGIApp, names: Collection[str] | None, token: str | None, public: Collection[str], metrics: Metrics
+        self, app: ASGIApp, hosts: Collection[str] | None, token: str | None, public: Collection[str], metrics: Metrics
     ) -> None:
-        self._app, self._names, self._token, self._public, self._metrics = app, names, token, public, metrics
+        self._app, self._hosts, self._token, self._public, self._metrics = app, hosts, token, public, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -42,70 +42,73 @@ class Guard:
             await as_response(error)(scope, exchange.receive, exchange.send)
         else:
             async with anyio.create_task_group() as group:
-                if exchange.announced:
+                if exchange.body_length:
                     group.start_soon(exchange.watch, group.cancel_scope)
                 await self._answer(scope, exchange)
                 group.cancel_scope.cancel()
-        known = scope["path"] if "endpoint" in scope else None  # set where Starlette found a route
-        self._metrics.answered(scope["method"], known, exchange.status, time.monotonic() - began)
+        path = scope["path"] if "endpoint" in scope else None  # set where Starlette found a route
+        self._metrics.answered(scope["method"], path, exchange.status, time.monotonic() - began)
 
     async def _answer(self, scope: Scope, exchange: "_Exchange") -> None:
         try:
             await self._app(scope, exchange.receive, exchange.send)
         except Exception:
-            if exchange.status != 500:  # that one was told in the terminal already, and Starlette raises it again
+            if exchange.status != 500:  # a 500 was printed already, and Starlette raises it again
                 traceback.print_exc()
 
     def _check(self, scope: Scope, exchange: "_Exchange") -> None:
         headers = exchange.headers
         host, origin = headers.get("host", ""), headers.get("origin")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        # Another site must not use this server through its visitor's browser, under its own name or under ours.
-        ours = (None, f"http://{host}", f"https://{host}")
-        if (self._names is not None and name not in self._names) or origin not in ours:
+        # Another site must not use this server through the browser of its visitor, by its own name or by ours.
+        own_pages = (None, f"http://{host}", f"https://{host}")
+        if (self._hosts is not None and name not in self._hosts) or origin not in own_pages:
             raise RefusedError(403, "This server answers only to its own name and its own pages.")
-        given = headers.get("authorization", "").removeprefix("Bearer ").encode()
-        if self._token and scope["path"] not in self._public and not hmac.compare_digest(given, self._token.encode()):
-            raise RefusedError(401, "This server wants its token: send the header 'Authorization: Bearer TOKEN'.")
+        token = headers.get("authorization", "").removeprefix("Bearer ").encode()
+        if self._token and scope["path"] not in self._public and not hmac.compare_digest(token, self._token.encode()):
+            raise RefusedError(401, "This server needs its token: send the header 'Authorization: Bearer TOKEN'.")
         if "transfer-encoding" in headers:
             raise RefusedError(411, "The upload does not say how long it is.")
-        if exchange.announced > MAX_BODY:
+        if exchange.body_length > MAX_BODY:
             raise RefusedError(413, f"The upload has more than {MAX_BODY // 10**6} MB: send less at once.")
 
 
 class _Exchange:
-    """A request and its answer. Where the answer comes before the upload was read, the rest of it is not the next
-    request: the connection ends, but not before the other side had time to see the answer."""
+    """A request and its response.
+
+    If the response comes before the whole upload was read, the rest of the upload must not be taken for the next
+    request: the connection is closed, after the client had time to see the response.
+    """
 
     def __init__(self, headers: Headers, receive: Receive, send: Send) -> None:
         self.headers, self._receive, self._send = headers, receive, send
         self.status = 0
         length = headers.get("content-length", "0")
-        self.announced = int(length) if len(length) < 20 else 10**20
-        self._unread = self.announced > 0 or "transfer-encoding" in headers
-        self._read = anyio.Event()
-        self._wanted = "expect" not in headers  # with it, nothing is sent before we begin to read
+        self.body_length = int(length) if len(length) < 20 else 10**20
+        self._unread = self.body_length > 0 or "transfer-encoding" in headers
+        self._read_all = anyio.Event()
+        self._sending = "expect" not in headers  # with it, the client waits until we begin to read
 
     async def receive(self) -> Message:
-        self._wanted = True
+        self._sending = True
         message = await self._receive()
         if message["type"] != "http.request" or not message.get("more_body", False):
             self._unread = False
-            self._read.set()
+            self._read_all.set()
         return message
 
     async def watch(self, work: anyio.CancelScope) -> None:
-        """Ends the work when the other side is gone: nobody wants its result, and others wait."""
-        await self._read.wait()
-        await self._receive()  # behind the body there is only the end of the connection, or of the answer
+        """Cancels the work when the client has left: nobody needs its result, and others wait."""
+        await self._read_all.wait()
+        await self._receive()  # after the body there is only the end of the connection, or of the response
         if not self.status:
             work.cancel()
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            ending = [(b"connection", b"close")] if self._unread else []
-            await self._send({**message, "headers": [*message.get("headers", []), *_HEADERS, *ending]})
+            close = [(b"connection", b"close")] if self._unread else []
+            await self._send({**message, "headers": [*message.get("headers", []), *_HEADERS, *close]})
         elif self._unread and not message.get("more_body", False):
             await self._send({**message, "more_body": True})
             await self._linger()
@@ -114,8 +117,8 @@ class _Exchange:
             await self._send(message)
 
     async def _linger(self) -> None:
-        """Reads and forgets: a connection that is closed on unread bytes is reset, and the answer is lost with it."""
-        read = 0
+        """Reads and discards: a connection closed on unread bytes is reset, and the response is lost with it."""
+        count = 0
         with anyio.move_on_after(_LINGER_SECONDS):
-            while self._wanted and self._unread and read < MAX_BODY:
-                read += len((await self.receive()).get("body", b""))
+            while self._sending and self._unread and count < MAX_BODY:
+                count += len((await self.receive()).get("body", b""))

@@ -1,4 +1,4 @@
-"""What is counted, in Prometheus' text format."""
+"""Counters and times of the server, in Prometheus' text format."""
 
 from collections.abc import Callable
 
@@ -21,12 +21,12 @@ class Metrics:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
-        about = ("method", "path")
-        self._requests = Counter("dear_requests", "Answered requests", (*about, "status"), registry=registry)
+        labels = ("method", "path")
+        self._requests = Counter("dear_requests", "Answered requests", (*labels, "status"), registry=registry)
         self._seconds = Histogram(
             "dear_request_seconds",
-            "From the request's head to the answer's end",
-            about,
+            "From the head of a request to the end of its response",
+            labels,
             buckets=_SECONDS,
             registry=registry,
         )
@@ -37,12 +37,12 @@ class Metrics:
             registry=registry,
         )
         self._model = Counter("dear_model_seconds", "Time in which the model worked on images", registry=registry)
-        self._waiting = Gauge("dear_waiting_images", "Images that were taken on and not answered", registry=registry)
+        self._waiting = Gauge("dear_waiting_images", "Images accepted and not yet answered", registry=registry)
 
     def answered(self, method: str, path: str | None, status: int, seconds: float) -> None:
-        """`path` None: there is nothing there; all of these count as one, or they would grow without end.
+        """`path` None: no such address; all of these share one label, or their number would be unlimited.
 
-        `status` 0: the other side was gone before it could be answered.
+        `status` 0: the client left before it could be answered.
         """
         labels = (method if method in _METHODS else "other", path or "other")
         self._requests.labels(*labels, status or "none").inc()

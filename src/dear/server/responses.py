@@ -1,4 +1,4 @@
-"""Answers, and refusals: one sentence, and the status that tells a program what to do about it."""
+"""JSON responses, and refusals: one sentence for people, and a status for programs."""
 
 import json
 from typing import Any
@@ -10,14 +10,14 @@ from dear.core.errors import DearError
 
 
 class Json(JSONResponse):
-    """Always JSON: a number that is not finite raises, and a name that is not text is written with escapes."""
+    """Strict JSON: a number that is not finite raises, and a name that is not valid Unicode is escaped."""
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
 class RefusedError(DearError):
-    """Bad input (400) unless `status` says otherwise."""
+    """A request that is refused with `status`; any other `DearError` means 400."""
 
     def __init__(self, status: int, sentence: str, retry_after: int | None = None) -> None:
         super().__init__(sentence)
@@ -39,6 +39,6 @@ def as_response(error: DearError) -> Json:
 
 
 async def respond(_: Request, error: Exception) -> Json:
-    """What Starlette calls with what a handler raised."""
+    """The exception handler for `DearError`."""
     assert isinstance(error, DearError)
     return as_response(error)

@@ -1,8 +1,8 @@
-"""From a service to an address: everything that is served, behind the guard, on uvicorn."""
+"""From a service to an address: the whole app behind the guard, on uvicorn."""
 
 import errno
 import ipaddress
-import json
+import re
 import socket
 import traceback
 from collections.abc import Sequence
@@ -11,10 +11,11 @@ from functools import cache
 from pathlib import Path
 
 import uvicorn
-from starlette.applications import Starlette
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -25,67 +26,99 @@ from dear.server.connection import Connection
 from dear.server.guard import Guard
 from dear.server.responses import Json, respond
 
-_ASSETS = Path(__file__).parent / "assets"
-_TYPES = {
-    ".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".json": "application/json",
-    ".svg": "image/svg+xml",
-}  # fmt: skip
-_SWAGGER = ("swagger-ui.css", "swagger-ui-bundle.js")
-_PUBLIC = ("/healthz", "/docs", "/docs/docs.js", "/openapi.json", *(f"/docs/{name}" for name in _SWAGGER))
+_MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_DOCS, _DOCS_SCRIPT, _OPENAPI = "/docs", "/docs/start.js", "/openapi.json"
+_SWAGGER_JS, _SWAGGER_CSS = "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css"
+_PUBLIC = ("/healthz", _DOCS, _DOCS_SCRIPT, _OPENAPI, _SWAGGER_JS, _SWAGGER_CSS)
+_DESCRIPTION = (
+    "An adapted CLIP: the class of an image and the vote of each component, similar images, and features. "
+    "Errors are JSON objects with one sentence, error."
+)
 _WAITING_CONNECTIONS = 1024
 
 
 def make_app(
-    service: Service, names: Sequence[str] | None, token: str | None = None, more: Sequence[Route] = ()
+    service: Service, hosts: Sequence[str] | None, token: str | None = None, more: Sequence[Route] = ()
 ) -> ASGIApp:
-    """`names`: the hosts it answers to, None for any; `more`: what is served besides the API."""
-    routes = [*Api(service).routes, *_docs(), *more]
-    handlers = {DearError: respond, HTTPException: _nothing_there, ClientDisconnect: _gone, Exception: _went_wrong}
-    app = Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
-    app.router.redirect_slashes = False
-    return Guard(app, names, token, _PUBLIC, service.metrics)
+    """`hosts`: the names it answers to, None for any; `more`: routes besides the API's, outside of its description."""
+    app = FastAPI(
+        title="dear",
+        version=__version__,
+        description=_DESCRIPTION,
+        openapi_url=_OPENAPI,
+        docs_url=None,
+        redoc_url=None,
+        routes=[*_docs_routes(), *more],
+        redirect_slashes=False,
+        separate_input_output_schemas=False,
+        generate_unique_id_function=lambda route: route.name,
+        exception_handlers={
+            DearError: respond,
+            HTTPException: _http_error,
+            RequestValidationError: _invalid,
+            ClientDisconnect: _client_left,
+            Exception: _server_error,
+        },
+    )
+    app.openapi_version = "3.0.3"  # the newest that Swagger UI 4 shows
+    app.include_router(Api(service).router)
+    return Guard(app, hosts, token, _PUBLIC, service.metrics)
 
 
-def fixed(path: str, file: Path) -> Route:
-    """A file at one address, read when it is first asked for. No address can name another."""
+def static_file(path: str, file: Path) -> Route:
+    """A file at one address, read when it is first asked for. No address can name another file."""
 
     @cache
     def content() -> bytes:
         return file.read_bytes()
 
     def answer(_: Request) -> Response:
-        return Response(content(), media_type=_TYPES[file.suffix])
+        return Response(content(), media_type=_MEDIA_TYPES[file.suffix])
 
     return Route(path, answer)
 
 
-def _docs() -> list[Route]:
+def _docs_routes() -> list[Route]:
     """Swagger UI from its own package, so that the page works without the internet."""
     import swagger_ui_bundle
 
     swagger = Path(swagger_ui_bundle.swagger_ui_path)
-    about = json.loads((_ASSETS / "openapi.json").read_text(encoding="utf-8"))
-    about["info"]["version"] = __version__
+    page = get_swagger_ui_html(
+        openapi_url=_OPENAPI,
+        title="dear · API",
+        swagger_js_url=_SWAGGER_JS,
+        swagger_css_url=_SWAGGER_CSS,
+        swagger_favicon_url="data:,",
+        swagger_ui_parameters={"validatorUrl": None, "tryItOutEnabled": True, "defaultModelsExpandDepth": -1},
+    )
+    # The content policy of the guard refuses scripts inside a page, so FastAPI's gets an address of its own.
+    before, script, after = re.split(r"<script>(.*?)</script>", bytes(page.body).decode(), maxsplit=1, flags=re.DOTALL)
+    html = f'{before}<script src="{_DOCS_SCRIPT}"></script>{after}'
     return [
-        Route("/openapi.json", lambda _: Json(about)),
-        fixed("/docs", _ASSETS / "docs.html"),
-        fixed("/docs/docs.js", _ASSETS / "docs.js"),
-        *(fixed(f"/docs/{name}", swagger / name) for name in _SWAGGER),
+        Route(_DOCS, lambda _: Response(html, media_type=_MEDIA_TYPES[".html"])),
+        Route(_DOCS_SCRIPT, lambda _: Response(script, media_type=_MEDIA_TYPES[".js"])),
+        *(static_file(path, swagger / Path(path).name) for path in (_SWAGGER_JS, _SWAGGER_CSS)),
     ]
 
 
-async def _nothing_there(_: Request, error: Exception) -> Response:
+async def _http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    sentence = {404: "There is nothing at this address.", 405: "This address takes another method."}
-    answer = sentence.get(error.status_code, error.detail)
-    return Json({"error": answer}, error.status_code, error.headers)
+    sentences = {404: "There is nothing at this address.", 405: "This address takes another method."}
+    return Json({"error": sentences.get(error.status_code, error.detail)}, error.status_code, error.headers)
 
 
-async def _gone(_: Request, __: Exception) -> Response:
+async def _invalid(request: Request, error: Exception) -> Response:
+    """FastAPI's own check of typed parameters, in the form of all our refusals."""
+    assert isinstance(error, RequestValidationError)
+    place, name = error.errors()[0]["loc"][:2]
+    return await respond(request, DearError(f"The {place} value {name} is missing or of the wrong type."))
+
+
+async def _client_left(_: Request, __: Exception) -> Response:
     return Response(status_code=400)  # nobody is there to read it
 
 
-async def _went_wrong(_: Request, error: Exception) -> Response:
+async def _server_error(_: Request, error: Exception) -> Response:
     traceback.print_exception(error)
     return Json({"error": "Something went wrong in dear; the terminal it runs in says what."}, 500)
 
@@ -110,7 +143,7 @@ class Address:
         bound, self.port = self._socket.getsockname()[:2]
         self.local = ipaddress.ip_address(bound).is_loopback
         # On this machine alone, a name that somebody else made to point here is not ours.
-        self.names = ("127.0.0.1", "localhost", "[::1]", _in_url(bound)) if self.local else None
+        self.hosts = ("127.0.0.1", "localhost", "[::1]", _in_url(bound)) if self.local else None
         self.url = f"http://{_in_url(bound)}:{self.port}"
 
     def __enter__(self) -> "Address":
@@ -120,7 +153,7 @@ class Address:
         self._socket.close()
 
     def serve(self, app: ASGIApp) -> None:
-        """Until Ctrl-C or SIGTERM; what was begun is finished first."""
+        """Answers until Ctrl-C or SIGTERM; requests that were begun are finished first."""
         self._server = uvicorn.Server(self._config(app))
         with suppress(KeyboardInterrupt):
             self._server.run([self._socket])
@@ -133,14 +166,14 @@ class Address:
     def _config(app: ASGIApp) -> uvicorn.Config:
         return uvicorn.Config(
             app,
-            # Named, so that it is the same server wherever other packages are installed.
+            # Both are named, so that other installed packages do not change the server.
             http=Connection,
             loop="asyncio",
             ws="none",
             lifespan="off",
             access_log=False,
             log_config=None,
-            log_level="critical",  # the terminal is for what went wrong in dear, and the guard tells that
+            log_level="critical",  # the terminal is for errors in dear, and the guard prints these
             server_header=False,
             proxy_headers=False,
             backlog=_WAITING_CONNECTIONS,

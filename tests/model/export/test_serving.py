@@ -54,12 +54,12 @@ def test_it_answers_as_the_run_does(engines, inference: str) -> None:
     assert isinstance(onnx, OnnxEngine)
     assert (onnx.classes, onnx.components, onnx.inferences) == (torch.classes, torch.components, torch.inferences)
     assert onnx.features(onnx.look(mine)) == pytest.approx(torch.features(torch.look(theirs)).numpy(), abs=1e-4)
-    for found, expected in zip(
+    for answer, expected in zip(
         onnx.answers(onnx.look(mine), 4, inference), torch.answers(torch.look(theirs), 4, inference), strict=True
     ):
-        assert found.choice == expected.choice
-        assert dict(found.top) == pytest.approx(dict(expected.top), abs=1e-3)
-        for a, b in zip(found.votes, expected.votes, strict=True):
+        assert answer.choice == expected.choice
+        assert dict(answer.top) == pytest.approx(dict(expected.top), abs=1e-3)
+        for a, b in zip(answer.votes, expected.votes, strict=True):
             assert asdict(a) == pytest.approx(asdict(b), abs=1e-3)
 
 
@@ -71,7 +71,7 @@ def test_pytorch_is_not_needed(exported) -> None:
     assert done.stdout.strip() in read_json(exported / "model.json")["classes"]
 
 
-def test_what_it_cannot_do_is_said(engines, exported, tmp_path) -> None:
+def test_requests_it_cannot_answer_are_refused(engines, exported, tmp_path) -> None:
     with pytest.raises(DearError, match="no text side"):
         engines[0].encode_text(["a sign"])
     with pytest.raises(DearError, match="without a gallery"):

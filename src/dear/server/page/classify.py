@@ -1,4 +1,4 @@
-"""The first view: what is it, what did each component say, and where did it look."""
+"""The first view: the class of an image, the vote of each component, and where each of them looked."""
 
 from typing import Any
 
@@ -7,13 +7,14 @@ from PIL import Image
 
 from dear.data.dataset import Example
 from dear.data.resolve import resolve_dataset
+from dear.methods.base import Method
+from dear.methods.experts import REST
 from dear.model.explain import as_seen
 from dear.model.predictor import Predictor
 from dear.server.model_thread import OnModel
 from dear.server.page.pictures import data_url
 
 _SIZE = 320  # pixels of a picture with an attention map
-_EXAMPLES = 8
 
 
 def classify(predictor: Predictor, picture: Image.Image, on_model: OnModel) -> dict[str, Any]:
@@ -23,11 +24,10 @@ def classify(predictor: Predictor, picture: Image.Image, on_model: OnModel) -> d
         lambda: (predictor.predict_batch(pixels, topk=5)[0], predictor.model.attention_maps(pixels))
     )
     seen = Image.fromarray((255 * as_seen(predictor, pixels[0])).round().astype(np.uint8))
-    roles = predictor.model.roles
     maps = [
         {
-            "attribute": name,
-            "heads": len(roles.heads_for(name)) if roles and name in roles.core else None,
+            "component": name,
+            "heads": heads_in_words(predictor.model, name),
             "image": data_url(attention_overlay(seen, values[0].float().cpu().numpy()), _SIZE),
         }
         for name, values in attention.items()
@@ -35,8 +35,18 @@ def classify(predictor: Predictor, picture: Image.Image, on_model: OnModel) -> d
     return {**answer.to_json(), "seen": data_url(seen, _SIZE), "maps": maps}
 
 
+def heads_in_words(model: Method, component: str) -> str:
+    """The heads whose attention is shown for a component, as the page says it."""
+    if component == REST:
+        return "in all heads without a core attribute"
+    if model.roles is None or component not in model.roles.core:
+        return "in the last layer"  # the class token
+    count = len(model.roles.heads_for(component))
+    return f"in its {count} {'head' if count == 1 else 'heads'}" if count else "in all heads: it has none of its own"
+
+
 def attention_overlay(picture: Image.Image, attention: np.ndarray) -> Image.Image:
-    """The picture in grey under a map [rows, columns] in the colours of heat, dark to bright from least to most."""
+    """The picture in grey under a heat map of attention [rows, columns], from dark (least) to bright (most)."""
     from matplotlib import colormaps
 
     size = (_SIZE, round(_SIZE * picture.height / picture.width))
@@ -50,10 +60,7 @@ def attention_overlay(picture: Image.Image, attention: np.ndarray) -> Image.Imag
 
 
 def world_examples(data: str, classes: tuple[str, ...]) -> list[tuple[Example, str]]:
-    """Test pictures of a task of Attribute World, with what they show, from all over the classes that are answered."""
+    """Test pictures of a task of Attribute World with their class names, of `classes` alone."""
     dataset = resolve_dataset(data)
     names = [(example, dataset.classes[example.label]) for example in dataset.test]
-    known = [(example, name) for example, name in names if name in classes]
-    # Half a step in: each picture is from the middle of its part of the list.
-    count = min(_EXAMPLES, len(known))
-    return [known[(2 * i + 1) * len(known) // (2 * count)] for i in range(count)]
+    return [(example, name) for example, name in names if name in classes]

@@ -1,4 +1,4 @@
-"""The second view: the role map, the evidence of each head, and the pictures that a head responds to."""
+"""The second view: the role map, the evidence for each head, and the pictures that a head responds to."""
 
 import threading
 from functools import partial
@@ -21,35 +21,35 @@ from dear.server.model_thread import OnModel
 from dear.server.page.colors import page_colors
 from dear.server.page.pictures import data_url
 
-_BATCH = 4  # small: the other views wait while one goes through the model
-_SHOWN = 6  # pictures on either side
+_BATCH = 4  # small: the other views wait while a batch is in the model
+_EXTREMES = 6  # pictures on either side
 _THUMBNAIL = 160
 
 
 def head_map(roles: RoleMap) -> dict[str, Any]:
-    """The grid, and all that the role map knows of each head."""
+    """The grid of heads, with all that the role map has about each."""
     colors, no_shares = page_colors(roles.concepts), (0.0,) * len(roles.concepts)
     heads = [
         {
             "layer": layer,
             "head": head,
-            "role": found.role,
-            "concept": found.concept,
-            "color": colors[found.concept],
-            "strength": round(color_strength(found, roles), 3),
-            "entropy": found.entropy,
-            "sure": found.sure,
+            "role": role.role,
+            "concept": role.concept,
+            "color": colors[role.concept],
+            "strength": round(color_strength(role, roles), 3),
+            "entropy": role.entropy,
+            "sure": role.sure,
             "distribution": [
                 {"concept": concept, "share": share, "color": colors[concept]}
-                for concept, share in zip(roles.concepts, found.distribution or no_shares, strict=True)
+                for concept, share in zip(roles.concepts, role.distribution or no_shares, strict=True)
                 if share
             ],
             "phrases": [
                 {"text": p.text, "variance": p.variance, "concept": p.concept, "color": colors[p.concept]}
-                for p in found.phrases
+                for p in role.phrases
             ],
         }
-        for (layer, head), found in sorted(roles.roles.items())
+        for (layer, head), role in sorted(roles.roles.items())
     ]
     return {
         "layers": list(roles.layers),
@@ -62,49 +62,49 @@ def head_map(roles: RoleMap) -> dict[str, Any]:
 
 
 def _origin(roles: RoleMap) -> str:
-    """Where the map comes from, as far as it says so."""
+    """The origin of the map, if it names one."""
     images = roles.origin.get("images")
     if isinstance(images, dict):
         return (
             f"found by {roles.origin.get('made_by', 'dear')} on {images.get('used')} images of {images.get('source')}"
         )
     if probes := roles.origin.get("probes"):
-        seen = ", ".join(f"{probe['used']} {probe['kind']} of {probe['source']}" for probe in probes)
-        return f"found by {roles.origin.get('made_by', 'dear')} on {seen}"
+        images = ", ".join(f"{probe['used']} {probe['kind']} of {probe['source']}" for probe in probes)
+        return f"found by {roles.origin.get('made_by', 'dear')} on {images}"
     return str(roles.origin.get("source", ""))
 
 
 class HeadPictures:
-    """Finds the pictures at the ends of what a head responds to.
+    """Finds the pictures that a head responds to most and least.
 
-    They are read once, in the background, from when they are first asked for: on a slow machine that takes minutes.
-    The model is asked for one batch at a time, so that the other views go on answering.
+    All pictures go through the model once, in the background, after the first request: on a slow machine that takes
+    minutes. They take the model for one batch at a time, so that the other views continue to answer.
     """
 
     def __init__(self, predictor: Predictor, pictures: PictureList | None, on_model: OnModel) -> None:
         self._predictor, self._pictures, self._on_model = predictor, pictures, on_model
         self._starting = threading.Lock()
-        self._reading: threading.Thread | None = None
-        self._looked_at = 0
+        self._reader: threading.Thread | None = None
+        self._done = 0
         self._codes: Tensor | None = None  # [readable pictures, layers, heads, head_dim + 3]
         self._readable: list[int] = []
 
     def extremes(self, head: Head) -> dict[str, Any]:
-        """The pictures in which `head` writes most and least along its first phrase; before that, how far it is.
+        """The pictures with most and least output of `head` along its first phrase; until all are read, the progress.
 
         Without phrases, along the direction in which its output varies most: its two ends are two kinds of pictures.
         """
         roles, pictures = roles_of(self._predictor.model), self._pictures
         if head not in roles.roles:
-            raise DearError(f"The role map has no head {head[1]} in layer {head[0]}: choose one that is shown.")
+            raise DearError(f"The role map has no head {head[1]} in layer {head[0]}: choose one of the map.")
         if pictures is None:
             raise DearError("For the pictures that activate a head, start the page with --gallery GALLERY.")
         with self._starting:
-            if self._reading is None:
-                self._reading = threading.Thread(target=self._read, args=(pictures,), daemon=True)
-                self._reading.start()
-        if self._reading.is_alive():
-            return {"looked_at": self._looked_at, "of": len(pictures)}
+            if self._reader is None:
+                self._reader = threading.Thread(target=self._read, args=(pictures,), daemon=True)
+                self._reader.start()
+        if self._reader.is_alive():
+            return {"done": self._done, "of": len(pictures)}
         if self._codes is None:
             raise DearError(f"Too few pictures of {pictures.source} can be read to tell what a head responds to.")
         row = roles.layers.index(head[0])
@@ -116,10 +116,14 @@ class HeadPictures:
         else:
             direction = main_direction(contributions)
         order = (contributions @ direction).argsort(descending=True, stable=True).tolist()
-        shown = min(_SHOWN, len(order) // 2)
-        sides = {"most": order[:shown], "least": order[::-1][:shown]}
-        found = {side: [self._thumbnail(self._readable[i]) for i in places] for side, places in sides.items()}
-        return {"along": phrases[0].text if phrases else None, "source": pictures.source, "count": len(order), **found}
+        count = min(_EXTREMES, len(order) // 2)
+        sides = {"most": order[:count], "least": order[::-1][:count]}
+        return {
+            "along": phrases[0].text if phrases else None,
+            "source": pictures.source,
+            "count": len(order),
+            **{side: [self._thumbnail(self._readable[i]) for i in places] for side, places in sides.items()},
+        }
 
     def _read(self, pictures: PictureList) -> None:
         model = self._predictor.model
@@ -133,7 +137,7 @@ class HeadPictures:
                 pixels = self._predictor.pixels(list(good.values())).to(model.backbone.device)
                 codes.append(self._on_model(partial(reader.codes, pixels)).cpu())
                 self._readable += good
-            self._looked_at = start + len(opened)
+            self._done = start + len(opened)
         if len(self._readable) >= 2:
             self._codes = torch.cat(codes)
 
@@ -141,7 +145,7 @@ class HeadPictures:
         assert self._pictures is not None
         try:
             return self._pictures.pictures[index].open()
-        except DearError:  # it was moved or removed since it was indexed
+        except DearError:  # moved or deleted since it was indexed
             return None
 
     def _thumbnail(self, index: int) -> str | None:

@@ -1,9 +1,10 @@
-"""Pictures for the page: where they come from, and how they travel (inside the answer, so no file is ever served)."""
+"""Pictures for the page: their sources, and their encoding inside a response, so that no file is ever served."""
 
 import base64
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from PIL import Image, ImageOps
 
@@ -12,7 +13,8 @@ from dear.heads.picture_list import PictureList, world_pictures
 if TYPE_CHECKING:
     from dear.gallery import Gallery
 
-_SAMPLE = 120  # pictures among which those that activate a head most are sought
+T = TypeVar("T")
+_SAMPLE = 120  # pictures from which the extremes of a head are chosen
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class StoredPicture:
 
 
 def sample_pictures(gallery: "Gallery | None", model: str) -> PictureList | None:
-    """Pictures to look at heads with: the gallery's, or Attribute World's for the model that was made on it."""
+    """Pictures to inspect heads with: from the gallery, or from Attribute World for the model trained on it."""
     if gallery is not None and len(gallery):
         paths = sorted(gallery.paths())
         stored = [StoredPicture(gallery, path) for path in paths]
@@ -35,10 +37,16 @@ def sample_pictures(gallery: "Gallery | None", model: str) -> PictureList | None
     return world_pictures(_SAMPLE) if model == "dear-mini" else None
 
 
-def data_url(picture: Image.Image, size: int) -> str:
-    """A copy with `size` pixels on its longer side, as a URL that holds it.
+def spread(items: Sequence[T], count: int) -> list[T]:
+    """At most `count` items at even distances, each from the middle of its part of the list."""
+    count = min(count, len(items))
+    return [items[(2 * i + 1) * len(items) // (2 * count)] for i in range(count)]
 
-    Small pictures are enlarged too: smoother here than by the browser.
+
+def data_url(picture: Image.Image, size: int) -> str:
+    """A copy of the picture, `size` pixels on its longer side, as a data URL.
+
+    A small picture is enlarged, too: the result is smoother than the browser's.
     """
     fitted = ImageOps.contain(picture.convert("RGB"), (size, size), Image.Resampling.LANCZOS)
     out = io.BytesIO()

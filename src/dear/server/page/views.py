@@ -1,4 +1,4 @@
-"""What the page asks for, and who answers it. Every answer is plain JSON; no request can name a file."""
+"""The routes of the page. Every response is plain JSON, and no request can name a file."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from dear.core.errors import DearError
 from dear.core.files import read_json
+from dear.core.names import CLS
 from dear.data.dataset import Picture
 from dear.methods.shared.role_settings import roles_of
 from dear.server.api import Service, short_name
@@ -21,19 +22,19 @@ from dear.server.engines import TorchEngine
 from dear.server.page.classify import classify, world_examples
 from dear.server.page.colors import page_colors
 from dear.server.page.heads import HeadPictures, head_map
-from dear.server.page.pictures import StoredPicture, data_url, sample_pictures
+from dear.server.page.pictures import StoredPicture, data_url, sample_pictures, spread
 from dear.server.page.runs import read_runs
 from dear.server.responses import Json
-from dear.server.safety import MAX_BYTES, TOO_MANY_BYTES, open_upload
-from dear.server.server import fixed
+from dear.server.server import static_file
+from dear.server.uploads import MAX_BYTES, TOO_MANY_BYTES, open_upload
 
 _ASSETS = Path(__file__).parent / "assets"
-_EXAMPLE = 160  # pixels of a thumbnail
+_EXAMPLES, _EXAMPLE_SIZE = 8, 160  # pictures, and pixels of a thumbnail
 
 
 @dataclass(frozen=True)
 class PageRequest:
-    """What came with a request: the values behind the question mark, and the body."""
+    """The query values and the body of a request."""
 
     values: dict[str, str]
     body: bytes = b""
@@ -46,11 +47,11 @@ class PageRequest:
 
 
 class Page:
-    """The views of an adapted model in the folder `run`, of its gallery, and of the runs beside it."""
+    """The views of the model in the folder `run`, of its gallery, and of the runs beside it."""
 
     def __init__(self, run: Path, service: Service) -> None:
         if not isinstance(service.engine, TorchEngine):
-            raise DearError("The page looks into the model, which an exported one does not allow: give the run itself.")
+            raise DearError("The page inspects heads, which an exported model does not allow: give the run itself.")
         self.run, self.service, self.gallery = run, service, service.gallery
         self.predictor = predictor = service.engine.predictor
         self.on_model = service.model.wait_for
@@ -61,8 +62,8 @@ class Page:
     @property
     def routes(self) -> list[Route]:
         return [
-            fixed("/", _ASSETS / "index.html"),
-            *(fixed(f"/{file.name}", file) for file in _ASSETS.iterdir()),
+            static_file("/", _ASSETS / "index.html"),
+            *(static_file(f"/{file.name}", file) for file in _ASSETS.iterdir()),
             self._route("GET", "/api/about", self.about),
             self._route("POST", "/api/classify", self.classify),
             self._route("GET", "/api/heads", lambda _: head_map(roles_of(self.predictor.model))),
@@ -77,13 +78,13 @@ class Page:
             admission = self.service.admission
             async with admission.body(request) as body:
                 with admission.room_for(1):
-                    found = await run_in_threadpool(view, PageRequest(dict(request.query_params), body))
-            return Json(found)
+                    content = await run_in_threadpool(view, PageRequest(dict(request.query_params), body))
+            return Json(content)
 
         return Route(path, answer, methods=[method])
 
     def about(self, _: PageRequest) -> dict[str, Any]:
-        """What the page must know before anything is asked."""
+        """Facts that the page needs before anything else."""
         model = self.predictor.model
         gallery: dict[str, Any] | None = None
         if self.gallery is not None:
@@ -116,13 +117,13 @@ class Page:
     def starters(self, _: PageRequest) -> list[dict[str, Any]]:
         from dear.server.page.search import starters
 
-        return starters(self.service.need_gallery())
+        return starters(self.service.require_gallery())
 
     def search(self, request: PageRequest) -> dict[str, Any]:
         """By the picture in the body, by one of the gallery (`like`), or by a sentence (`text`)."""
         from dear.server.page.search import search
 
-        gallery, values = self.service.need_gallery(), request.values
+        gallery, values = self.service.require_gallery(), request.values
         query: Image.Image | str
         if request.body:
             query = open_upload(request.body)
@@ -132,26 +133,25 @@ class Page:
             query = values["text"].strip()
         else:
             raise DearError("Choose an image or write a sentence to search for.")
-        return search(self.service, query, values.get("by", "cls"), values.get("label", ""))
+        return search(self.service, query, values.get("by", CLS), values.get("label", ""))
 
     def _examples(self) -> list[tuple[Picture, str, str]]:
-        """Pictures to try, what they are called, and what shows them."""
-        found = []
-        for picture, name in self._example_pictures():
-            with suppress(DearError):  # it was moved or removed since it was indexed
-                found.append((picture, name, data_url(picture.open(), _EXAMPLE)))
-        return found
+        """Pictures to try, their names, and their thumbnails."""
+        examples = []
+        for picture, name in spread(self._example_pictures(), _EXAMPLES):
+            with suppress(DearError):  # moved or deleted since it was indexed
+                examples.append((picture, name, data_url(picture.open(), _EXAMPLE_SIZE)))
+        return examples
 
     def _example_pictures(self) -> list[tuple[Picture, str]]:
-        """Of the run's own task if that is drawn, else of the gallery."""
+        """From the task of the run if that is of Attribute World, else from the gallery."""
         config = self.run / "config.json"
         data = str(read_json(config).get("data", "")) if config.is_file() else ""
         if data.startswith("world:"):
             return [(example.picture, name) for example, name in world_examples(data, self.predictor.classes)]
         if self.gallery is None:
             return []
-        paths = sorted(self.gallery.paths())
-        return [(StoredPicture(self.gallery, path), Path(path).stem) for path in paths[:: max(1, len(paths) // 8)][:8]]
+        return [(StoredPicture(self.gallery, path), Path(path).stem) for path in sorted(self.gallery.paths())]
 
 
 def _colored(components: Sequence[str]) -> list[dict[str, str]]:

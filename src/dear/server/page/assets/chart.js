@@ -4,13 +4,13 @@ const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 380, HEIGHT = 220, LEFT = 46, RIGHT = 12, TOP = 10, BOTTOM = 26;
 
 function draw(tag, attributes, text) {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) if (value != null) made.setAttribute(name, value);
-  if (text != null) made.textContent = text;
-  return made;
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) if (value != null) element.setAttribute(name, value);
+  if (text != null) element.textContent = text;
+  return element;
 }
 
-// series: {name, color, points: [[x, y], ...], pale: others to compare with, dashed}
+// series: {name, color, points: [[x, y], ...], pale: drawn in the background, dashed}
 export function lineChart(title, series) {
   const drawn = series.filter((s) => s.points.length);
   const xs = drawn.flatMap((s) => s.points.map(([x]) => x));
@@ -56,13 +56,13 @@ export function lineChart(title, series) {
 }
 
 function key(name, color) {
-  const made = document.createElement("span");
+  const entry = document.createElement("span");
   const dot = document.createElement("i");
   dot.className = "dot";
   if (color) dot.classList.add("fill");
   if (color) dot.style.setProperty("--c", color);
-  made.append(dot, name);
-  return made;
+  entry.append(dot, name);
+  return entry;
 }
 
 function niceStep(range) {

@@ -1,17 +1,17 @@
-// What all views share: making elements, asking the server, taking in an image.
+// Shared by all views: making elements, requests to the server, the field for an image.
 
 export function el(tag, props = {}, ...children) {
   const { class: names, style, ...rest } = props;
-  const made = document.createElement(tag);
-  if (names) made.className = names;
-  for (const [name, value] of Object.entries(style ?? {})) made.style.setProperty(name, value);
+  const element = document.createElement(tag);
+  if (names) element.className = names;
+  for (const [name, value] of Object.entries(style ?? {})) element.style.setProperty(name, value);
   for (const [name, value] of Object.entries(rest)) {
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (value === true) made.setAttribute(name, "");
-    else if (value !== false && value != null) made.setAttribute(name, value);
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value != null) element.setAttribute(name, value);
   }
-  made.append(...children.flat().filter((child) => child != null && child !== false));
-  return made;
+  element.append(...children.flat().filter((child) => child != null && child !== false));
+  return element;
 }
 
 export async function ask(path, values = {}, body = undefined, method = undefined) {
@@ -19,27 +19,27 @@ export async function ask(path, values = {}, body = undefined, method = undefine
   try {
     response = await fetch(`${path}?${new URLSearchParams(values)}`, { method: method ?? (body ? "POST" : "GET"), body });
   } catch {
-    throw new Error("dear does not answer: see whether it is still running.");
+    throw new Error("dear does not answer: check that it is still running.");
   }
   const answer = await response.json();
   if (!response.ok) throw new Error(answer.error);
   return answer;
 }
 
-// Runs one job at a time in a place: shows that it works, then what it made or why not; a newer job wins.
+// Runs a job and shows its result, or its error, in a place; a newer job replaces an older one.
 export function worker(place) {
   let latest = 0;
   return async (job, waiting = "…") => {
-    const mine = ++latest;
+    const number = ++latest;
     place.classList.add("busy");
     if (!place.hasChildNodes()) place.append(el("p", { class: "soft" }, waiting));
     try {
-      const made = await job();
-      if (mine === latest) place.replaceChildren(...[made].flat().filter(Boolean));
+      const result = await job();
+      if (number === latest) place.replaceChildren(...[result].flat().filter(Boolean));
     } catch (error) {
-      if (mine === latest) place.replaceChildren(message(error.message));
+      if (number === latest) place.replaceChildren(message(error.message));
     }
-    if (mine === latest) place.classList.remove("busy");
+    if (number === latest) place.classList.remove("busy");
   };
 }
 
@@ -47,14 +47,14 @@ export function message(text) {
   return el("p", { class: "message", role: "alert" }, text);
 }
 
-// A field for one image: click, drop or paste. `take` gets the file, or an Error that says why it is refused.
+// A field for one image: click, drop or paste. `take` gets the file, or an Error if it is too large.
 export function imageField(about, hint, take) {
-  const given = (file) => {
+  const receive = (file) => {
     if (!file) return;
     take(file.size > about.max_bytes ? new Error(about.too_many_bytes) : file);
   };
   const input = el("input", { type: "file", accept: "image/*", "aria-label": hint });
-  input.addEventListener("change", () => { given(input.files[0]); input.value = ""; });
+  input.addEventListener("change", () => { receive(input.files[0]); input.value = ""; });
   const preview = el("img", { alt: "the chosen image", hidden: true });
   const text = el("span", {}, el("b", {}, hint), el("br"), "or drop or paste one here");
   const field = el("label", { class: "drop" }, input, preview, text);
@@ -62,11 +62,11 @@ export function imageField(about, hint, take) {
     field.addEventListener(kind, (event) => {
       event.preventDefault();
       field.classList.toggle("over", kind === "dragover");
-      if (kind === "drop") given(event.dataTransfer.files[0]);
+      if (kind === "drop") receive(event.dataTransfer.files[0]);
     });
   }
   document.addEventListener("paste", (event) => {
-    if (field.offsetParent) given([...event.clipboardData.files].find((f) => f.type.startsWith("image/")));
+    if (field.offsetParent) receive([...event.clipboardData.files].find((f) => f.type.startsWith("image/")));
   });
   const show = (url) => { preview.hidden = !url; text.hidden = Boolean(url); if (url) preview.src = url; };
   return { field, show };

@@ -1,4 +1,4 @@
-// Heads: the role map; a click on a head shows its evidence and the pictures it responds to.
+// Heads: the role map; a click on a head shows the evidence for its role and the pictures it responds to.
 
 import { ask, bar, el, worker } from "./common.js";
 
@@ -21,11 +21,11 @@ function grid(map, cells) {
   ]);
   const columns = Array.from({ length: map.heads }, (_, i) => el("span", { class: "soft column" }, `${i}`));
   return el("div", { class: "card" },
-    el("h3", {}, "What each attention head does"),
+    el("h3", {}, "Roles of the attention heads"),
     el("p", { class: "soft" }, [map.summary, map.origin].filter(Boolean).join(" · ")),
     el("div", { class: "grid", style: { "--heads": map.heads } }, rows.flat(2), el("span", { class: "soft layer" }, "head"), columns),
     el("p", { class: "soft legend" }, Object.values(map.roles).map((role) => el("span", {}, `${role.mark} ${role.name}`)),
-      map.cells.some((cell) => cell.entropy != null) && el("span", {}, "strong colour: low concept entropy (the number)")));
+      map.cells.some((cell) => cell.entropy != null) && el("span", {}, "strong colour: low concept entropy (the number in the cell)")));
 }
 
 function headButton(cell, map, choose) {
@@ -40,7 +40,7 @@ function headButton(cell, map, choose) {
   el("span", {}, el("i", {}, role.mark), el("i", {}, cell.entropy == null ? "" : cell.entropy.toFixed(2))));
 }
 
-// Whether a colour, thinned with white, still wants white letters. On the dark page letters are light anyway.
+// Whether a colour mixed with white still needs white letters. On the dark page letters are light anyway.
 function isDark(color, strength) {
   const [red, green, blue] = [1, 3, 5].map((i) => (strength * parseInt(color.slice(i, i + 2), 16)) / 255 + 1 - strength);
   return 0.299 * red + 0.587 * green + 0.114 * blue < 0.58;
@@ -56,16 +56,16 @@ function chooser(map, detail) {
     const pictures = el("div", { class: "card" });
     run(() => [about(cell, map), el("div", { class: "columns halves" }, distribution(cell), phrases(cell)), pictures]);
     worker(pictures)(async () => {
-      // The pictures are read once, after the first click: until then the server says how far it is.
+      // The server reads the pictures once, after the first click; until then it reports its progress.
       for (;;) {
-        const found = await ask("/api/head-pictures", { layer: cell.layer, head: cell.head });
-        if (found.of == null) return pictureRows(found);
+        const extremes = await ask("/api/head-pictures", { layer: cell.layer, head: cell.head });
+        if (extremes.of == null) return pictureRows(extremes);
         if (before !== button) return null;
         pictures.replaceChildren(el("p", { class: "soft" },
-          `looking through ${found.of} pictures, once: ${found.looked_at} are done …`));
+          `reading ${extremes.of} pictures, only this once: ${extremes.done} done …`));
         await new Promise((resolve) => setTimeout(resolve, 500));
       }
-    }, "looking through the pictures …");
+    }, "reading the pictures …");
   };
 }
 
@@ -79,14 +79,14 @@ function about(cell, map) {
       el("h2", {}, `Layer ${cell.layer}, head ${cell.head}`),
       cell.concept && el("span", { class: "chip", style: { "background-color": cell.color } }, cell.concept)),
     el("p", { class: "soft" }, `${role.mark} ${role.name}${entropy}${sure}`),
-    bare && el("p", {}, "This role map gives the role alone: the phrases and the concepts behind it are not in the map. ",
-      "A map made with ", el("code", {}, "dear roles"), " has them."));
+    bare && el("p", {}, "This role map has the role alone: the phrases and concepts that led to it are not in the map. ",
+      "A map made with ", el("code", {}, "dear roles"), " includes them."));
 }
 
 function distribution(cell) {
   if (!cell.distribution.length) return null;
   const sorted = [...cell.distribution].sort((a, b) => b.share - a.share);
-  return el("div", { class: "card" }, el("h3", {}, cell.phrases.length ? "Concepts of its phrases" : "What it varies with"),
+  return el("div", { class: "card" }, el("h3", {}, cell.phrases.length ? "Concepts of its phrases" : "What its output varies with"),
     el("div", { class: "rows" }, sorted.map((part) => [
       el("span", {}, part.concept), bar(part.share, part.color), el("span", { class: "number" }, `${(100 * part.share).toFixed(0)}%`),
     ]).flat()));
@@ -103,14 +103,14 @@ function phrases(cell) {
     el("p", { class: "soft" }, "The number is the share of the head's variance that the phrase explains."));
 }
 
-function pictureRows(found) {
-  const along = found.along ? [`The head writes most of “${found.along}” here`, "The head writes least of it here"]
-    : ["One end of the direction in which the head varies most", "The other end"];
+function pictureRows(extremes) {
+  const titles = extremes.along ? [`Most output along “${extremes.along}”`, "Least output along it"]
+    : ["One end of the direction in which its output varies most", "The other end"];
   return [
-    el("h3", {}, "Pictures"),
-    el("div", { class: "columns pair" }, [["most", along[0]], ["least", along[1]]].map(([side, title]) => el("div", {},
+    el("h3", {}, "Pictures it responds to"),
+    el("div", { class: "columns pair" }, [["most", titles[0]], ["least", titles[1]]].map(([side, title]) => el("div", {},
       el("p", {}, title),
-      el("div", { class: "thumbs wide" }, found[side].map((url) => url && el("img", { src: url, alt: `${side} active` })))))),
-    el("p", { class: "soft" }, `Found among ${found.count} pictures of ${found.source}.`),
+      el("div", { class: "thumbs wide" }, extremes[side].map((url) => url && el("img", { src: url, alt: `${side} output` })))))),
+    el("p", { class: "soft" }, `Chosen from ${extremes.count} pictures of ${extremes.source}.`),
   ];
 }

@@ -1,4 +1,4 @@
-// Opens the view that the address names, and builds it the first time.
+// Opens the view named in the address, and builds it the first time.
 
 import { ask, el, message } from "./common.js";
 import { buildClassify } from "./classify.js";
@@ -10,8 +10,8 @@ const views = { classify: buildClassify, heads: buildHeads, search: buildSearch,
 const opened = {};
 
 function open(about) {
-  const wanted = location.hash.slice(1);
-  const name = wanted in views ? wanted : "classify";
+  const hash = location.hash.slice(1);
+  const name = hash in views ? hash : "classify";
   for (const section of document.querySelectorAll("main > section")) section.hidden = section.id !== name;
   for (const tab of document.querySelectorAll("nav a")) {
     tab.setAttribute("aria-selected", String(tab.hash === `#${name}`));

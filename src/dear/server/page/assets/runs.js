@@ -1,4 +1,4 @@
-// Runs: a table of all runs beside this one; the curves of the chosen one, the others pale behind it; benchmarks.
+// Runs: a table of all runs in the folder of this one; curves of the chosen run, the others pale; benchmarks.
 
 import { ask, el, message, worker } from "./common.js";
 import { lineChart } from "./chart.js";
@@ -6,45 +6,45 @@ import { lineChart } from "./chart.js";
 export function buildRuns(section, about) {
   const colors = Object.fromEntries(about.components.map((c) => [c.name, c.color]));
   let chosen = null;
-  const run = worker(section);
-  const again = () => run(async () => {
-    const found = await ask("/api/runs");
-    chosen ??= found.current;
+  const start = worker(section);
+  const again = () => start(async () => {
+    const folder = await ask("/api/runs");
+    chosen ??= folder.current;
     const curves = el("div", { class: "columns thirds" });
     const draw = () => {
-      const mine = found.runs.find((r) => r.name === chosen) ?? found.runs[0];
-      if (mine) curves.replaceChildren(...charts(mine, found.runs, colors));
+      const run = folder.runs.find((r) => r.name === chosen) ?? folder.runs[0];
+      if (run) curves.replaceChildren(...charts(run, folder.runs, colors));
     };
     draw();
-    const parts = [found.runs.length ? curves : null, runTable(found, chosen, (name) => { chosen = name; draw(); })];
-    parts.push(...found.benches.map(benchTable), ...found.problems.map(message));
+    const parts = [folder.runs.length ? curves : null, runTable(folder, chosen, (name) => { chosen = name; draw(); })];
+    parts.push(...folder.benches.map(benchTable), ...folder.problems.map(message));
     return parts;
   }, "reading the runs …");
   return { again };
 }
 
-function charts(mine, runs, colors) {
+function charts(chosen, runs, colors) {
   const line = (run, key) => run.epochs.filter((e) => key in e).map((e) => [e.epoch, e[key]]);
-  const others = (key) => runs.filter((r) => r !== mine).map((r) => ({ name: r.name, pale: true, points: line(r, key) }));
-  const own = (name, key, color, dashed) => ({ name, color, dashed, points: line(mine, key) });
-  const fusion = mine.components.map((name, i) => ({
-    name: `${name} ${mine.epochs.at(-1)?.fusion[i].toFixed(2)}`, color: colors[name] ?? "#888888", points: mine.epochs.map((e) => [e.epoch, e.fusion[i]]),
+  const others = (key) => runs.filter((r) => r !== chosen).map((r) => ({ name: r.name, pale: true, points: line(r, key) }));
+  const own = (name, key, color, dashed) => ({ name, color, dashed, points: line(chosen, key) });
+  const fusion = chosen.components.map((name, i) => ({
+    name: `${name} ${chosen.epochs.at(-1)?.fusion[i].toFixed(2)}`, color: colors[name] ?? "var(--soft)", points: chosen.epochs.map((e) => [e.epoch, e.fusion[i]]),
   }));
   return [
-    lineChart("Loss", [...others("loss"), own(mine.name, "loss", "#d1495b")]),
-    lineChart("Accuracy (%)", [...others("accuracy"), own(`${mine.name}, training images`, "accuracy", "#2e86ab"),
-      own("validation", "validation", "#e09f3e", true)]),
-    lineChart(`Fusion weights of ${mine.name}`, fusion),
+    lineChart("Loss", [...others("loss"), own(chosen.name, "loss", "var(--warn-line)")]),
+    lineChart("Accuracy (%)", [...others("accuracy"), own(`${chosen.name}, training images`, "accuracy", "var(--accent)"),
+      own("validation", "validation", "var(--soft)", true)]),
+    lineChart(`Fusion weights of ${chosen.name}`, fusion),
   ].map((chart) => el("div", { class: "card" }, chart));
 }
 
-function runTable(found, chosen, choose) {
-  if (!found.runs.length) return message("No run is beside this one: `dear train` makes some.");
-  const names = ["all", "base", "novel", "hm"].filter((name) => found.runs.some((run) => name in run.results));
-  const rows = found.runs.map((run) => {
+function runTable(folder, chosen, choose) {
+  if (!folder.runs.length) return message("There is no run in this folder: make one with `dear train`.");
+  const names = ["all", "base", "novel", "hm"].filter((name) => folder.runs.some((run) => name in run.results));
+  const rows = folder.runs.map((run) => {
     const s = run.settings;
     const row = el("tr", { "aria-selected": String(run.name === chosen), tabindex: 0 },
-      el("th", {}, run.name, run.name === found.current && el("span", { class: "soft" }, " (this page)")),
+      el("th", {}, run.name, run.name === folder.current && el("span", { class: "soft" }, " (this page)")),
       [s.model, s.data, s.classes, s.shots, s.seed, `${run.epochs.length} of ${run.planned}`].map((v) => el("td", {}, `${v ?? "–"}`)),
       names.map((name) => el("td", { class: "number" }, name in run.results ? run.results[name].toFixed(1) : "–")));
     const pick = () => {
@@ -58,7 +58,7 @@ function runTable(found, chosen, choose) {
   const header = ["run", "model", "data", "classes", "shots", "seed", "epochs"].map((name) => el("th", {}, name));
   const scores = names.map((name) => el("th", { class: "number" }, name === "hm" ? "HM" : name));
   return el("div", { class: "card" }, el("h3", {}, "Runs in this folder"),
-    el("p", { class: "soft" }, "Test accuracy (%). Base: the classes it was trained on; novel: the others; HM: their harmonic mean. ",
+    el("p", { class: "soft" }, "Test accuracy (%). Base: the classes of training; novel: all others; HM: their harmonic mean. ",
       "Click a run to see its curves."),
     el("div", { class: "scroll" }, el("table", { class: "choice" }, el("thead", {}, el("tr", {}, header, scores)), el("tbody", {}, rows))));
 }

@@ -1,4 +1,4 @@
-// Search: an image or a sentence, how much each component counts, and the images of the gallery that are most alike.
+// Search: an image or a sentence, a weight per component, and the most similar images of the gallery.
 
 import { ask, el, imageField, message, worker } from "./common.js";
 
@@ -35,23 +35,23 @@ export function buildSearch(section, about) {
 
   const search = () => query && run(async () => {
     const by = sliders.filter((s) => s.value() > 0).map((s) => `${s.name}=${s.value()}`).join(",");
-    if (!by) throw new Error("All sliders are at zero: move one of them up.");
-    const found = await ask("/api/search", { by, label: label.value, ...query.values }, query.body, "POST");
-    field.show(found.query);
-    if (!found.hits.length) return message("No image of the gallery has such a label.");
-    return [el("h3", {}, `Most alike in ${words(sliders)}`),
-      el("div", { class: "hits" }, found.hits.map((hit) => card(hit, colors, like)))];
+    if (!by) throw new Error("All weights are zero: move a slider up.");
+    const result = await ask("/api/search", { by, label: label.value, ...query.values }, query.body, "POST");
+    field.show(result.query);
+    if (!result.hits.length) return message("No image of the gallery has such a label.");
+    return [el("h3", {}, `Most similar in ${words(sliders)}`),
+      el("div", { class: "hits" }, result.hits.map((hit) => card(hit, colors, like)))];
   }, "searching …");
 
   section.append(el("div", { class: "columns side" },
     el("div", {}, field.field, sentence,
-      el("div", { class: "card" }, el("h3", {}, "Alike in what?"), sliders.map((s) => s.row)),
+      el("div", { class: "card" }, el("h3", {}, "Similar in what?"), sliders.map((s) => s.row)),
       el("label", { class: "stacked" }, el("span", { class: "soft" }, "Only labels that contain"), label)),
     results));
   run(async () => {
     const first = await ask("/api/starters");
     if (!first.length) return message("The gallery is empty: add images with `dear index`.");
-    return [el("h3", {}, "Choose an image or write a sentence, or begin with one of these"),
+    return [el("h3", {}, "Choose an image, write a sentence, or start with one of these"),
       el("div", { class: "hits" }, first.map((hit) => card(hit, colors, like)))];
   }, "opening the gallery …");
 }
@@ -61,20 +61,20 @@ function slider(name, color, start, changed) {
   const input = el("input", { type: "range", min: 0, max: 1, step: 0.1, value: start, "aria-label": name,
     style: { "--c": color, "--value": start } });
   input.addEventListener("input", () => { number.textContent = Number(input.value).toFixed(1); input.style.setProperty("--value", input.value); changed(); });
-  const shown = name === "cls" ? "class" : name;
-  return { name, shown, value: () => Number(input.value),
-    row: el("label", { class: "slider" }, el("b", { class: "tint", style: { "--c": color } }, shown), input, number) };
+  const title = name === "cls" ? "class" : name;
+  return { name, title, value: () => Number(input.value),
+    row: el("label", { class: "slider" }, el("b", { class: "tint", style: { "--c": color } }, title), input, number) };
 }
 
 function words(sliders) {
-  const used = sliders.filter((s) => s.value() > 0).map((s) => s.shown);
+  const used = sliders.filter((s) => s.value() > 0).map((s) => s.title);
   return used.length > 1 ? `${used.slice(0, -1).join(", ")} and ${used.at(-1)}` : used[0];
 }
 
 function card(hit, colors, like) {
   const parts = Object.entries(hit.scores ?? {});
   return el("button", { class: "hit", title: hit.path, "aria-label": `search by ${hit.label ?? hit.path}`, onclick: () => like(hit.path) },
-    hit.image ? el("img", { src: hit.image, alt: hit.label ?? "" }) : el("span", { class: "gone soft" }, "no longer there"),
+    hit.image ? el("img", { src: hit.image, alt: hit.label ?? "" }) : el("span", { class: "gone soft" }, "file not found"),
     hit.score != null && el("span", { class: "caption" },
       el("span", {}, hit.label ?? ""), el("b", { class: "number" }, hit.score.toFixed(2))),
     parts.length > 1 && el("span", { class: "parts" }, parts.map(([name, cosine]) =>

@@ -1,0 +1,210 @@
+"""Typed settings of requests, and typed responses. FastAPI makes the OpenAPI document of them.
+
+FastAPI reads no body: `dear.server.uploads` does, within its limits. The settings in it are checked here afterwards.
+"""
+
+import json
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    StringConstraints,
+    ValidationError,
+    WithJsonSchema,
+    create_model,
+)
+
+from dear.core.errors import DearError
+from dear.core.names import CLS
+from dear.server.model_thread import BATCH
+from dear.server.uploads import FORMATS_IN_WORDS
+
+_MAX_LETTERS = 2000  # of a sentence
+_MAX_RESULTS = 1000  # classes or hits in one response
+
+
+def _from_form(value: Any) -> Any:
+    """A number or a truth value in a form is text."""
+    try:
+        return json.loads(value) if isinstance(value, str) and len(value) < 20 else value
+    except ValueError:
+        return value
+
+
+class _Nullable:
+    """Declares `T | None` as OpenAPI 3.0 does, which Swagger UI 4 needs."""
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
+        return {**handler.resolve_ref_schema(handler(core_schema["schema"])), "nullable": True}
+
+
+Count = Annotated[int, Field(ge=1, le=_MAX_RESULTS), BeforeValidator(_from_form)]
+Flag = Annotated[bool, BeforeValidator(_from_form)]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, max_length=_MAX_LETTERS)]
+Sentence = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=_MAX_LETTERS)]
+ClassProbability = Annotated[
+    tuple[str, float],
+    WithJsonSchema(
+        {"type": "array", "minItems": 2, "maxItems": 2, "items": {"anyOf": [{"type": "string"}, {"type": "number"}]}}
+    ),
+]
+Feature = list[float]
+
+
+# --- requests ----------------------------------------------------------------------------------------------------
+
+
+class Settings(BaseModel):
+    """Everything in a request but its images."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class PredictSettings(Settings):
+    topk: Annotated[Count, Field(description="how many classes to name")] = 3
+    votes: Annotated[Flag, Field(description="include the vote of each component")] = True
+    inference: str = ""
+
+    @classmethod
+    def of(cls, inferences: tuple[str, ...]) -> "type[PredictSettings]":
+        """With the ways of inference that a model offers, the usual one first."""
+        choices = WithJsonSchema({"type": "string", "enum": list(inferences)})
+        description = "decoupled: the class feature alone" if len(inferences) > 1 else None
+        kind: Any = Annotated[Literal[inferences], choices, Field(description=description)]  # type: ignore[valid-type]
+        return create_model("PredictSettings", __base__=cls, inference=(kind, inferences[0]))
+
+
+class SearchSettings(Settings):
+    text: Annotated[Text, Field(description="search by this sentence")] = ""
+    by: Annotated[Text, Field(description="components and their weights, such as color=0.7,shape=0.3")] = CLS
+    label: Annotated[Text, Field(description="only images whose label contains this")] = ""
+    k: Annotated[Count, Field(description="how many images")] = 10
+
+
+class EmbedSettings(Settings):
+    texts: Annotated[list[Sentence], Field(max_length=BATCH), FailFast()] = []
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def check_settings(values: dict[str, Any], model: type[S]) -> S:
+    """The settings, or an error of one sentence. Unknown names are refused first: there may be millions of them."""
+    for name in values:
+        if name not in model.model_fields:
+            raise DearError(f"There is no setting {name[:40]!r} here: choose from {', '.join(model.model_fields)}.")
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        name = str(error.errors(include_url=False, include_input=False, include_context=False)[0]["loc"][0])
+        raise DearError(f"{name} must be {_in_words(_rules(model)[name])}.") from None
+
+
+def _rules(model: type[Settings]) -> dict[str, Any]:
+    return model.model_json_schema()["properties"]
+
+
+def _in_words(rule: dict[str, Any]) -> str:
+    if "enum" in rule:
+        return f"one of {', '.join(rule['enum'])}"
+    if rule["type"] == "integer":
+        return f"a whole number from {rule['minimum']} to {rule['maximum']}"
+    if rule["type"] == "boolean":
+        return "true or false"
+    if rule["type"] == "array":
+        return f"a list of at most {rule['maxItems']} sentences, none of them empty or over {_MAX_LETTERS} letters"
+    return f"text of at most {rule['maxLength']} letters"
+
+
+def request_body(settings: type[Settings], images: int, required: bool) -> dict[str, Any]:
+    """A form or JSON for OpenAPI: `settings`, and up to `images` images as files or in base64."""
+    rules = _rules(settings)
+    in_form = {name: rule for name, rule in rules.items() if rule["type"] != "array"}
+
+    def schema(name: str, image: dict[str, Any], rules: dict[str, Any], required: bool) -> dict[str, Any]:
+        field = image if images == 1 else {"type": "array", "maxItems": images, "items": image}
+        properties = {name: {**field, "description": FORMATS_IN_WORDS}, **rules}
+        needs = {"required": [name]} if required else {}
+        return {"schema": {"type": "object", "additionalProperties": False, "properties": properties, **needs}}
+
+    form = schema("image", {"type": "string", "format": "binary"}, in_form, required or not in_form)
+    base64 = schema("images" if images > 1 else "image", {"type": "string", "format": "byte"}, rules, required)
+    return {"required": True, "content": {"multipart/form-data": form, "application/json": base64}}
+
+
+# --- responses ---------------------------------------------------------------------------------------------------
+
+
+class Result(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Refusal(Result):
+    error: str = Field(description="one sentence that says what to do")
+
+
+class Vote(Result):
+    component: str = Field(description="cls, color, ...")
+    weight: float = Field(description="how much its vote counts")
+    choice: str = Field(description="the class it chooses by itself")
+    probability: float = Field(description="of its own choice")
+    for_answer: float = Field(description="the probability it gives to the final answer")
+    lead: float = Field(description="its share of the answer's lead over the next best class, in logits")
+
+
+class Answer(Result):
+    choice: str
+    probability: float
+    top: list[ClassProbability] = Field(description="the likeliest classes with their probabilities")
+    votes: list[Vote] = Field(default_factory=list, description="absent with votes=false")
+
+
+class Predictions(Result):
+    answers: list[Answer]
+
+
+class Hit(Result):
+    path: str
+    label: Annotated[str | None, _Nullable()]
+    score: float = Field(description="the weighted mean of scores")
+    scores: dict[str, float] = Field(description="cosine by component")
+
+
+class Hits(Result):
+    hits: list[Hit]
+
+
+class Embeddings(Result):
+    images: list[dict[str, Feature]] = Field(description="per image, the feature of each component")
+    texts: list[Feature]
+
+
+class GallerySize(Result):
+    name: str
+    images: int
+
+
+class Limits(Result):
+    images: int
+    image_bytes: int
+    request_bytes: int
+
+
+class About(Result):
+    dear: str = Field(description="the version")
+    run: str
+    backbone: str
+    runtime: Literal["PyTorch", "ONNX"]
+    classes: list[str]
+    components: list[str]
+    inferences: list[str]
+    gallery: Annotated[GallerySize | None, _Nullable()]
+    limits: Limits
+
+
+class Health(Result):
+    status: str = Field(description="ok")
