@@ -1,6 +1,7 @@
 """What others may have put into a file: every part of a value left out, doubled or replaced by something odd."""
 
 import copy
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -63,11 +64,13 @@ def mutations(value: Any, odd: list[Any]) -> Iterator[Any]:
 
 
 def survives(use: Callable[[Any], object], value: Any, odd: Sequence[Any] = ODD) -> int:
-    """How many mutations were refused; anything but a result or a sentence fails the test."""
+    """How many mutations were refused; anything but a result, or a sentence that says what to do, fails the test."""
     refused = 0
     for changed in mutations(value, list(odd)):
         try:
             use(changed)
         except DearError as error:
-            refused += len(str(error)) < 4100
+            refused += 1
+            assert re.search(r": | must |\. ", str(error)), f"no advice: {error}"
+            assert "Error" not in str(error), f"not a sentence: {error}"
     return refused
