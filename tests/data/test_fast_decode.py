@@ -131,7 +131,7 @@ def test_training_decodes_photos_at_a_reduced_size_if_it_may(tiny, tmp_path: Pat
     backbone, example = tiny(), Example(ImageFile(tmp_path / "a.jpg"), 0)
     model, train = find_method("coop")(backbone, find_method("coop").Config()), TrainConfig(shots=1)
     taken = {
-        fast: ImageSource(backbone, workers=0, fast_decode=fast).training([example], model, train).examples[0]
+        fast: ImageSource(backbone, workers=0, fast_decode=fast).training([example], model, train, 1).examples[0]
         for fast in (True, False)
     }
     assert taken[False] == example

@@ -198,12 +198,12 @@ def test_states_that_do_not_fit_in_memory_are_not_kept_there(model: Dear, tmp_pa
     """And training sees the same images either way, in the same order."""
     examples, experts = resolve_dataset("world:colors").train[:6], _experts(model, "color")
     train = TrainConfig(augment="none", batch=4, workers=0)
-    kept = ImageSource(model.backbone, None, 0).training(examples, experts, train)
+    kept = ImageSource(model.backbone, None, 0).training(examples, experts, train, 2)
     assert isinstance(kept, CachedViews)
     monkeypatch.setattr("dear.training.cache._LIMIT", 1000)
-    fresh = ImageSource(model.backbone, None, 0).training(examples, experts, train)
+    fresh = ImageSource(model.backbone, None, 0).training(examples, experts, train, 2)
     assert isinstance(fresh, FreshViews)
-    assert isinstance(ImageSource(model.backbone, tmp_path, 0).training(examples, experts, train), CachedViews)
+    assert isinstance(ImageSource(model.backbone, tmp_path, 0).training(examples, experts, train, 2), CachedViews)
     for (reads, labels), (pixels, same) in zip(kept.epoch(1), fresh.epoch(1), strict=True):
         assert labels.tolist() == same.tolist()
         torch.testing.assert_close(reads.keys, experts.layer_input(pixels).cached.keys, rtol=1e-5, atol=1e-5)
@@ -265,3 +265,10 @@ def test_cls_behind_the_last_layer_is_taken_from_states_before_another(
     (plain, _), *_ = StateCache(None, model.backbone, last, workers=0).batches(examples, "test")
     torch.testing.assert_close(found.frozen_cls, plain.frozen_cls, rtol=1e-5, atol=1e-5)
     assert found.states.shape == plain.states.shape
+
+
+def test_no_more_views_are_computed_than_epochs_use(model: Dear) -> None:
+    examples = resolve_dataset("world:colors").train[:3]
+    for augment, epochs, expected in (("fixed:300", 2, 2), ("fixed:2", 5, 2), ("none", 5, 0)):
+        train = TrainConfig(augment=augment, batch=4, workers=0)
+        assert ImageSource(model.backbone, None, 0).training(examples, model, train, epochs).fixed == expected

@@ -52,7 +52,7 @@ def adapt(
         processes.require_same(
             job_of(seen), "The processes of this run see different images in --data: all need the same."
         )
-    views = source.training(examples, model, train) if epochs else None
+    views = source.training(examples, model, train, epochs) if epochs else None
     images = DatasetImages(data, source, model.first_layer, views)
     model.before_training(images)
     if views is not None and any(p.requires_grad for p in model.parameters()):

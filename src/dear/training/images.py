@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dear.clip import Backbone
 from dear.clip.layer_input import CachedStates, Images
-from dear.data.augment import CLEAN, Batches, FreshViews
+from dear.data.augment import CLEAN, RANDOM, Batches, FreshViews
 from dear.data.dataset import Dataset, Example, ImageFile, Picture
 from dear.data.loading import evaluation_batches
 from dear.methods.base import Method
@@ -49,7 +49,9 @@ class ImageSource:
         for images, labels in self._decoded(examples, first_layer, title, batch):
             yield images.to(self.backbone.device), labels
 
-    def training(self, examples: Sequence[Example], model: Method, train: TrainConfig) -> FreshViews | CachedViews:
+    def training(
+        self, examples: Sequence[Example], model: Method, train: TrainConfig, epochs: int
+    ) -> FreshViews | CachedViews:
         """The views of `model.views`, as `train.augment` makes them; fixed and clean ones come from cached states, if
         these fit on disk or in memory."""
         labels = [e.label for e in examples]
@@ -61,7 +63,9 @@ class ImageSource:
                 examples = [replace(e, picture=self._reduced(e.picture)) for e in examples]
             return FreshViews(examples, self.backbone, batches, self.workers, train.crop, views)
         reader = self._kv_reader(states, model) if is_constant(model) else None
-        return CachedViews(examples, states, batches, fixed_views(train.augment), views, reader)
+        # No more fixed views are computed than so many epochs use.
+        fixed = min(fixed_views(train.augment), epochs * views.count(RANDOM))
+        return CachedViews(examples, states, batches, fixed, views, reader)
 
     def _kv_reader(self, states: StateCache, model: Method) -> KVReader:
         tower, masks = self.backbone.image, model.masks
