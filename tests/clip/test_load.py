@@ -48,7 +48,7 @@ def test_unknown_names_and_tags_come_with_a_hint() -> None:
         load_backbone("ViT-B-16")
     with pytest.raises(DearError, match="does not exist"):
         load_backbone("local-dir:/nowhere/at/all")
-    with pytest.raises(DearError, match="brings its own weights"):
+    with pytest.raises(DearError, match="has its own weights"):
         load_backbone("dear-mini", "openai")
 
 

@@ -242,7 +242,7 @@ def test_many_prompts_keep_less_and_give_the_same(tiny, monkeypatch) -> None:
 
 
 def test_slots_behind_a_class_name_are_refused(tiny) -> None:
-    with pytest.raises(DearError, match="before every class name"):
+    with pytest.raises(DearError, match="before the class name"):
         tiny().text.prompts(WORDS, (5,))
 
 

@@ -169,7 +169,7 @@ def skipt(m, pixels, labels) -> Tensor:
     blocks = [*model.visual.transformer.resblocks[:2], *m.image_blocks]
     cls, _ = plain.image(model, pixels, {}, blocks=blocks)
     image = m.image_norm(cls) @ m.projection
-    kept = m.kept_classes(F.normalize(image, dim=-1)[:, None].detach(), labels).tolist()
+    kept = m.sample_classes(F.normalize(image, dim=-1)[:, None].detach(), labels).tolist()
     ids = tokenizer([GIVEN[i] for i in kept])
     x = model.token_embedding(ids) + model.positional_embedding
     for layer in [*model.transformer.resblocks[:2], *m.text_blocks]:

@@ -10,7 +10,6 @@ import torch
 from dear.clip.image import last_third
 from dear.core.errors import DearError
 from dear.heads.head_role import HeadRole
-from dear.methods.dear import head_mask, role_masks
 
 sys.path.append(str(Path(__file__).parents[1]))
 import naive
@@ -22,18 +21,19 @@ from dear_cases import CORE, PROMPTS, ROLES, make, role_map
 @pytest.mark.parametrize("role", ROLES[:4], ids=lambda r: r.role)
 @pytest.mark.parametrize("isolation", ["one_way", "two_way"])
 @pytest.mark.parametrize("routing", ["open", "strict"])
-def test_mask_of_each_role_is_its_truth_table(role, isolation, routing) -> None:
+def test_mask_of_each_role_is_its_truth_table(tiny, role, isolation, routing) -> None:
     tokens = [name for name in CORE for _ in range(2)]
-    original, attribute = head_mask(role, tokens, isolation, routing)
+    dear = make(tiny, isolation=isolation, routing=routing, tokens_per_attribute=2)
+    original, attribute = dear.head_mask(role)
     table = naive.allowed_by_role(role.role, role.concept, tokens, 1, isolation, routing)
-    assert torch.equal(torch.cat([original[None], attribute]), table)
+    assert torch.equal(torch.cat([original, attribute]), table)
     assert table.any(1).all(), "every query must see something"
 
 
-def test_masks_stay_small_where_queries_agree() -> None:
-    original, attribute = role_masks(role_map(), 3, list(CORE), 17, "one_way", "open")
+def test_masks_stay_small_where_queries_agree(tiny) -> None:
+    original, attribute = make(tiny).masks[3]
     assert original.shape == attribute.shape == (1, 4, 1, 20)
-    assert role_masks(role_map(), 3, list(CORE), 17, "one_way", "strict")[1].shape == (1, 4, 3, 20)
+    assert make(tiny, routing="strict").masks[3][1].shape == (1, 4, 3, 20)
 
 
 @pytest.mark.parametrize("isolation", ["one_way", "two_way"])

@@ -241,7 +241,7 @@ def test_a_step_of_skipt_keeps_its_own_classes_and_skips_others(tiny) -> None:
     method, (pixels, _) = make(tiny, "skipt", spread=0.0, class_share=0.4), batch()
     labels = torch.tensor([3, 3, 4, 3, 3, 3])
     entry = method.layer_input(pixels)
-    seen = [method.kept_classes(method.encode_image(entry), labels).tolist() for _ in range(20)]
+    seen = [method.sample_classes(method.encode_image(entry), labels).tolist() for _ in range(20)]
     assert all({3, 4} <= set(kept) for kept in seen)
     assert min(map(len, seen)) == 3  # two always, and the next one, whose chance is one
     loss = method.loss(entry, labels)

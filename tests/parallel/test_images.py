@@ -14,7 +14,7 @@ import dear
 from dear.cli import main
 from dear.data.world.tasks import world_task
 from dear.model.adapter import save_adapter
-from dear.parallel.cluster import _AHEAD, _streamed
+from dear.parallel.cluster import _AHEAD, _stream
 from on_ray import sentences
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'dear-vlm[ray]'")
@@ -113,7 +113,7 @@ class Pretended:
 @given(seed=st.integers(0, 10**6), workers=st.integers(1, 4), each=st.integers(1, 3), chunks=st.integers(0, 40))
 def test_results_stream_in_order_and_are_bounded(seed: int, workers: int, each: int, chunks: int) -> None:
     pretended, source, taken = Pretended(random.Random(seed), workers), iter(range(chunks)), []
-    for result in _streamed(pretended, pretended.workers, each, source):
+    for result in _stream(pretended, pretended.workers, each, source):
         taken.append(result)
         assert chunks - length_hint(source) - len(taken) < _AHEAD * each * workers
     assert taken == list(range(chunks))

@@ -84,11 +84,11 @@ def together(cases: Cases) -> None:
     found["scaled"] = scaled(cases)
     found["computed again"] = computed_again(cases)
     cut(cases)
-    if processes.is_first():
+    if processes.is_rank_zero():
         copytree(cases.out / "cut", cases.out / "for-one")
-    processes.wait()
+    processes.barrier()
     found["resumed"] = cases.train("dear", "cut")
-    if processes.is_first():
+    if processes.is_rank_zero():
         torch.save(found, cases.out / "found.pt")
 
 
@@ -222,17 +222,17 @@ def test_every_row_has_one_process_and_none_is_idle(rows: int, count: int) -> No
 
 def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda, second = torch.device("cuda"), torch.device("cuda", 1)
-    assert processes.own_device(second) == second  # one process: as asked
+    assert processes.local_device(second) == second  # one process: as asked
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for name, value in {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3"}.items():
         monkeypatch.setenv(name, value)
-    assert processes.own_device(cuda) == second
-    assert processes.own_device(torch.device("cpu")) == torch.device("cpu")
+    assert processes.local_device(cuda) == second
+    assert processes.local_device(torch.device("cpu")) == torch.device("cpu")
     with pytest.raises(DearError, match="one GPU for all"):
-        processes.own_device(second)
+        processes.local_device(second)
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(DearError, match="--nproc-per-node 2"):
-        processes.own_device(cuda)
+        processes.local_device(cuda)
 
 
 if __name__ == "__main__":

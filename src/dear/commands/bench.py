@@ -122,12 +122,12 @@ def _configs(methods: Sequence[str]) -> list[Any]:
 def run_grid(cells: "Sequence[Cell]", args: argparse.Namespace, overrides: dict[str, Any]) -> "list[Result]":
     from dear.bench.grid import run_cells
     from dear.bench.workbench import Workbench
-    from dear.parallel.cluster import given_cluster
+    from dear.parallel.cluster import cluster_from_args
     from dear.training.config import TrainConfig
 
     train = TrainConfig.pick(overrides)
     bench = Workbench(args.cache, overrides.get("data_root"), train.device, train.workers)
-    return run_cells(cells, args.out, bench, args.other_settings, given_cluster(args, train.device))
+    return run_cells(cells, args.out, bench, args.other_settings, cluster_from_args(args, train.device))
 
 
 def show_tables(tables: "dict[str, Table]", results: int, args: argparse.Namespace) -> None:

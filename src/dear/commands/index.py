@@ -43,9 +43,9 @@ def run(args: argparse.Namespace) -> None:
     from dear.core.errors import DearError
     from dear.gallery import AdapterEncoder, Encoder, Gallery, HeadEncoder
     from dear.gallery.storage import INFO, resolve
-    from dear.parallel.cluster import given_cluster
+    from dear.parallel.cluster import cluster_from_args
 
-    cluster = given_cluster(args, args.device)
+    cluster = cluster_from_args(args, args.device)
     images = args.sources if args.model else args.sources[1:]
     if not (resolve(args.out) / INFO).is_file() and (args.remove or not images):
         raise DearError(f"There is no gallery in {args.out} yet: name images to add.")

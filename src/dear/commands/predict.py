@@ -87,9 +87,9 @@ def read_classes(file: Path | None) -> list[str] | None:
 def _answers(args: argparse.Namespace, files: list[Path]) -> "Iterator[tuple[Path, Answer | DearError]]":
     """Streams batch by batch; an unreadable image comes with its error."""
     from dear.core.progress import Progress
-    from dear.parallel.cluster import given_cluster
+    from dear.parallel.cluster import cluster_from_args
 
-    cluster, classes = given_cluster(args, args.device), read_classes(args.classes)
+    cluster, classes = cluster_from_args(args, args.device), read_classes(args.classes)
     parts = [files[start : start + _BATCH] for start in range(0, len(files), _BATCH)]
     make = partial(_load, args.run_folder, classes, args.topk, args.inference, args.fast_decode)
     with Progress("predict", len(files)) as bar, ExitStack() as stack:

@@ -138,9 +138,9 @@ def _by_pictures(args: argparse.Namespace) -> None:
     from dear.heads.by_pictures import roles_by_pictures
     from dear.heads.entropy import CORE_SETS
     from dear.heads.probes import find_probes
-    from dear.parallel.cluster import given_cluster
+    from dear.parallel.cluster import cluster_from_args
 
-    cluster = given_cluster(args, args.device)
+    cluster = cluster_from_args(args, args.device)
     backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
     probes = find_probes(args.probe, max(backbone.image.image_size), args.limit, args.data_root)
     role_map = roles_by_pictures(
@@ -162,9 +162,9 @@ def _by_phrases(args: argparse.Namespace) -> None:
     from dear.heads.by_phrases import roles_by_phrases, thumbnails
     from dear.heads.entropy import CORE_SETS
     from dear.heads.phrases import WORLD, load_phrases
-    from dear.parallel.cluster import given_cluster
+    from dear.parallel.cluster import cluster_from_args
 
-    is_mini, cluster = args.model == MINI, given_cluster(args, args.device)
+    is_mini, cluster = args.model == MINI, cluster_from_args(args, args.device)
     pictures = _pictures(args.images or (_WORLD if is_mini else None), args.limit)
     phrases = load_phrases(args.phrases or (WORLD if is_mini else None))  # dear-mini has learned no other words
     backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))

@@ -21,9 +21,9 @@ _DECAYS = tuple(10.0**power for power in range(-6, 3))
 
 
 class LinearProbe(Method):
-    """Its weight decay is chosen on the validation images; without any it is the middle of the range.
+    """The weight decay is chosen on the validation images; without any, it is the middle of the range.
 
-    It can only answer classes it was trained on.
+    It can only answer classes that it was trained on.
     """
 
     weight: nn.Parameter  # [trained classes, dim]
@@ -34,7 +34,7 @@ class LinearProbe(Method):
         self.set_weights((), *(backbone.image.visual.proj.new_zeros(0, *shape) for shape in ((backbone.dim,), ())))
 
     def set_weights(self, classes: Sequence[str], weight: Tensor, bias: Tensor) -> None:
-        """Parameters that L-BFGS fits, not the training loop."""
+        """Sets the parameters, which L-BFGS fits, not the training loop."""
         self.trained = tuple(classes)
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = nn.Parameter(bias, requires_grad=False)
@@ -74,7 +74,7 @@ class LinearProbe(Method):
 
 
 def logistic(images: Tensor, labels: Tensor, classes: int, decay: float) -> tuple[Tensor, Tensor]:
-    """Weight [classes, dim] and bias [classes] of a multinomial logistic regression, its weight under an L2 penalty."""
+    """Weight [classes, dim], under an L2 penalty, and bias [classes] of a multinomial logistic regression."""
     weight = torch.zeros(classes, images.shape[1], device=images.device, dtype=images.dtype, requires_grad=True)
     bias = torch.zeros(classes, device=images.device, dtype=images.dtype, requires_grad=True)
     optimizer = torch.optim.LBFGS([weight, bias], max_iter=300, line_search_fn="strong_wolfe")

@@ -47,7 +47,7 @@ def adapt(
     if isinstance(model, Student):
         examples = train_teacher(model, data, pool or data, train, source, out / "teacher")
     epochs = train.epochs if train.images_seen is None else max(1, round(train.images_seen / len(examples)))
-    if processes.world() > 1:
+    if processes.world_size() > 1:
         seen = [[example.label, str(example.picture).rpartition("/")[2]] for example in examples]
         processes.require_same(
             job_of(seen), "The processes of this run see different images in --data: all need the same."

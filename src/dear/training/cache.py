@@ -85,15 +85,15 @@ class StateCache:
     def prepare_together(self, examples: Sequence[Example], view: int | None, title: str) -> None:
         """As `prepare`, by all processes of a run: each computes its part and takes the others' from disk, or from
         them."""
-        if processes.world() > 1:
+        if processes.world_size() > 1:
             own = processes.local_rows(examples)
             self.prepare(own, view, title)
             if self._memory is None:
-                processes.wait()
+                processes.barrier()
             else:
-                for start in range(0, -(-len(examples) // processes.world()), _SENT):  # a part at a time
+                for start in range(0, -(-len(examples) // processes.world_size()), _SENT):  # a part at a time
                     paths = [self._path(e.picture, view) for e in own[start : start + _SENT]]
-                    for part in processes.tell_all({path: self._memory[path] for path in paths}):
+                    for part in processes.all_gather_objects({path: self._memory[path] for path in paths}):
                         self._memory |= part
         self.prepare(examples, view, title)
 

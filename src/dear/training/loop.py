@@ -56,20 +56,20 @@ def fit(
     sums = average.sums if average else {}
     decides = {name: value for name, value in config.to_json().items() if name not in CHANGEABLE}
     job = job_of(decides, model.config.to_json(), model.backbone.identity.weights, model.classes.names)
-    processes.take_from_first(model.state_dict().values())
+    processes.broadcast_from_first(model.state_dict().values())
     there = (out / CHECKPOINT).exists()
     done = load_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums, epochs, job) if there else 0
     processes.require_same(
         f"{done} {job}", "The processes of this run differ in settings or in what --out holds: all need the same."
     )
     history = RunFolder(out).history(done) if done else []
-    board = _tensorboard(out) if config.tensorboard and processes.is_first() else None
+    board = _tensorboard(out) if config.tensorboard and processes.is_rank_zero() else None
     parameters = list(model.parameters())
 
     def gradients(part: Tensor) -> list[Tensor | None]:
-        scaled = scaler.scale(part / processes.world())
+        scaled = scaler.scale(part / processes.world_size())
         values = torch.autograd.grad(scaled, parameters, retain_graph=True, allow_unused=True)
-        processes.add_up(value for value in values if value is not None)
+        processes.all_reduce_sum(value for value in values if value is not None)
         return list(values)
 
     model.train()
@@ -123,7 +123,7 @@ def fit(
             model.train()
         log_line(f"epoch {epoch + 1}/{epochs}: {state}")
         history.append(record)
-        if processes.is_first():
+        if processes.is_rank_zero():
             RunFolder(out).write_history(history)
             save_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums, epoch + 1, job)
         if board is not None:

@@ -1,4 +1,4 @@
-"""For methods that store something per training class: where requested classes are among these."""
+"""For methods that store something per training class: the positions of other class names among these."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +10,10 @@ from dear.methods.base import Method
 
 
 def positions(trained: Sequence[str], names: Sequence[str]) -> list[int | None]:
-    """Where each name is among the trained classes. Equal lists map one to one: ImageNet has two names twice."""
+    """The index of each name among the trained classes, None if absent.
+
+    Equal lists map one to one, because ImageNet has two names twice.
+    """
     if tuple(trained) == tuple(names):
         return list(range(len(names)))
     index = {name: i for i, name in enumerate(trained)}
