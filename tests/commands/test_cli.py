@@ -145,10 +145,10 @@ def test_an_unwritable_out_leaves_everything_as_it_was(tmp_path: Path, out: str,
     assert (tmp_path / "file").read_text() == "old"
 
 
-def test_backbones_lists_what_is_embedded_and_why_others_are_not_supported(capsys) -> None:
+def test_backbones_lists_the_bundled_model_and_reasons_why_others_are_unsupported(capsys) -> None:
     assert main(["backbones", "--all"]) == 0
     page = capsys.readouterr().out
-    assert "embedded: dear-mini" in page
+    assert "bundled: dear-mini" in page
     supported, _, refused = page.partition("not supported")
     assert "ViT-B-16 " in supported
     assert "RN50 " in refused

@@ -187,7 +187,7 @@ def test_a_student_that_agrees_has_no_loss_and_answers_are_slices(tiny) -> None:
     assert not method.can_answer(["house"])
     with pytest.raises(DearError, match="it was trained on"):
         method.set_classes(["house"], TEMPLATE)
-    with pytest.raises(DearError, match="no other text"):
+    with pytest.raises(DearError, match="training classes only: search by image"):
         method.encode_text(method.encode_classes(["a house"], "{}"))
 
 

@@ -88,7 +88,7 @@ def test_an_interrupted_driver_leaves_no_cell_running(grid, one_after_the_other,
     assert main([*grid, *ENDLESS, "--out", str(tmp_path), "--ray"]) == 130
     thread.join()
     signal.signal(signal.SIGINT, heeded)
-    assert sentences(capsys.readouterr().err) == ["dear: interrupted; what was finished is kept."]
+    assert sentences(capsys.readouterr().err) == ["dear: interrupted; finished work is saved."]
     wait_for(lambda: not processes(mark, "ray::_do"))
     found = measured(tmp_path)
     assert found

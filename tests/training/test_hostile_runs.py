@@ -280,7 +280,7 @@ def test_names_are_drawn_as_they_are(run, photos, tmp_path, capsys) -> None:
 
 def test_the_doctor(run, tmp_path, capsys, monkeypatch) -> None:
     folder = shutil.copytree(run, tmp_path / "run")
-    monkeypatch.setattr("dear.commands.doctor._embedded", lambda: "not tried here")
+    monkeypatch.setattr("dear.commands.doctor._bundled_model", lambda: "not tried here")
     assert main(["doctor", str(folder)]) == 0
     assert "an adapter (dear, 2 classes), complete and unchanged; a checkpoint after epoch 2" in capsys.readouterr().out
     (folder / CHECKPOINT).write_bytes((folder / CHECKPOINT).read_bytes()[:-1])
