@@ -58,7 +58,7 @@ def saved(tmp_path):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_both_towers_give_what_transformers_gives(saved, shape: str) -> None:
+def test_both_towers_equal_transformers(saved, shape: str) -> None:
     model, folder = saved(*SHAPES[shape])
     backbone = load_backbone(f"transformers:{folder}")
     pixels = torch.randn(3, 3, *backbone.image.image_size)
@@ -74,7 +74,7 @@ def test_both_towers_give_what_transformers_gives(saved, shape: str) -> None:
     assert not any(parameter.requires_grad for parameter in backbone.model.parameters())
 
 
-def test_the_pictures_are_prepared_as_the_folder_says(saved) -> None:
+def test_preprocessing_follows_the_folder(saved) -> None:
     _, folder = saved({}, {}, 24)
     assert load_backbone(f"transformers:{folder}").mean == pytest.approx(open_clip.OPENAI_DATASET_MEAN)
     (folder / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.5] * 3, "image_std": [0.25] * 3}))
@@ -82,7 +82,7 @@ def test_the_pictures_are_prepared_as_the_folder_says(saved) -> None:
     assert (backbone.mean, backbone.std) == ((0.5,) * 3, (0.25,) * 3)
 
 
-def test_what_older_versions_wrote_is_read(saved) -> None:
+def test_files_of_older_versions_load(saved) -> None:
     """Half precision, counted places, and the parts of the config under their old names."""
     _, folder = saved({}, {}, 24)
     before = load_backbone(f"transformers:{folder}").identity.weights
@@ -124,7 +124,7 @@ def change(folder, **values) -> None:
         ({"vision_config__num_attention_heads": 5}, "do not fit its config.json"),
     ],
 )
-def test_what_is_no_clip_of_this_kind_is_refused(saved, values: dict, sentence: str) -> None:
+def test_unsupported_models_are_refused(saved, values: dict, sentence: str) -> None:
     _, folder = saved({}, {}, 24)
     change(folder, **values)
     with pytest.raises(DearError, match=sentence):
@@ -143,7 +143,7 @@ def test_pickled_weights_are_not_read(saved, tmp_path, monkeypatch) -> None:
         load_backbone(f"transformers:{folder}")
 
 
-def test_a_name_is_fetched_from_the_hub_two_files_and_how_pictures_are_prepared(saved, monkeypatch) -> None:
+def test_a_hub_name_downloads_config_weights_and_preprocessor_only(saved, monkeypatch) -> None:
     _, folder = saved({}, {}, 24)
     asked = []
 
@@ -163,7 +163,7 @@ def test_a_name_is_fetched_from_the_hub_two_files_and_how_pictures_are_prepared(
         load_backbone("transformers:some/clip")
 
 
-def test_every_name_that_is_listed_can_be_driven_and_is_counted(capsys) -> None:
+def test_every_supported_model_runs_and_is_counted(capsys) -> None:
     """Builds each architecture without memory, and sends something through each part of its towers."""
     driven, tokenizer = [], open_clip.SimpleTokenizer()
     for name, config in supported_models().items():
@@ -191,7 +191,7 @@ def weights():
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "bin", "pt"])
-def test_a_file_under_another_name_is_told_its_own(weights, tmp_path, ending: str) -> None:
+def test_a_file_of_another_model_is_refused_with_its_name(weights, tmp_path, ending: str) -> None:
     file = tmp_path / f"downloaded.{ending}"
     if ending == "safetensors":
         save_file(weights, file)
@@ -205,7 +205,7 @@ def test_a_file_under_another_name_is_told_its_own(weights, tmp_path, ending: st
     assert load_backbone("ViT-S-32-alt", str(file)).image.layers == 12
 
 
-def test_twins_that_differ_in_what_has_no_shape_are_both_named(tmp_path) -> None:
+def test_models_with_equal_shapes_are_both_named(tmp_path) -> None:
     file = tmp_path / "b32.safetensors"
     shapes = model_shapes(supported_models()["ViT-B-32"])
     save_file({key: torch.zeros(shape, dtype=torch.int8) for key, shape in shapes.items()}, file)
@@ -214,7 +214,7 @@ def test_twins_that_differ_in_what_has_no_shape_are_both_named(tmp_path) -> None
     assert "shapes alone cannot tell which" in str(caught.value)
 
 
-def test_weights_of_another_picture_size_are_interpolated_if_no_name_has_it(weights, tmp_path) -> None:
+def test_weights_of_an_unlisted_image_size_are_interpolated(weights, tmp_path) -> None:
     places = weights["visual.positional_embedding"]
     file = tmp_path / "larger.safetensors"
     save_file({**weights, "visual.positional_embedding": torch.randn(1 + 9 * 9, places.shape[1])}, file)

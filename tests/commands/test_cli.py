@@ -49,7 +49,7 @@ def test_unknown_commands_and_flags_show_the_usage(argv: list[str], capsys) -> N
     assert "usage: dear" in capsys.readouterr().err
 
 
-def test_dear_alone_says_what_to_do_first_and_groups_the_rest_by_task(capsys) -> None:
+def test_dear_alone_shows_first_steps_and_groups_commands_by_task(capsys) -> None:
     assert main([]) == 0
     page = capsys.readouterr().out
     assert page.index("dear demo") < page.index("dear train") < page.index("dear predict")

@@ -58,7 +58,7 @@ ISOLATED = [HeadRole("generalization"), HeadRole("other_specialized", "animal")]
 @pytest.mark.parametrize("beta", [0.0, 0.9, 1.0])
 @pytest.mark.parametrize("routing", ["open", "strict"])
 @pytest.mark.parametrize("isolation", ["one_way", "two_way"])
-def test_with_every_head_isolated_the_kept_form_equals_the_full_and_the_naive_one(
+def test_with_every_head_isolated_the_cached_form_equals_the_full_and_the_naive_one(
     tiny, isolation, routing, beta, per
 ) -> None:
     settings = {"isolation": isolation, "routing": routing, "beta": beta, "tokens_per_attribute": per}
@@ -90,7 +90,7 @@ def test_with_every_head_isolated_only_tokens_go_through_the_layers(tiny, monkey
 
 
 @pytest.mark.parametrize("role", [HeadRole("mixed"), HeadRole("core_attribute", "color")], ids=lambda role: role.role)
-def test_a_single_head_that_sees_a_token_is_enough_for_the_full_form(tiny, role) -> None:
+def test_a_single_head_that_attends_to_a_token_is_enough_for_the_full_form(tiny, role) -> None:
     dear = make(tiny, roles=role_map(roles=[*[HeadRole("generalization")] * 7, role]))
     pixels = torch.randn(2, 3, 32, 32, dtype=torch.float64)
     assert dear.masks.visible_heads is None
@@ -100,7 +100,7 @@ def test_a_single_head_that_sees_a_token_is_enough_for_the_full_form(tiny, role)
 
 
 @pytest.mark.parametrize("routing", ["open", "strict"])
-def test_attention_maps_of_the_kept_form_are_those_of_the_full_one(tiny, routing) -> None:
+def test_attention_maps_of_the_cached_form_equal_those_of_the_full_one(tiny, routing) -> None:
     dear = make(tiny, roles=role_map(roles=ISOLATED), routing=routing)
     pixels = torch.randn(2, 3, 32, 32, dtype=torch.float64)
     kept = dear.attention_maps(pixels)
@@ -139,7 +139,7 @@ def test_fusion_loss_pushes_the_class_weight_up(tiny, loss) -> None:
     assert dear.fusion_weights()[0] > before
 
 
-def test_fusion_starts_where_it_is_told(tiny) -> None:
+def test_fusion_starts_at_its_setting(tiny) -> None:
     weights = make(tiny, spread=0.0, fusion_init=0.7).fusion_weights()
     torch.testing.assert_close(weights, torch.tensor([0.7, 0.1, 0.1, 0.1], dtype=torch.float64))
 

@@ -129,7 +129,7 @@ def test_the_cache_is_written_row_by_row(tiny) -> None:
     torch.testing.assert_close(refiner.cache.norm(dim=1), torch.ones(25, dtype=torch.float64))
 
 
-def test_evaluation_leaves_the_cache_and_reads_the_class_feature_alone(tiny) -> None:
+def test_evaluation_leaves_the_cache_and_uses_the_class_feature_alone(tiny) -> None:
     refiner = make(tiny, "textrefiner").eval()
     before = {name: value.clone() for name, value in refiner.state_dict().items()}
     entry = refiner.layer_input(pixels())

@@ -70,7 +70,7 @@ def test_a_role_map_is_the_same_to_the_last_digit(model_folder, photos, mark, tm
     assert (tmp_path / "many.json").read_text() == (tmp_path / "one.json").read_text()
 
 
-def test_answers_come_in_order_and_alone_on_stdout(model_folder, role_file, photos, mark, tmp_path, capsys) -> None:
+def test_predictions_come_in_order_and_alone_on_stdout(model_folder, role_file, photos, mark, tmp_path, capsys) -> None:
     model = dear.create(f"local-dir:{model_folder}", classes=["circle", "square"], roles=str(role_file), first_layer=2)
     save_adapter(tmp_path / "run", "dear", model.model, model.template)
     asked = ["predict", str(tmp_path / "run"), str(photos), "--json", "--device", "cpu"]

@@ -151,24 +151,24 @@ def same(mine: dict[str, Tensor], theirs: dict[str, Tensor], atol: float = 1e-9)
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_two_processes_train_what_one_does(name: str, found, one: Cases) -> None:
+def test_two_processes_train_the_same_as_one(name: str, found, one: Cases) -> None:
     same(one.train(name, name), found[name])
 
 
-def test_two_processes_keep_the_same_views(found, one: Cases) -> None:
+def test_two_processes_cache_the_same_views(found, one: Cases) -> None:
     same(one.train("coop", "fixed", augment="fixed:2"), found["fixed"])
 
 
-def test_two_processes_hold_what_is_constant(found, one: Cases) -> None:
+def test_two_processes_cache_the_same_keys_and_values(found, one: Cases) -> None:
     same(one.train("dear", "isolated", **ISOLATED), found["isolated"])
 
 
-def test_scaled_gradients_and_layers_that_are_computed_again_change_nothing(found, one: Cases) -> None:
+def test_gradient_scaling_and_checkpointing_change_nothing(found, one: Cases) -> None:
     same(found["dear"], found["scaled"])
     same(found["clip-lora"], found["computed again"])
 
 
-def test_a_run_goes_on_in_as_many_processes_as_you_like(found, two: Path, one: Cases) -> None:
+def test_a_run_continues_in_any_number_of_processes(found, two: Path, one: Cases) -> None:
     assert all(torch.equal(found["dear"][name], value) for name, value in found["resumed"].items()), "the same bits"
     copytree(two / "for-one", one.out / "for-one")
     same(one.train("dear", "for-one"), found["dear"])
@@ -211,10 +211,10 @@ def test_other_commands_are_refused_once(monkeypatch: pytest.MonkeyPatch, capsys
 def test_every_row_has_one_process_and_none_is_idle(rows: int, count: int) -> None:
     shares = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "world", lambda: count)
+        patch.setattr(processes, "world_size", lambda: count)
         for rank in range(count):
             patch.setattr(processes, "rank", lambda rank=rank: rank)
-            shares.append((range(rows)[processes._own(rows)], processes.local_rows(range(rows))))
+            shares.append((range(rows)[processes._local_slice(rows)], processes.local_rows(range(rows))))
     assert [row for own, _ in shares for row in own] == list(range(rows))
     assert all(at_hand == (own or range(1)) for own, at_hand in shares)
     assert max(len(own) for own, _ in shares) - min(len(own) for own, _ in shares) <= 1

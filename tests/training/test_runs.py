@@ -15,7 +15,7 @@ from dying import dies_at_a_step
 ADAPTER = "adapter_model.safetensors"
 
 
-def test_a_run_leaves_all_that_is_needed_and_the_same_command_the_same_file(train_arguments, tmp_path, capsys) -> None:
+def test_a_run_writes_all_its_files_and_is_reproducible(train_arguments, tmp_path, capsys) -> None:
     assert main(train_arguments(tmp_path / "one", "--classes", "base", "--validate")) == 0
     out = capsys.readouterr().out
     assert "base" in out
@@ -91,7 +91,7 @@ def test_nan_stops_with_the_last_good_state(train_arguments, tmp_path, capsys, m
     assert all(torch.isfinite(value).all() for value in kept.values())
 
 
-def test_bad_input_is_said_in_a_sentence(train_arguments, tmp_path, capsys) -> None:
+def test_bad_input_is_one_sentence(train_arguments, tmp_path, capsys) -> None:
     cases = {
         "no folder": ["--data", str(tmp_path / "nowhere")],
         "no role map named": ["--roles", "pape"],
