@@ -1,4 +1,4 @@
-"""Checkpoints that people already have: transformers' folders, and files downloaded by hand."""
+"""Checkpoints in the format of transformers, and downloaded checkpoint files."""
 
 import json
 
@@ -83,7 +83,7 @@ def test_preprocessing_follows_the_folder(saved) -> None:
 
 
 def test_files_of_older_versions_load(saved) -> None:
-    """Half precision, counted places, and the parts of the config under their old names."""
+    """Half precision, position ids, and the parts of the config under their old names."""
     _, folder = saved({}, {}, 24)
     before = load_backbone(f"transformers:{folder}").identity.weights
     weights = load_file(folder / "model.safetensors")
@@ -164,7 +164,7 @@ def test_a_hub_name_downloads_config_weights_and_preprocessor_only(saved, monkey
 
 
 def test_every_supported_model_runs_and_is_counted(capsys) -> None:
-    """Builds each architecture without memory, and sends something through each part of its towers."""
+    """Builds each architecture on the meta device, and runs each part of its towers."""
     driven, tokenizer = [], open_clip.SimpleTokenizer()
     for name, config in supported_models().items():
         with torch.device("meta"):
@@ -185,7 +185,7 @@ def test_every_supported_model_runs_and_is_counted(capsys) -> None:
 
 @pytest.fixture(scope="module")
 def weights():
-    """Of a small supported architecture: ViT-S-32-alt."""
+    """Random weights of a small supported architecture, ViT-S-32-alt."""
     torch.manual_seed(0)
     return open_clip.CLIP(**supported_models()["ViT-S-32-alt"]).state_dict()
 

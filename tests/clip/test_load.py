@@ -1,4 +1,4 @@
-"""What is loaded is what was asked for, or it is refused with a sentence."""
+"""A backbone loads exactly as named, or is refused with a sentence."""
 
 import dataclasses
 import json

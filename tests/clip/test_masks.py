@@ -1,4 +1,4 @@
-"""What is constant is seen from the masks alone, and kept it gives what the whole tower gives."""
+"""Masks alone decide what is constant, and cached tensors equal the whole tower."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ HIDDEN = torch.arange(KEYS)[None] < ORIGINALS  # learned tokens are
 
 
 def masks(*pairs) -> Masks:
-    """Of layers 3, 4."""
+    """Masks of layers 3 and 4."""
     return Masks(dict(zip((3, 4), pairs, strict=True)), HEADS, ORIGINALS)
 
 

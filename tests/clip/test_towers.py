@@ -1,4 +1,4 @@
-"""With nothing inserted the towers are OpenCLIP's own; every shortcut equals the plain way."""
+"""Without learned tokens the towers equal OpenCLIP's; every shortcut equals the naive form."""
 
 import pytest
 import torch
@@ -184,7 +184,7 @@ WORDS = [f"a photo of a {name}." for name in ("cat", "polar bear", "red-haired a
 @pytest.mark.parametrize("beta", [1.0, 0.3])
 @pytest.mark.parametrize("slots", [(1, 2), (2, 4)], ids=str)
 def test_tokens_in_word_slots_equal_the_naive_form(tiny, texts, beta: float, slots) -> None:
-    """With positions at layer 1; other ones at layer 2, carried on through layer 3, others again at layer 4."""
+    """With positions at layer 1; replaced at layer 2, carried on through layer 3, replaced again at layer 4."""
     backbone = tiny()
     text = backbone.text
     backbone.model.double()
@@ -197,7 +197,7 @@ def test_tokens_in_word_slots_equal_the_naive_form(tiny, texts, beta: float, slo
 
 @pytest.mark.parametrize("slots", [None, (1, 2)], ids=["behind BOT", "slots"])
 def test_tokens_per_class_equal_the_naive_form(tiny, slots) -> None:
-    """Shared tokens up to layer 2, then other ones for every class, mixed with them, and again shared raw ones."""
+    """Shared tokens up to layer 2, then different ones per class, mixed with them, then shared raw ones again."""
     backbone = tiny()
     text = backbone.text
     backbone.model.double()
@@ -222,7 +222,7 @@ def test_equal_contexts_per_class_equal_a_shared_context(tiny) -> None:
 
 
 def test_checkpointing_for_many_prompts_changes_no_result(tiny, monkeypatch) -> None:
-    """Above some number of tokens layers are computed again for gradients, instead of being kept."""
+    """Above some number of tokens, layers are recomputed for gradients instead of stored."""
     text = tiny().text
     raw = {1: torch.randn(2, text.width, requires_grad=True), 3: torch.randn(4, 2, text.width, requires_grad=True)}
     prompts = text.prompts(WORDS, (1, 2))
@@ -266,7 +266,7 @@ LIVES = {
 @pytest.mark.parametrize("read_tokens", [True, False])
 @pytest.mark.parametrize("life", LIVES)
 def test_image_tokens_equal_the_naive_form(tiny, life: str, read_tokens: bool) -> None:
-    """Full sequences, all queries, all layers; masks by kind of query: patches may not see the first token."""
+    """Full sequences, all queries, all layers; masks by kind of query: patches do not attend to the first token."""
     backbone = tiny()
     backbone.model.double()
     tower, (layers, beta) = backbone.image, LIVES[life]
@@ -298,7 +298,7 @@ def test_image_tokens_equal_the_naive_form(tiny, life: str, read_tokens: bool) -
 
 
 def test_replaced_tokens_are_keys_and_values_only(tiny, monkeypatch) -> None:
-    """No layer asks on behalf of tokens that the next one replaces, and the last one reads CLS alone."""
+    """No layer computes queries of tokens that the next one replaces, and the last one computes CLS alone."""
     import dear.clip.image as module
 
     tower, asked = tiny().image, []

@@ -1,4 +1,4 @@
-"""The command line: help is quick, bad input is one sentence and exit code 2, and nothing half-written stays."""
+"""The command line: quick help, one sentence and exit code 2 for bad input, and no half-written files."""
 
 import json
 import os
@@ -16,7 +16,7 @@ DEAR = "import sys; from dear.cli import main; sys.exit(main())"
 
 
 def dear(*argv: str, **options) -> subprocess.CompletedProcess:
-    """The program as a user runs it, in a process of its own."""
+    """The program in a process of its own, as a user runs it."""
     return subprocess.run([sys.executable, "-c", DEAR, *argv], text=True, timeout=120, **options)
 
 

@@ -1,4 +1,4 @@
-"""Names that are too long, empty, not UTF-8, of the wrong kind: in the place of every path and text, one sentence."""
+"""Every path and text argument: too long, empty, not UTF-8 or of the wrong kind gives one sentence."""
 
 import os
 import subprocess

@@ -123,7 +123,7 @@ def mmrlpp(m, pixels, labels) -> Tensor:
 
 
 class Merged:
-    """A block whose attention has W + s B A in the place of W."""
+    """A block with W + s B A in place of W in its attention."""
 
     def __init__(self, block, down: Tensor, up: Tensor, scale: float) -> None:
         self.ln_1, self.ln_2, self.ls_1, self.ls_2, self.mlp = block.ln_1, block.ln_2, block.ls_1, block.ls_2, block.mlp

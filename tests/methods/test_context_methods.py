@@ -1,4 +1,4 @@
-"""CoOp and what is built on it equal their naive forms; each identity in their maths holds."""
+"""Identities in the maths of CoOp and the methods built on it."""
 
 import json
 import sys
@@ -114,7 +114,7 @@ def test_a_conflict_is_removed_from_the_gradient() -> None:
 
 
 def test_prograd_steps_along_the_projected_gradient(tiny) -> None:
-    """Where gradients agree it is CoOp's, where they don't the conflict is gone."""
+    """If gradients agree, the step is CoOp's; otherwise the conflict is removed."""
     method = make(tiny, "prograd", context_tokens=4)
     entry, agreed = method.layer_input(pixels()), set()
     text = slow_text(method, "x x x x {}.", method.context, [1, 2, 3, 4])
@@ -217,7 +217,7 @@ def test_a_number_of_epochs_wins_over_a_recipe_in_images() -> None:
 
 
 def test_published_constants_are_settings_of_known_datasets() -> None:
-    """Each file entry would be accepted, and belongs to a method and a dataset that exist."""
+    """Each entry of the file is a valid setting, of an existing method and dataset."""
     listed = json.loads((Path(registry.__file__).parent / "assets" / "published_constants.json").read_text())
     for name, datasets in listed.items():
         known = {

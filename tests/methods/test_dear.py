@@ -110,7 +110,7 @@ def test_attention_maps_of_the_cached_form_equal_those_of_the_full_one(tiny, rou
 
 
 def test_isolation_is_exact_at_the_first_layer_only(tiny) -> None:
-    """Heads that attribute heads wrote for are read by isolated heads of later layers: the docs say so."""
+    """Isolated heads of later layers attend to states that attribute heads have changed, as the docs say."""
     roles = [HeadRole("core_attribute", "color")] + [HeadRole("generalization")] * 3
     dear = make(tiny, roles=role_map(roles=roles))
     states = dear.layer_input(torch.randn(2, 3, 32, 32, dtype=torch.float64))

@@ -1,4 +1,4 @@
-"""Every method there is takes the same road: adapt, save, load, answer, explain, other classes."""
+"""Every method can be adapted, saved, loaded, used, explained, and applied to other classes."""
 
 from dataclasses import replace
 from functools import cache
@@ -86,7 +86,7 @@ def test_a_method_is_adapted_saved_and_used(name: str, model_folder: Path, role_
 
 @pytest.mark.parametrize("name", [name for name, listed in METHODS.items() if listed.trained])
 def test_a_resumed_run_ends_in_the_same_bits(name: str, model_folder: Path, role_file: Path, data, tmp_path: Path):
-    """Two epochs at once, or one, and the second by another process that finds the checkpoint of the first."""
+    """Two epochs at once, or one and then the second from the checkpoint of the first."""
     source = ImageSource(backbone_in(model_folder), workers=0)
     base = data.base()
     config, train = config_of(name, role_file, epochs=2, warmup_epochs=0)

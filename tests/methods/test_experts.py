@@ -1,4 +1,4 @@
-"""Expert tokens equal their naive form; what they promise holds for all of it."""
+"""Identities in the maths of expert tokens."""
 
 import sys
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_features_of_an_image_do_not_depend_on_the_batch(tiny) -> None:
 
 
 def test_heads_without_a_core_attribute_do_not_reach_the_tokens(tiny) -> None:
-    """Other values in the heads of other roles leave attribute features as they are; in an expert they do not."""
+    """A change of values in other heads leaves attribute features as they are; in core-attribute heads it does not."""
     experts, pixels = make(tiny, first_layer=4, rest=False), images(3)
     attn = experts.backbone.image.blocks[3].attn
     before = experts.encode_image(experts.layer_input(pixels))

@@ -1,4 +1,4 @@
-"""Methods that act on features, and those whose texts meet images, equal their naive forms; their identities hold."""
+"""Identities in the maths of methods on features, and of those with class texts per image."""
 
 import sys
 from collections.abc import Iterator

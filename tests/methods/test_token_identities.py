@@ -45,7 +45,7 @@ def features(method, pixels) -> Tensor:
 
 
 def test_text_of_shallow_prompts_starts_as_zero_shot(tiny) -> None:
-    """The words themselves are in their own slots; the deep tokens of other layers are not words."""
+    """The first tokens start as the words they replace; deeper tokens do not."""
     for name, settings in (("ivlp", {"text_depth": 1}), ("maple", {"depth": 1})):
         method = make(tiny, name, spread=0.0, **settings)
         with torch.no_grad():

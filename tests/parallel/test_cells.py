@@ -1,4 +1,4 @@
-"""Cells of a grid on a real Ray cluster are those of one process, whoever is killed, and nothing is left behind."""
+"""Cells of a grid on a real Ray cluster equal those of one process, also after kills, and leave nothing behind."""
 
 import json
 import os
@@ -23,7 +23,7 @@ ENDLESS = ["--epochs", "50000"]  # a cell that is trained is still at it when th
 
 
 def measured(folder: Path) -> dict[str, Any]:
-    """All results as they are on disk, without times, memory, and the state of a repository that is worked on."""
+    """All results on disk, without times, memory, and the state of the repository."""
     found = {path.name: json.loads(path.read_text()) for path in (folder / "cells").iterdir()}
     for result in found.values():
         for key in ("seconds", "peak_memory_mb", "finished", "versions"):
@@ -33,7 +33,7 @@ def measured(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def signs(tmp_path_factory) -> Path:
-    """A few pictures in files: a task of Attribute World would be drawn by every process."""
+    """A few picture files: a task of Attribute World would be drawn by every process."""
     folder = tmp_path_factory.mktemp("signs")
     examples = world_task("colors").test
     for label, name in enumerate(("red", "orange", "yellow")):

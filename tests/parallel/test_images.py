@@ -1,4 +1,4 @@
-"""Images through the workers of a real Ray cluster give what one process gives, in the same order and bits."""
+"""Results of the workers of a real Ray cluster equal those of one process, in the same order and bits."""
 
 import random
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'dear
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory) -> Path:
-    """Pictures of two kinds in batches enough for two workers to take turns; two files of each kind are none."""
+    """Pictures of two kinds, in enough batches for two workers; two files of each kind are not images."""
     folder = tmp_path_factory.mktemp("photos")
     for kind in ("circle", "square"):
         (folder / kind).mkdir()
@@ -36,7 +36,7 @@ def photos(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def _small_batches() -> Iterator[None]:
-    """Who asks cuts the batches, so few pictures are enough for many."""
+    """Small batches, so that a few pictures make many."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("gallery.index._BATCH", "heads.stream.BATCH", "commands.predict._BATCH"):
             patch.setattr(f"dear.{name}", 8)
@@ -84,7 +84,7 @@ def test_predictions_come_in_order_and_alone_on_stdout(model_folder, role_file, 
 
 
 class Pretended:
-    """Stands for Ray, and for workers with a queue each, of which any may be the next to finish something."""
+    """A fake of Ray and its workers, each with a queue; any may finish next."""
 
     def __init__(self, rng: random.Random, workers: int) -> None:
         self.rng, self.queues = rng, [[] for _ in range(workers)]

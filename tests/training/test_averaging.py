@@ -1,4 +1,4 @@
-"""Weights averaged over the epochs: PromptSRC's published bell, and the identities in its maths."""
+"""Weights averaged over the epochs: PromptSRC's published gaussian, and identities in its maths."""
 
 import math
 
@@ -18,7 +18,7 @@ def bell(epochs: int, peak: float, width: float) -> TrainConfig:
 
 
 def test_the_published_gaussian() -> None:
-    """Fifteen of twenty, width one: the figures that its authors' formula gives."""
+    """Peak at 15 of 20 epochs, width one: the values of the authors' formula."""
     found = epoch_weights(TrainConfig.pick(recipe_of("promptsrc")), 20)
     assert [round(share, 3) for share in found[12:17]] == [0.054, 0.242, 0.399, 0.242, 0.054]
     assert max(found[:12] + found[17:]) < 0.005
@@ -40,7 +40,7 @@ def test_a_narrow_gaussian_is_one_epoch_and_a_wide_one_the_mean() -> None:
 
 @pytest.mark.parametrize("epochs", [4, 5, 40])
 def test_in_a_shorter_or_longer_run_the_gaussian_is_scaled(epochs: int) -> None:
-    """By a number of images or of epochs alike: three quarters of the run, a twentieth wide."""
+    """With a number of images or of epochs: peak at three quarters of the run, width a twentieth of it."""
     recipe = recipe_of("promptsrc")
     expected = [math.exp(-((epoch / epochs - 0.75) ** 2) / (2 * 0.05**2)) for epoch in range(1, epochs + 1)]
     expected = [share / sum(expected) for share in expected]

@@ -1,4 +1,4 @@
-"""Kept states: the same as computing them anew, and the same training as on the pixels of the same views."""
+"""Cached states equal computed ones, and training on them equals training on the pixels of the same views."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_states_are_computed_once(model: Dear, tmp_path: Path, monkeypatch) -> N
 
 
 def test_loss_and_gradients_on_cached_views_equal_those_on_pixels(model: Dear, tmp_path: Path, monkeypatch) -> None:
-    """Views are kept in fp16, hence the tolerance."""
+    """Views are cached in fp16, hence the tolerance."""
     examples = resolve_dataset("world:colors").train[:6]
     shown: list[torch.Tensor] = []
     compute = StateCache._compute
@@ -160,7 +160,7 @@ def test_every_image_is_in_one_batch_of_an_epoch(labels, size, one_class, drop_l
 
 
 def _experts(model: Dear, *attributes: str) -> Experts:
-    """Whose first heads are called as given, and all others nothing: together with the rest they read everywhere."""
+    """Expert tokens whose first heads have the given attributes; with the rest token, all heads are visible."""
     dealt = {(layer, head): HeadRole("mixed") for layer in (3, 4) for head in range(4)}
     dealt |= {(3, head): HeadRole("core_attribute", name) for head, name in enumerate(attributes)}
     roles = RoleMap(model.backbone.identity.to_json(), (3, 4), 4, CORE, CORE, dealt)
@@ -197,7 +197,7 @@ def test_methods_with_the_same_visible_heads_share_cached_keys_and_values(
 
 
 def test_states_that_do_not_fit_in_memory_are_not_cached(model: Dear, tmp_path: Path, monkeypatch) -> None:
-    """And training sees the same images either way, in the same order."""
+    """Training uses the same images either way, in the same order."""
     examples, experts = resolve_dataset("world:colors").train[:6], _experts(model, "color")
     train = TrainConfig(augment="none", batch=4, workers=0)
     kept = ImageSource(model.backbone, None, 0).training(examples, experts, train)
@@ -223,7 +223,7 @@ SHOWN = {
 def test_training_with_every_head_isolated_equals_the_full_form(
     model: Dear, shown: str, tmp_path: Path, monkeypatch
 ) -> None:
-    """What is constant is held, or made of a batch without a graph, or not known to be constant."""
+    """Constant tensors are cached, or computed per batch without a graph, or treated as if they were not constant."""
     data = resolve_dataset("world:colors").few_shot(2, 1)
     train = TrainConfig(**SHOWN[shown], batch=8, epochs=2, lr=0.01, workers=0)
     roles = model.roles.all_generalization()

@@ -1,4 +1,4 @@
-"""Runs that others changed, that meet each other, or that go wrong: a sentence, and nothing of value is lost."""
+"""Runs that are damaged, concurrent, or fail: one sentence, and no lost work."""
 
 import json
 import random

@@ -62,7 +62,7 @@ class Cases:
         self.data = data.few_shot(2, 1)
 
     def train(self, name: str, folder: str, **more: object) -> dict[str, Tensor]:
-        """Weights, and answers on test images."""
+        """Weights, and logits on test images."""
         settings = {**recipe_of(name), **SETTINGS, "roles": self.roles, "first_layer": 2, **more}
         settings["epochs"] = 2 if settings.get("average") or name == "dear" else 1
         settings["batch"] = min(5, TrainConfig.pick(settings).batch)
@@ -77,7 +77,7 @@ class Cases:
 
 
 def together(cases: Cases) -> None:
-    """What each of the two processes does."""
+    """The program of each of the two processes."""
     found = {name: cases.train(name, name) for name in TRAINED}
     found["fixed"] = cases.train("coop", "fixed", augment="fixed:2")
     found["isolated"] = cases.train("dear", "isolated", **ISOLATED)
@@ -93,14 +93,14 @@ def together(cases: Cases) -> None:
 
 
 def scaled(cases: Cases) -> dict[str, Tensor]:
-    """As in mixed precision, but for the precision: gradients are scaled, and divided before the step."""
+    """As in mixed precision, without the precision: gradients are scaled, and divided before the step."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "gradient_scaler", lambda *_: torch.amp.GradScaler("cpu", init_scale=1024.0))
         return cases.train("dear", "scaled")
 
 
 def computed_again(cases: Cases) -> dict[str, Tensor]:
-    """Many classes: layers of the text tower, with their dropout, are computed again for gradients."""
+    """Many classes: layers of the text tower, with their dropout, are recomputed for gradients."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text, "_MANY", 1)
         return cases.train("clip-lora", "again")
@@ -123,7 +123,7 @@ def cut(cases: Cases) -> None:
 
 @pytest.fixture(scope="module")
 def two(model_folder: Path, role_file: Path, tmp_path_factory) -> Path:
-    """What two processes have left."""
+    """The results of two processes."""
     out = tmp_path_factory.mktemp("two")
     done = subprocess.run(
         [*TORCHRUN, __file__, model_folder, role_file, out], capture_output=True, text=True, timeout=900
@@ -187,7 +187,7 @@ def test_a_process_that_dies_ends_the_run_with_one_sentence(train_arguments, tmp
 
 
 def die_in_the_second_epoch(arguments: list[str]) -> int:
-    """The second process is killed from outside; all are told to end when torchrun notices."""
+    """The second process is killed from outside; torchrun then ends all."""
 
     def deadly(self: Dear, *given: object) -> object:
         steps.append(given)

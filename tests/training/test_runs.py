@@ -1,4 +1,4 @@
-"""Training as a user does it: runs, kills, resumes, and what is left on disk."""
+"""Training from the command line: runs, kills, resumes, and the files they leave."""
 
 import json
 
