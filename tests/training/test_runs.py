@@ -85,7 +85,7 @@ def test_nan_stops_with_the_last_good_state(train_arguments, tmp_path, capsys, m
     assert main(train_arguments(tmp_path / "run")) == 2
     error = capsys.readouterr().err
     assert "nan in epoch 2" in error
-    assert "state after epoch 1 is kept" in error
+    assert "state after epoch 1 is in" in error
     assert "Traceback" not in error
     kept = load_file(tmp_path / "run" / "checkpoint.safetensors")
     assert all(torch.isfinite(value).all() for value in kept.values())

@@ -209,6 +209,11 @@ class Method(nn.Module):
         return {CLS: cls_attention(self, pixels)}
 
 
+def cosine_distance(features: Tensor, targets: Tensor) -> Tensor:
+    """1 - mean cosine between rows of normalised [rows, dim]."""
+    return 1 - (features * targets).sum(-1).mean()
+
+
 def normalized(*features: Tensor) -> Tensor:
     """Features [batch, dim] of each component -> [batch, components, dim], normalised."""
     return F.normalize(torch.stack(features, 1), dim=-1)

@@ -22,7 +22,7 @@ from dear.core.errors import DearError
 from dear.core.names import CLS
 from dear.heads.head_role import CORE_ATTRIBUTE, MIXED, HeadRole
 from dear.heads.role_map import RoleMap
-from dear.methods.base import Loss, Method
+from dear.methods.base import Loss, Method, cosine_distance
 from dear.methods.recipe import Recipe
 from dear.methods.shared.attention_maps import token_attention
 from dear.methods.shared.role_settings import RoleSettings, pick_roles
@@ -205,7 +205,7 @@ class Dear(Method):
         parts = {"cross_entropy": F.cross_entropy(logits, labels)}
         total = parts["cross_entropy"]
         if self.config.lambda_reg:
-            image_drift = 1 - (features[:, 0] * self.backbone.image.frozen_feature(x)).sum(-1).mean()  # Eq. 13
+            image_drift = cosine_distance(features[:, 0], self.backbone.image.frozen_feature(x))  # Eq. 13
             parts["regulariser"] = image_drift + self.text_drift(text)  # Eq. 15
             total = total + self.config.lambda_reg * parts["regulariser"]
         if self.config.lambda_fusion:
@@ -214,8 +214,8 @@ class Dear(Method):
         return Loss(total, parts, logits)
 
     def text_drift(self, text: Tensor) -> Tensor:
-        """Eq. 14: 1 - mean cosine between adapted and frozen class features."""
-        return 1 - (text * self.classes.frozen).sum(-1).mean()
+        """Eq. 14: distance between adapted and frozen class features."""
+        return cosine_distance(text, self.classes.frozen)
 
     def fusion_penalty(self) -> Tensor:
         """Eq. 16: L_fusion."""

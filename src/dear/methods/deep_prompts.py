@@ -72,13 +72,9 @@ class DeepPrompts(ImagePrompts):
         super().__init__(backbone, config)
         image, text = backbone.image, backbone.text
         depth, text_depth = min(config.image_depth, image.layers), min(config.text_depth, text.layers)
-        std, count = config.token_std, config.text_tokens
+        std = config.token_std
         self.image_tokens = nn.Parameter(backbone.normal(depth, config.image_tokens, image.width, std=std))
-        start = backbone.normal(text_depth, count, text.width, std=std)
-        words = text.word_embeddings(WORDS)[:count]
-        if len(words) == count:
-            start[0] = words
-        self.text_tokens = nn.Parameter(start)
+        self.text_tokens = initial_text_tokens(backbone, text_depth, config.text_tokens, std)
 
     def prompts(self, names: Sequence[str], template: str) -> tuple[list[str], Sequence[int]]:
         count = self.config.text_tokens
@@ -93,6 +89,15 @@ class DeepPrompts(ImagePrompts):
     def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
         classes = classes or self.classes
         return self.backbone.text.features(classes, LearnedTokens(self.text_layers(classes)))
+
+
+def initial_text_tokens(backbone: Backbone, depth: int, count: int, std: float) -> nn.Parameter:
+    """Random tokens [depth, count, width]; those of the first layer start as the words they replace, if any."""
+    start = backbone.normal(depth, count, backbone.text.width, std=std)
+    words = backbone.text.word_embeddings(WORDS)[:count]
+    if len(words) == count:
+        start[0] = words
+    return nn.Parameter(start)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from dear.clip.layer_input import LayerInput
 from dear.core.config import setting
-from dear.methods.base import Loss
+from dear.methods.base import Loss, cosine_distance
 from dear.methods.coop import CoOp, CoOpConfig
 from dear.methods.recipe import Recipe
 from dear.methods.shared.context import COOP
@@ -38,10 +38,8 @@ class KgCoOp(CoOp):
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         text = self.encode_text()
         logits = self.logits(self.encode_image(x), text)
-        parts = {"cross_entropy": F.cross_entropy(logits, labels), "knowledge": drift(text, self.classes.frozen)}
+        parts = {
+            "cross_entropy": F.cross_entropy(logits, labels),
+            "knowledge": cosine_distance(text, self.classes.frozen),
+        }
         return Loss(parts["cross_entropy"] + self.config.knowledge * parts["knowledge"], parts, logits)
-
-
-def drift(text: Tensor, frozen: Tensor) -> Tensor:
-    """1 - mean cosine of normalised [classes, dim]."""
-    return 1 - (text * frozen).sum(-1).mean()

@@ -9,10 +9,9 @@ from torch.nn import functional as F
 
 from dear.clip import Backbone
 from dear.core.config import Config as Settings
-from dear.core.errors import DearError
 from dear.core.metrics import accuracy
-from dear.methods.base import LabelledImages, Method
-from dear.methods.shared.class_index import frozen_features, positions
+from dear.methods.base import LabelledImages
+from dear.methods.shared.class_index import TrainedClasses, frozen_features, positions
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -20,11 +19,8 @@ if TYPE_CHECKING:
 _DECAYS = tuple(10.0**power for power in range(-6, 3))
 
 
-class LinearProbe(Method):
-    """The weight decay is chosen on the validation images; without any, it is the middle of the range.
-
-    It can only answer classes that it was trained on.
-    """
+class LinearProbe(TrainedClasses):
+    """The weight decay is chosen on the validation images; without any, it is the middle of the range."""
 
     weight: nn.Parameter  # [trained classes, dim]
     bias: nn.Parameter  # [trained classes]
@@ -56,14 +52,6 @@ class LinearProbe(Method):
         if len(labels):
             best = max(fits, key=lambda decay: accuracy(features @ fits[decay][0].T + fits[decay][1], labels))
         self.set_weights(images.classes, *fits[best])
-
-    def can_answer(self, names: Sequence[str]) -> bool:
-        return None not in positions(self.trained, names)
-
-    def set_classes(self, names: Sequence[str], template: str) -> None:
-        if self.trained and not self.can_answer(names):
-            raise DearError("A linear probe can only answer the classes it was trained on: choose another method.")
-        super().set_classes(names, template)
 
     def logits(self, features: Tensor, text: Tensor, inference: str | None = None) -> Tensor:
         rows = positions(self.trained, self.classes.names)

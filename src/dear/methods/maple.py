@@ -10,7 +10,7 @@ from dear.clip import Backbone
 from dear.core.config import Config as Settings
 from dear.core.config import setting
 from dear.methods.base import Method
-from dear.methods.deep_prompts import DASSL, WORDS, DeepPrompts
+from dear.methods.deep_prompts import DASSL, WORDS, DeepPrompts, initial_text_tokens
 from dear.methods.recipe import Recipe
 
 
@@ -39,12 +39,8 @@ class Maple(DeepPrompts):
     def __init__(self, backbone: Backbone, config: MapleConfig) -> None:
         Method.__init__(self, backbone, config)
         image, text, like = backbone.image, backbone.text, backbone.image.visual.proj
-        depth, count = min(config.depth, image.layers, text.layers), config.text_tokens
-        start = backbone.normal(depth, count, text.width, std=config.token_std)
-        words = text.word_embeddings(WORDS)[:count]
-        if len(words) == count:
-            start[0] = words
-        self.text_tokens = nn.Parameter(start)
+        depth = min(config.depth, image.layers, text.layers)
+        self.text_tokens = initial_text_tokens(backbone, depth, config.text_tokens, config.token_std)
         own, deep = (nn.Linear(text.width, image.width).to(like) for _ in range(2))
         self.couplings = nn.ModuleList([own, *(deepcopy(deep) for _ in range(depth - 1))])
 

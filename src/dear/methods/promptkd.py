@@ -15,7 +15,7 @@ from dear.core.errors import DearError
 from dear.methods.base import Loss, Teacher, normalized
 from dear.methods.deep_prompts import DASSL, VptConfig, VptDeep
 from dear.methods.recipe import Recipe
-from dear.methods.shared.class_index import positions
+from dear.methods.shared.class_index import TrainedClasses, positions
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -34,13 +34,13 @@ class PromptKDConfig(VptConfig):
     imitation: float = setting(1000.0, "weight of the divergence from the teacher's predictions", low=0.0)
 
 
-class PromptKD(VptDeep):
+class PromptKD(TrainedClasses, VptDeep):
     """A teacher is trained with PromptSRC on the labelled images. Then, on *all* training images of *all* classes,
     without labels, L = 1000 KL(teacher || student), summed and divided by images and classes. A projector maps the
     student's class feature into the teacher's space, where it is compared with the teacher's class texts.
 
     Training uses images and names of the novel classes: the method is transductive, and reported in a table of its own.
-    It can only answer classes of the training. Differs from the official code: the teacher predicts once per image,
+    Differs from the official code: the teacher predicts once per image,
     without augmentation (there: per random crop); both use the last epoch (there: the best on *test* images); the
     teacher is trained for as many epochs as the student, on the student's backbone unless a larger one is named.
     """
@@ -50,10 +50,6 @@ class PromptKD(VptDeep):
     config: PromptKDConfig
     class_texts: Tensor  # the teacher's, normalised, [trained classes, teacher's dim]
     probabilities: Tensor  # the teacher's, [unlabelled images, trained classes]; only in training
-
-    def __init__(self, backbone: Backbone, config: PromptKDConfig) -> None:
-        super().__init__(backbone, config)
-        self.trained: tuple[str, ...] = ()
 
     @classmethod
     def restore(cls, backbone: Backbone, config: Any, extra_state: Mapping[str, Any]) -> "Self":
@@ -77,14 +73,6 @@ class PromptKD(VptDeep):
     def set_teacher(self, names: Sequence[str], text: Tensor, logits: Tensor) -> None:
         self._build(names, text)
         self.probabilities = logits.to(self.class_texts).softmax(-1)
-
-    def can_answer(self, names: Sequence[str]) -> bool:
-        return None not in positions(self.trained, names)
-
-    def set_classes(self, names: Sequence[str], template: str) -> None:
-        if self.trained and not self.can_answer(names):
-            raise DearError("PromptKD can only answer classes that it was trained on: choose another method.")
-        super().set_classes(names, template)
 
     def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
         """The teacher's class features, normalised, [classes, teacher's dim]."""

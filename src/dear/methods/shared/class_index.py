@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from dear.clip.layer_input import Images
+from dear.core.errors import DearError
 from dear.methods.base import Method
 
 
@@ -18,6 +19,20 @@ def positions(trained: Sequence[str], names: Sequence[str]) -> list[int | None]:
         return list(range(len(names)))
     index = {name: i for i, name in enumerate(trained)}
     return [index.get(name) for name in names]
+
+
+class TrainedClasses(Method):
+    """A method that can only answer the classes it was trained on."""
+
+    trained: tuple[str, ...] = ()
+
+    def can_answer(self, names: Sequence[str]) -> bool:
+        return None not in positions(self.trained, names)
+
+    def set_classes(self, names: Sequence[str], template: str) -> None:
+        if self.trained and not self.can_answer(names):
+            raise DearError("This method can only answer the classes it was trained on: choose another method.")
+        super().set_classes(names, template)
 
 
 @torch.no_grad()
