@@ -179,7 +179,7 @@ def indexing(images: int, rounds: int = 4) -> None:
             began = seconds()
             decoder = Decoder(model.model.backbone.preprocess, fast=True)
             for pixels in DataLoader(Mapped(files, decoder), 64, num_workers=workers):
-                model.encode_image(pixels)
+                model.features(pixels)
             plain.append(seconds() - began)
             encoder = AdapterEncoder(adapter, model)
             gallery = Gallery.create(Path(name) / f"gallery{turn}", encoder)

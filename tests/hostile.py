@@ -1,6 +1,7 @@
 """What others may have put into a file: every part of a value left out, doubled or replaced by something odd."""
 
 import copy
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -63,11 +64,13 @@ def mutations(value: Any, odd: list[Any]) -> Iterator[Any]:
 
 
 def survives(use: Callable[[Any], object], value: Any, odd: Sequence[Any] = ODD) -> int:
-    """How many mutations were refused; anything but a result or a sentence fails the test."""
-    refused = 0
+    """How many mutations were refused; anything but a result, or a sentence that says what to do, fails the test."""
+    refusals = []
     for changed in mutations(value, list(odd)):
         try:
             use(changed)
         except DearError as error:
-            refused += len(str(error)) < 4100
-    return refused
+            refusals.append(str(error))
+    without_advice = [sentence for sentence in refusals if not re.search(r": | must |\. ", sentence)]
+    assert not without_advice, without_advice[0]
+    return len(refusals)

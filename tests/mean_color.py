@@ -23,7 +23,7 @@ class Colors:
     def pixels(self, image):
         return np.asarray(image, np.float32).transpose(2, 0, 1) / 255
 
-    def look(self, pixels):
+    def forward(self, pixels):
         self.batches.append(len(pixels))
         means = np.stack([one.mean((1, 2)) for one in pixels])
         return np.stack([means, means], axis=1)

@@ -78,7 +78,7 @@ def test_every_way_to_predict_and_index_decodes_exactly_unless_told(model_folder
         assert ({"path": answer["path"], **json.loads(expected)} == answer) is same
         out = str(tmp_path / f"gallery{same}")
         assert main(["index", *command[1:3], "--device", "cpu", "--out", out, *flags]) == 0
-        stored, exact = Gallery.open(out).vectors("cls")[0], model.encode_image([tmp_path / "a.jpg"])["cls"][0].numpy()
+        stored, exact = Gallery.open(out).vectors("cls")[0], model.features([tmp_path / "a.jpg"])["cls"][0].numpy()
         assert (float(np.abs(stored - exact).max()) < 2**-10) is same
         capsys.readouterr()
 
@@ -121,7 +121,7 @@ def test_damage_is_found_however_small_it_is_decoded(tmp_path: Path) -> None:
         open_picture(tmp_path / "a.jpg", 32)
 
 
-def test_training_takes_reduced_photos_unless_exactness_is_asked_for(tiny, tmp_path: Path) -> None:
+def test_training_decodes_photos_at_a_reduced_size_if_it_may(tiny, tmp_path: Path) -> None:
     from dear.data.dataset import Example
     from dear.methods.registry import find_method
     from dear.training.config import TrainConfig
@@ -131,10 +131,8 @@ def test_training_takes_reduced_photos_unless_exactness_is_asked_for(tiny, tmp_p
     backbone, example = tiny(), Example(ImageFile(tmp_path / "a.jpg"), 0)
     model, train = find_method("coop")(backbone, find_method("coop").Config()), TrainConfig(shots=1)
     taken = {
-        exact: ImageSource(backbone, workers=0, exact=exact)
-        .training([example], model, train)
-        .loader.dataset.examples[0]
-        for exact in (True, False)
+        fast: ImageSource(backbone, workers=0, fast_decode=fast).training([example], model, train).examples[0]
+        for fast in (True, False)
     }
-    assert taken[True] == example
-    assert taken[False] == replace(example, picture=ImageFile(tmp_path / "a.jpg", 32))
+    assert taken[False] == example
+    assert taken[True] == replace(example, picture=ImageFile(tmp_path / "a.jpg", 32))

@@ -35,7 +35,7 @@ def make_run(model_folder, tmp_path_factory):
         torch.manual_seed(seed)
         settings = DearConfig(first_layer=2, token_std=1.0)
         role_map = RoleMap(backbone.identity.to_json(), (2, 3), 4, CORE_ATTRIBUTES, CORE_ATTRIBUTES, roles)
-        model = Dear(backbone, settings, {"roles": role_map.to_json()})
+        model = Dear(backbone, settings, role_map)
         model.set_classes(["red", "blue"], "a {} sign")
         out = tmp_path_factory.mktemp("runs") / "run"
         save_adapter(out, "dear", model, "a {} sign")

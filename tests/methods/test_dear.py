@@ -4,12 +4,16 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import open_clip
 import pytest
 import torch
 
+from dear.clip import BackboneIdentity, wrap
 from dear.clip.image import last_third
 from dear.core.errors import DearError
 from dear.heads.head_role import HeadRole
+from dear.heads.role_map import RoleMap
+from dear.methods.dear import Dear, DearConfig
 
 sys.path.append(str(Path(__file__).parents[1]))
 import naive
@@ -180,6 +184,15 @@ def test_depths_are_derived(tiny) -> None:
         make(tiny, first_layer=2, roles=role_map(first=3))
 
 
-def test_about_four_hundred_thousand_parameters_on_vit_b_16() -> None:
-    width, text_width, dim, attributes, text_tokens = 768, 512, 512, 5, 5
-    assert attributes * width + text_tokens * text_width + width * dim + 6 == 399_622
+def test_about_four_hundred_thousand_parameters_on_vit_b_16(monkeypatch) -> None:
+    """Counted on the architecture itself, built without memory."""
+    config = open_clip.get_model_config("ViT-B-16-quickgelu")
+    with torch.device("meta"):
+        model = open_clip.CLIP(**config)
+    open_clip.set_model_preprocess_cfg(model, {"size": 224, "mean": (0.5,) * 3, "std": (0.25,) * 3})
+    backbone = wrap(model, open_clip.SimpleTokenizer(), "ViT-B-16-quickgelu")
+    backbone.__dict__["identity"] = BackboneIdentity("ViT-B-16-quickgelu", None, "quick_gelu", "")  # no weights to hash
+    monkeypatch.setattr(Dear, "build_masks", lambda self: None)  # these are no parameters
+    roles = replace(RoleMap.preset("paper"), backbone={})
+    dear = Dear(backbone, DearConfig(), roles)
+    assert sum(parameter.numel() for parameter in dear.parameters()) == 399_622

@@ -91,14 +91,14 @@ def test_a_model_that_fails_fails_for_those_who_asked_and_goes_on(serve_live, ca
     engine = Colors()
     service = Service(engine, "colors")
     with serve_live(service) as client:
-        engine.look = lambda pixels: 1 / 0
+        engine.forward = lambda pixels: 1 / 0
         status, response = client.post("/v1/predict", {"images": [b64("red")]})
         assert status == 500
         assert "ZeroDivision" not in response["error"]
         assert "ZeroDivisionError" in capfd.readouterr().err
-        engine.look = lambda pixels: np.full((len(pixels), 2, 3), np.nan)
+        engine.forward = lambda pixels: np.full((len(pixels), 2, 3), np.nan)
         assert client.post("/v1/embed", {"images": [b64("red")]})[0] == 500  # NaN is not JSON
-        del engine.look
+        del engine.forward
         assert client.post("/v1/predict", {"images": [b64("red")]})[0] == 200
 
 

@@ -116,7 +116,7 @@ class FreshViews:
                 torch.default_generator.manual_seed(hash((seed, epoch, index)))  # alone: torch's own asks all devices
                 return torch.stack([view(picture) if kind == RANDOM else clean(picture) for kind in views])
 
-        self.sampler = _Sampler(batches)
+        self.examples, self.sampler = examples, _Sampler(batches)
         self.loader = DataLoader(
             Mapped(_Keys(), decode),  # type: ignore[arg-type]
             batch_sampler=self.sampler,  # type: ignore[arg-type]  # keys need not be numbers

@@ -11,7 +11,7 @@
 `Method` itself is frozen CLIP: no parameters, one component (the class feature), CLIP's own logits.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -33,8 +33,12 @@ from dear.methods.recipe import Recipe
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Gradients = Callable[[Tensor], list[Tensor | None]]
-"""Gradients of a loss with respect to the parameters, scaled for AMP and summed over processes."""
+
+class Gradients(Protocol):
+    """Gradients of a loss with respect to all parameters, scaled for AMP and summed over processes."""
+
+    def __call__(self, loss: Tensor, keep_graph: bool = False) -> list[Tensor | None]:
+        """`keep_graph`: the gradients of another part of the same loss follow."""
 
 
 @dataclass(frozen=True)

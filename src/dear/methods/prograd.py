@@ -59,7 +59,7 @@ class ProGrad(WordContext):
         return Loss(total, {"cross_entropy": total, "zero_shot": divergence}, logits)
 
     def backward(self, loss: Loss, gradients: Gradients) -> None:
-        (general,), (own,) = gradients(loss.parts["zero_shot"]), gradients(loss.total)
+        (general,), (own,) = gradients(loss.parts["zero_shot"], keep_graph=True), gradients(loss.total)
         assert general is not None
         assert own is not None
         self.context.grad = without_conflict(own, general, self.config.projection)

@@ -79,10 +79,10 @@ class Service:
         from dear.gallery import AdapterEncoder, Gallery
 
         opened = Gallery.open(gallery)
-        made_with = opened.info.encoder
+        spec = opened.info.encoder
         # What was made with an adapter is searched with this run's, or not at all; all else brings its own encoder.
-        ours = made_with.get("kind") == "adapter"
-        encoder = AdapterEncoder(folder, engine.predictor) if ours else opened.encoder()
+        same_kind = spec.get("kind") == "adapter"
+        encoder = AdapterEncoder(folder, engine.predictor) if same_kind else opened.encoder()
         opened.require(encoder)
         return cls(engine, name, opened, encoder)
 

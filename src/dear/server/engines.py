@@ -37,16 +37,16 @@ class TorchEngine:
     def pixels(self, image: Any) -> Any:
         return self.predictor.pixels([image])[0]
 
-    def look(self, pixels: Sequence[Any]) -> Any:
+    def forward(self, pixels: Sequence[Any]) -> Any:
         import torch
 
         return torch.stack(list(self.predictor.features(torch.stack(list(pixels))).values()), dim=1)
 
-    def features(self, seen: Any) -> Any:
-        return seen
+    def features(self, output: Any) -> Any:
+        return output
 
-    def answers(self, seen: Any, topk: int, inference: str) -> list[Answer]:
-        return self.predictor.answers(seen, topk, inference)
+    def answers(self, output: Any, topk: int, inference: str) -> list[Answer]:
+        return self.predictor.answers(output, topk, inference)
 
     def encode_text(self, sentences: Sequence[str]) -> Any:
         return self.predictor.encode_text(sentences)
@@ -71,15 +71,15 @@ class OnnxEngine:
 
         return to_pixels(image, dict(self._export.pixels))
 
-    def look(self, pixels: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+    def forward(self, pixels: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
         features, logits = self._session.run(["features", "logits"], {"pixels": np.stack(pixels)})
         return features, logits
 
-    def features(self, seen: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        return seen[0]
+    def features(self, output: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        return output[0]
 
-    def answers(self, seen: tuple[np.ndarray, np.ndarray], topk: int, inference: str) -> list[Answer]:
-        features, logits = seen
+    def answers(self, output: tuple[np.ndarray, np.ndarray], topk: int, inference: str) -> list[Answer]:
+        features, logits = output
         # A method with one component may answer by more than its cosines: its vote is the answer.
         several = len(self.components) > 1
         votes = np.float32(self._export.temperature) * features @ self._text.T if several else logits[:, None]

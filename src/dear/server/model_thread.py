@@ -27,13 +27,13 @@ class Engine(Protocol):
     def pixels(self, image: Any) -> Any:
         """The image as the model sees it, [3, height, width]. May be called from any thread, the rest from one."""
 
-    def look(self, pixels: Sequence[Any]) -> Any:
+    def forward(self, pixels: Sequence[Any]) -> Any:
         """The output of the model for these images, for the two methods below."""
 
-    def features(self, seen: Any) -> Any:
+    def features(self, output: Any) -> Any:
         """Normalised features [images, components, dim]."""
 
-    def answers(self, seen: Any, topk: int, inference: str) -> list[Answer]:
+    def answers(self, output: Any, topk: int, inference: str) -> list[Answer]:
         """One answer per image."""
 
     def encode_text(self, sentences: Sequence[str]) -> Any:
@@ -149,7 +149,7 @@ class ModelThread:
         if isinstance(batch[0], _Call):
             return [batch[0].job()]
         began, pixels = time.monotonic(), [one for item in batch for one in item.pixels]
-        output, topk = self._engine.look(pixels), max(item.topk for item in batch)
+        output, topk = self._engine.forward(pixels), max(item.topk for item in batch)
         inferences = {item.inference for item in batch if item.inference is not None}
         answers = {inference: self._engine.answers(output, topk, inference) for inference in inferences}
         self._observe(len(pixels), time.monotonic() - began)

@@ -66,9 +66,9 @@ def fit(
     board = _tensorboard(out) if config.tensorboard and processes.is_rank_zero() else None
     parameters = list(model.parameters())
 
-    def gradients(part: Tensor) -> list[Tensor | None]:
-        scaled = scaler.scale(part / processes.world_size())
-        values = torch.autograd.grad(scaled, parameters, retain_graph=True, allow_unused=True)
+    def gradients(loss: Tensor, keep_graph: bool = False) -> list[Tensor | None]:
+        scaled = scaler.scale(loss / processes.world_size())
+        values = torch.autograd.grad(scaled, parameters, retain_graph=keep_graph, allow_unused=True)
         processes.all_reduce_sum(value for value in values if value is not None)
         return list(values)
 

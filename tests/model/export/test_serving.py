@@ -53,9 +53,9 @@ def test_it_answers_as_the_run_does(engines, inference: str) -> None:
     onnx, torch = engines
     assert isinstance(onnx, OnnxEngine)
     assert (onnx.classes, onnx.components, onnx.inferences) == (torch.classes, torch.components, torch.inferences)
-    assert onnx.features(onnx.look(mine)) == pytest.approx(torch.features(torch.look(theirs)).numpy(), abs=1e-4)
+    assert onnx.features(onnx.forward(mine)) == pytest.approx(torch.features(torch.forward(theirs)).numpy(), abs=1e-4)
     for answer, expected in zip(
-        onnx.answers(onnx.look(mine), 4, inference), torch.answers(torch.look(theirs), 4, inference), strict=True
+        onnx.answers(onnx.forward(mine), 4, inference), torch.answers(torch.forward(theirs), 4, inference), strict=True
     ):
         assert answer.choice == expected.choice
         assert dict(answer.top) == pytest.approx(dict(expected.top), abs=1e-3)

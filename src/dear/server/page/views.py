@@ -13,7 +13,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dear.core.errors import DearError
-from dear.core.files import read_json
 from dear.core.names import CLS
 from dear.data.dataset import Picture
 from dear.methods.shared.role_settings import roles_of
@@ -27,6 +26,7 @@ from dear.server.page.runs import read_runs
 from dear.server.responses import Json
 from dear.server.server import static_file
 from dear.server.uploads import MAX_BYTES, TOO_MANY_BYTES, open_upload
+from dear.training.run_folder import RunFolder
 
 _ASSETS = Path(__file__).parent / "assets"
 _EXAMPLES, _EXAMPLE_SIZE = 8, 160  # pictures, and pixels of a thumbnail
@@ -145,8 +145,7 @@ class Page:
 
     def _example_pictures(self) -> list[tuple[Picture, str]]:
         """From the task of the run if that is of Attribute World, else from the gallery."""
-        config = self.run / "config.json"
-        data = str(read_json(config).get("data", "")) if config.is_file() else ""
+        data = RunFolder(self.run).settings().get("data", "")
         if data.startswith("world:"):
             return [(example.picture, name) for example, name in world_examples(data, self.predictor.classes)]
         if self.gallery is None:
