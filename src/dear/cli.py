@@ -17,44 +17,44 @@ from dear.core.version import __version__
 
 GROUPS = {
     "look around": {
-        "demo": "the main job on the embedded model and world: a first look in minutes",
-        "backbones": "which CLIP backbones are supported, and what is embedded",
-        "world": "a contact sheet of Attribute World, the embedded picture world",
-        "data": "what datasets are known and found, and whether yours is in order",
-        "doctor": "is this installation all right, and is this run, gallery or result folder intact?",
+        "demo": "train, evaluate, explain and search with the bundled model and data, in minutes",
+        "backbones": "list the supported CLIP backbones, and the bundled one",
+        "world": "draw a contact sheet of Attribute World, the bundled synthetic dataset",
+        "data": "list the known datasets, and check a dataset for problems",
+        "doctor": "check the installation, and the files of runs, galleries, results and exports",
     },
     "adapt, and use it": {
         "train": "adapt a backbone to your classes from a few images each",
-        "predict": "classify images with an adapted model, with what each component said",
-        "explain": "draw why an image got its answer",
+        "predict": "classify images with an adapted model, with the vote of each component",
+        "explain": "draw the reasons for the prediction of an image",
         "export": "write an adapted model as ONNX, to run without PyTorch",
-        "serve": "an HTTP API around an adapted or exported model: predict, search, embed",
+        "serve": "serve an adapted or exported model over HTTP: predict, search, embed",
         "push": "share an adapted model on the Hugging Face hub",
-        "app": "a local page: classify, look at heads, search, compare runs",
+        "app": "open a local page: classify, inspect heads, search, compare runs",
     },
     "search by attribute": {
         "index": "embed images into a gallery, to search them by attribute",
-        "search": "find images that are alike in color, shape, texture, object or place",
+        "search": "find images that are similar in color, shape, texture, object or place",
     },
-    "find out what heads do": {
-        "roles": "find out what each attention head does, show it, and test whether it is causal",
+    "analyse heads": {
+        "roles": "find the role of each attention head, show it, and test whether it is causal",
     },
     "compare methods": {
-        "methods": "every way to adapt a backbone that dear knows, one line each",
-        "zero-shot": "accuracy of a backbone without any training",
-        "bench": "methods, datasets and seeds under a protocol of the paper, one result a cell",
-        "ablate": "what each choice of the method is worth, next to its default",
-        "report": "tables and figures of finished benchmarks, next to the paper's numbers",
+        "methods": "list all methods to adapt a backbone",
+        "zero-shot": "measure the accuracy of a backbone without training",
+        "bench": "run methods, datasets and seeds under a protocol of the paper",
+        "ablate": "measure the effect of each choice of a method, against its default",
+        "report": "make tables and figures of finished benchmarks, next to the paper's numbers",
     },
 }
 COMMANDS = {name: what for group in GROUPS.values() for name, what in group.items()}
-_PATIENCE = 20  # seconds
-_WHAT = "Adapt a frozen CLIP to your own classes, and see why it answers as it does."
+_PATIENCE = 20  # seconds that a silent rank waits before it exits
+_WHAT = "Adapt a frozen CLIP to your own classes, and see the reasons for its predictions."
 _FIRST = {
-    "dear demo": "all of it on what is embedded; nothing is downloaded",
-    "dear data check PHOTOS": "PHOTOS: a folder with one folder of images for each class",
-    "dear train --model ViT-B-16 --pretrained openai --data PHOTOS --out RUN": "learns from 16 images of each class",
-    "dear predict RUN IMAGE": "the answer, and what each attribute said",
+    "dear demo": "all steps on the bundled model and data; nothing is downloaded",
+    "dear data check PHOTOS": "PHOTOS: a folder with one folder of images per class",
+    "dear train --model ViT-B-16 --pretrained openai --data PHOTOS --out RUN": "learns from 16 images per class",
+    "dear predict RUN IMAGE": "the prediction, and the vote of each attribute",
     "dear explain RUN IMAGE": "the same as a picture",
 }
 
@@ -67,13 +67,13 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError):  # a name that the terminal has no letters for is shown as \u1f98a
+        with suppress(AttributeError):  # characters that the terminal cannot show appear as \u1f98a
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         with os_errors_as_dear_errors(), _silence_other_ranks():
             try:
-                if not all(word.strip() for word in argv):  # an unset variable of a script, most likely
-                    raise DearError("An argument is empty: write what it should be, or leave it out.")
+                if not all(word.strip() for word in argv):  # most likely an unset variable of a script
+                    raise DearError("An argument is empty: give it a value, or leave it out.")
                 if argv or _completing():
                     _run(argv)
                 else:
@@ -82,21 +82,21 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if sys.stdout is not None:
                     sys.stdout.flush()  # here, where a closed pipe or a full disk is still ours to handle
     except DearError as error:
-        _forget_output()
+        _discard_output()
         with suppress(OSError):
             print("dear:", " ".join(str(error).split()), file=sys.stderr, flush=True)
         return 2
     except KeyboardInterrupt:
-        print("dear: interrupted; what was finished is kept.", file=sys.stderr)
+        print("dear: interrupted; finished work is saved.", file=sys.stderr)
         return 130
     except BrokenPipeError:  # `dear ... | head`
-        _forget_output()
+        _discard_output()
         return 0
     return 0
 
 
-def _forget_output() -> None:
-    """What could not be written now would be tried again when Python ends, and fail with a traceback."""
+def _discard_output() -> None:
+    """Drops unwritten output: Python would try to write it again at exit, and fail with a traceback."""
     try:
         sys.stdout.flush()
     except (AttributeError, ValueError):  # there is none
@@ -108,7 +108,7 @@ def _forget_output() -> None:
 def _run(argv: Sequence[str]) -> None:
     args = _parser(argv).parse_args(argv)
     if args.command != "train" and _by_torchrun():
-        raise DearError(f"Only `dear train` is shared by processes: start `dear {args.command}` without torchrun.")
+        raise DearError(f"Only `dear train` runs in several processes: start `dear {args.command}` without torchrun.")
     from dear.core.table import showing  # `--help` needs none of it
 
     with showing(getattr(args, "json_tables", False)) as args.show:
@@ -127,19 +127,19 @@ def _silence_other_ranks() -> Iterator[None]:
             yield
         except BaseException as error:
             if sys.stderr is nowhere and getattr(error, "code", True):
-                time.sleep(_PATIENCE)  # as soon as one has ended, torchrun ends all: that must be who speaks
+                time.sleep(_PATIENCE)  # torchrun ends all ranks when one exits: let the reporting rank exit first
             raise
         finally:
             sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
 
 
 def _by_torchrun() -> bool:
-    """Is this one of several processes?"""
+    """Whether this is one of several processes."""
     return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def _completing() -> bool:
-    """Does the shell ask what may come next? As argcomplete does."""
+    """Whether the shell asks for completions, through argcomplete."""
     return "_ARGCOMPLETE" in os.environ
 
 
@@ -148,14 +148,14 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
         prog="dear", description=_WHAT, epilog=_groups(), formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"dear {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, help="one of those below")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, help="one of the commands below")
     words = os.environ.get("COMP_LINE", "").split() if _completing() else argv
     for name, what in COMMANDS.items():
         command = commands.add_parser(name, description=what[0].upper() + what[1:] + ".")
-        if name in words:  # only what may be asked for is imported
+        if name in words:  # other commands are not imported
             module = importlib.import_module(f"dear.commands.{name.replace('-', '_')}")
             module.add_arguments(command)
-            if hasattr(module, "add_settings"):  # flags that depend on what else was asked for
+            if hasattr(module, "add_settings"):  # flags that depend on other arguments
                 module.add_settings(command, words)
             command.set_defaults(run=module.run)
     if _completing():
@@ -175,7 +175,7 @@ def _groups() -> str:
 
 def _first_steps() -> str:
     first = "\n".join(f"  {command}\n      {what}" for command, what in _FIRST.items())
-    return f"{_WHAT}\n\nfirst:\n{first}\n\n{_groups()}\n\n`dear COMMAND --help` says more about each."
+    return f"{_WHAT}\n\nfirst:\n{first}\n\n{_groups()}\n\n`dear COMMAND --help` shows the options of each."
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Checkpoints that people already have: transformers' folders, and files downloaded by hand."""
+"""Checkpoints in the format of transformers, and downloaded checkpoint files."""
 
 import json
 
@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from dear.cli import main
 from dear.clip import load_backbone, wrap
-from dear.clip.shapes import shapes_in, shapes_of
+from dear.clip.shapes import model_shapes, read_shapes
 from dear.clip.support import supported_models
 from dear.core.errors import DearError
 
@@ -58,7 +58,7 @@ def saved(tmp_path):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_both_towers_give_what_transformers_gives(saved, shape: str) -> None:
+def test_both_towers_equal_transformers(saved, shape: str) -> None:
     model, folder = saved(*SHAPES[shape])
     backbone = load_backbone(f"transformers:{folder}")
     pixels = torch.randn(3, 3, *backbone.image.image_size)
@@ -74,7 +74,7 @@ def test_both_towers_give_what_transformers_gives(saved, shape: str) -> None:
     assert not any(parameter.requires_grad for parameter in backbone.model.parameters())
 
 
-def test_the_pictures_are_prepared_as_the_folder_says(saved) -> None:
+def test_preprocessing_follows_the_folder(saved) -> None:
     _, folder = saved({}, {}, 24)
     assert load_backbone(f"transformers:{folder}").mean == pytest.approx(open_clip.OPENAI_DATASET_MEAN)
     (folder / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.5] * 3, "image_std": [0.25] * 3}))
@@ -82,8 +82,8 @@ def test_the_pictures_are_prepared_as_the_folder_says(saved) -> None:
     assert (backbone.mean, backbone.std) == ((0.5,) * 3, (0.25,) * 3)
 
 
-def test_what_older_versions_wrote_is_read(saved) -> None:
-    """Half precision, counted places, and the parts of the config under their old names."""
+def test_files_of_older_versions_load(saved) -> None:
+    """Half precision, position ids, and the parts of the config under their old names."""
     _, folder = saved({}, {}, 24)
     before = load_backbone(f"transformers:{folder}").identity.weights
     weights = load_file(folder / "model.safetensors")
@@ -124,7 +124,7 @@ def change(folder, **values) -> None:
         ({"vision_config__num_attention_heads": 5}, "do not fit its config.json"),
     ],
 )
-def test_what_is_no_clip_of_this_kind_is_refused(saved, values: dict, sentence: str) -> None:
+def test_unsupported_models_are_refused(saved, values: dict, sentence: str) -> None:
     _, folder = saved({}, {}, 24)
     change(folder, **values)
     with pytest.raises(DearError, match=sentence):
@@ -133,7 +133,7 @@ def test_what_is_no_clip_of_this_kind_is_refused(saved, values: dict, sentence: 
 
 def test_pickled_weights_are_not_read(saved, tmp_path, monkeypatch) -> None:
     _, folder = saved({}, {}, 24)
-    with pytest.raises(DearError, match="brings its own weights"):
+    with pytest.raises(DearError, match="has its own weights"):
         load_backbone(f"transformers:{folder}", "openai")
     (folder / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(DearError, match="cannot be read"):
@@ -143,7 +143,7 @@ def test_pickled_weights_are_not_read(saved, tmp_path, monkeypatch) -> None:
         load_backbone(f"transformers:{folder}")
 
 
-def test_a_name_is_fetched_from_the_hub_two_files_and_how_pictures_are_prepared(saved, monkeypatch) -> None:
+def test_a_hub_name_downloads_config_weights_and_preprocessor_only(saved, monkeypatch) -> None:
     _, folder = saved({}, {}, 24)
     asked = []
 
@@ -159,12 +159,12 @@ def test_a_name_is_fetched_from_the_hub_two_files_and_how_pictures_are_prepared(
         raise ConnectionError("no network\nat all")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
-    with pytest.raises(DearError, match=r"some/clip is no folder and could not be fetched: .*\(no network\)"):
+    with pytest.raises(DearError, match=r"some/clip is not a folder and could not be fetched: .*\(no network\)"):
         load_backbone("transformers:some/clip")
 
 
-def test_every_name_that_is_listed_can_be_driven_and_is_counted(capsys) -> None:
-    """Builds each architecture without memory, and sends something through each part of its towers."""
+def test_every_supported_model_runs_and_is_counted(capsys) -> None:
+    """Builds each architecture on the meta device, and runs each part of its towers."""
     driven, tokenizer = [], open_clip.SimpleTokenizer()
     for name, config in supported_models().items():
         with torch.device("meta"):
@@ -185,13 +185,13 @@ def test_every_name_that_is_listed_can_be_driven_and_is_counted(capsys) -> None:
 
 @pytest.fixture(scope="module")
 def weights():
-    """Of a small supported architecture: ViT-S-32-alt."""
+    """Random weights of a small supported architecture, ViT-S-32-alt."""
     torch.manual_seed(0)
     return open_clip.CLIP(**supported_models()["ViT-S-32-alt"]).state_dict()
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "bin", "pt"])
-def test_a_file_under_another_name_is_told_its_own(weights, tmp_path, ending: str) -> None:
+def test_a_file_of_another_model_is_refused_with_its_name(weights, tmp_path, ending: str) -> None:
     file = tmp_path / f"downloaded.{ending}"
     if ending == "safetensors":
         save_file(weights, file)
@@ -199,22 +199,22 @@ def test_a_file_under_another_name_is_told_its_own(weights, tmp_path, ending: st
         torch.save(weights, file)
     else:  # as OpenCLIP's training writes it
         torch.save({"epoch": 3, "state_dict": {f"module.{key}": value for key, value in weights.items()}}, file)
-    assert shapes_in(str(file)) == {key: tuple(value.shape) for key, value in weights.items()}
+    assert read_shapes(str(file)) == {key: tuple(value.shape) for key, value in weights.items()}
     with pytest.raises(DearError, match=r"does not fit ViT-B-32: its shapes are those of ViT-S-32-alt\."):
         load_backbone("ViT-B-32", str(file))
     assert load_backbone("ViT-S-32-alt", str(file)).image.layers == 12
 
 
-def test_twins_that_differ_in_what_has_no_shape_are_both_named(tmp_path) -> None:
+def test_models_with_equal_shapes_are_both_named(tmp_path) -> None:
     file = tmp_path / "b32.safetensors"
-    shapes = shapes_of(supported_models()["ViT-B-32"])
+    shapes = model_shapes(supported_models()["ViT-B-32"])
     save_file({key: torch.zeros(shape, dtype=torch.int8) for key, shape in shapes.items()}, file)
     with pytest.raises(DearError, match="ViT-B-32 or ViT-B-32-quickgelu") as caught:
         load_backbone("ViT-B-16", str(file))
-    assert "only where it comes from can tell" in str(caught.value)
+    assert "shapes alone cannot tell which" in str(caught.value)
 
 
-def test_weights_of_another_picture_size_are_interpolated_if_no_name_has_it(weights, tmp_path) -> None:
+def test_weights_of_an_unlisted_image_size_are_interpolated(weights, tmp_path) -> None:
     places = weights["visual.positional_embedding"]
     file = tmp_path / "larger.safetensors"
     save_file({**weights, "visual.positional_embedding": torch.randn(1 + 9 * 9, places.shape[1])}, file)
@@ -227,16 +227,16 @@ def test_files_that_fit_nothing_are_refused_with_the_reason(weights, tmp_path, s
     with pytest.raises(DearError, match=r"nor any other OpenCLIP name .*: it has no ln_final.bias\."):
         load_backbone("ViT-S-32-alt", str(file))
     save_file({**weights, "logit_bias": torch.zeros(1)}, file)
-    with pytest.raises(DearError, match="it has logit_bias besides"):
+    with pytest.raises(DearError, match="it also has logit_bias"):
         load_backbone("ViT-S-32-alt", str(file))
     torch.save(weights["ln_final.bias"], tmp_path / "one.pt")
-    with pytest.raises(DearError, match="no table of weights"):
+    with pytest.raises(DearError, match="no state_dict of tensors"):
         load_backbone("ViT-S-32-alt", str(tmp_path / "one.pt"))
     (tmp_path / "text.bin").write_text("no weights")
     with pytest.raises(DearError, match="could not be loaded"):
         load_backbone("ViT-S-32-alt", str(tmp_path / "text.bin"))
     torch.jit.script(torch.nn.Linear(1, 1)).save(str(tmp_path / "program.pt"))
-    with pytest.raises(DearError, match=r"is a program .*use --pretrained openai"):
+    with pytest.raises(DearError, match=r"is a TorchScript program.*use --pretrained openai"):
         load_backbone("ViT-S-32-alt", str(tmp_path / "program.pt"))
     _, folder = saved({}, {}, 24)
     with pytest.raises(DearError, match="use --model transformers:FOLDER"):

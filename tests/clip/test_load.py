@@ -1,4 +1,4 @@
-"""What is loaded is what was asked for, or it is refused with a sentence."""
+"""A backbone loads exactly as named, or is refused with a sentence."""
 
 import dataclasses
 import json
@@ -26,13 +26,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_towers_that_cannot_be_driven_are_refused(name: str) -> None:
+def test_unsupported_towers_are_refused(name: str) -> None:
     with pytest.raises(DearError, match=REFUSED[name]) as caught:
         load_backbone(name, random_weights=True)
     assert "OpenCLIP's own ViT" in str(caught.value)
 
 
-def test_every_open_clip_config_is_judged() -> None:
+def test_every_open_clip_config_is_supported_or_has_a_reason() -> None:
     verdicts = {name: why_unsupported(open_clip.get_model_config(name)) for name in open_clip.list_models()}
     assert verdicts["ViT-B-16"] is None
     assert verdicts["ViT-H-14"] is None
@@ -48,7 +48,7 @@ def test_unknown_names_and_tags_come_with_a_hint() -> None:
         load_backbone("ViT-B-16")
     with pytest.raises(DearError, match="does not exist"):
         load_backbone("local-dir:/nowhere/at/all")
-    with pytest.raises(DearError, match="brings its own weights"):
+    with pytest.raises(DearError, match="has its own weights"):
         load_backbone("dear-mini", "openai")
 
 
@@ -76,7 +76,7 @@ def local_dir(tmp_path):
     return tmp_path / "model", config, model
 
 
-def test_local_dir_gives_its_own_weights_frozen(local_dir) -> None:
+def test_local_dir_loads_its_weights_frozen(local_dir) -> None:
     folder, _, model = local_dir
     backbone = load_backbone(f"local-dir:{folder}")
     pixels = torch.randn(1, 3, 224, 224)
@@ -86,7 +86,7 @@ def test_local_dir_gives_its_own_weights_frozen(local_dir) -> None:
     assert backbone.activation == "gelu"
 
 
-def test_a_checkpoint_file_stands_in_for_a_tag(tmp_path) -> None:
+def test_a_checkpoint_file_replaces_a_tag(tmp_path) -> None:
     original = load_backbone("ViT-S-32-alt", random_weights=True)
     file = tmp_path / "mine.safetensors"
     save_file({k: v.contiguous() for k, v in original.model.state_dict().items()}, file)

@@ -1,4 +1,4 @@
-"""What is constant is seen from the masks alone, and kept it gives what the whole tower gives."""
+"""Masks alone decide what is constant, and cached tensors equal the whole tower."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ HIDDEN = torch.arange(KEYS)[None] < ORIGINALS  # learned tokens are
 
 
 def masks(*pairs) -> Masks:
-    """Of layers 3, 4."""
+    """Masks of layers 3 and 4."""
     return Masks(dict(zip((3, 4), pairs, strict=True)), HEADS, ORIGINALS)
 
 
@@ -28,7 +28,7 @@ def additive(mask: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("given", [HIDDEN, HIDDEN[None, None], HIDDEN.expand(1, HEADS, ORIGINALS, -1)])
 @pytest.mark.parametrize("form", [torch.Tensor.clone, additive])
-def test_hidden_tokens_are_seen_in_any_form_of_mask(given, form) -> None:
+def test_visible_heads_are_the_same_for_every_form_of_mask(given, form) -> None:
     everywhere = tuple(range(HEADS))
     assert masks(*[(form(given), None)] * 2).visible_heads == ((3, everywhere), (4, everywhere))
     nothing = form(~HIDDEN)
@@ -38,7 +38,7 @@ def test_hidden_tokens_are_seen_in_any_form_of_mask(given, form) -> None:
 
 
 @pytest.mark.parametrize("form", [torch.Tensor.clone, additive])
-def test_a_token_that_one_query_of_one_head_of_the_last_layer_sees_is_not_hidden(form) -> None:
+def test_visible_heads_are_none_if_one_original_query_attends_to_a_token(form) -> None:
     last = torch.arange(KEYS)[None] != ORIGINALS  # the second token is seen
     assert masks((form(HIDDEN), None), (form(one_head(last, 3, HIDDEN, ORIGINALS)), None)).visible_heads is None
     assert masks((form(HIDDEN), None), (None, None)).visible_heads is None
@@ -59,7 +59,7 @@ OF_LEARNED = {
 
 @pytest.mark.parametrize("life", LIVES)
 @pytest.mark.parametrize("read", OF_LEARNED)
-def test_kept_keys_and_values_give_what_the_whole_tower_gives(tiny, life: str, read: str) -> None:
+def test_cached_keys_and_values_equal_the_whole_tower(tiny, life: str, read: str) -> None:
     tower, (layers, beta) = tiny().image, LIVES[life]
     tower.visual.double()
     first, pixels = layers[0], torch.randn(3, 3, 32, 32, dtype=torch.float64)

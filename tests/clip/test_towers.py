@@ -1,4 +1,4 @@
-"""With nothing inserted the towers are OpenCLIP's own; every shortcut equals the plain way."""
+"""Without learned tokens the towers equal OpenCLIP's; every shortcut equals the naive form."""
 
 import pytest
 import torch
@@ -183,8 +183,8 @@ WORDS = [f"a photo of a {name}." for name in ("cat", "polar bear", "red-haired a
 @pytest.mark.parametrize("texts", [WORDS, WORDS[:1]], ids=["four", "one"])
 @pytest.mark.parametrize("beta", [1.0, 0.3])
 @pytest.mark.parametrize("slots", [(1, 2), (2, 4)], ids=str)
-def test_tokens_in_word_slots_equal_the_plain_way(tiny, texts, beta: float, slots) -> None:
-    """With positions at layer 1; other ones at layer 2, carried on through layer 3, others again at layer 4."""
+def test_tokens_in_word_slots_equal_the_naive_form(tiny, texts, beta: float, slots) -> None:
+    """With positions at layer 1; replaced at layer 2, carried on through layer 3, replaced again at layer 4."""
     backbone = tiny()
     text = backbone.text
     backbone.model.double()
@@ -196,8 +196,8 @@ def test_tokens_in_word_slots_equal_the_plain_way(tiny, texts, beta: float, slot
 
 
 @pytest.mark.parametrize("slots", [None, (1, 2)], ids=["behind BOT", "slots"])
-def test_tokens_of_each_class_equal_the_plain_way(tiny, slots) -> None:
-    """Shared tokens up to layer 2, then other ones for every class, mixed with them, and again shared raw ones."""
+def test_tokens_per_class_equal_the_naive_form(tiny, slots) -> None:
+    """Shared tokens up to layer 2, then different ones per class, mixed with them, then shared raw ones again."""
     backbone = tiny()
     text = backbone.text
     backbone.model.double()
@@ -207,7 +207,7 @@ def test_tokens_of_each_class_equal_the_plain_way(tiny, slots) -> None:
     same_with_gradients(fast, plain_text_features(backbone, WORDS, raw, 0.6, 1, slots and list(slots)), raw)
 
 
-def test_a_context_for_each_class_with_equal_rows_is_the_shared_one(tiny) -> None:
+def test_equal_contexts_per_class_equal_a_shared_context(tiny) -> None:
     text = tiny().text
     prompts, shared = text.prompts(WORDS, (1, 2, 3, 4)), text.word_embeddings("a photo of a")
     states = text.embed(prompts)
@@ -221,8 +221,8 @@ def test_a_context_for_each_class_with_equal_rows_is_the_shared_one(tiny) -> Non
     torch.testing.assert_close(one, plain, atol=1e-5, rtol=1e-5)  # the words themselves in their own slots
 
 
-def test_many_prompts_keep_less_and_give_the_same(tiny, monkeypatch) -> None:
-    """Above some number of tokens layers are computed again for gradients, instead of being kept."""
+def test_checkpointing_for_many_prompts_changes_no_result(tiny, monkeypatch) -> None:
+    """Above some number of tokens, layers are recomputed for gradients instead of stored."""
     text = tiny().text
     raw = {1: torch.randn(2, text.width, requires_grad=True), 3: torch.randn(4, 2, text.width, requires_grad=True)}
     prompts = text.prompts(WORDS, (1, 2))
@@ -241,8 +241,8 @@ def test_many_prompts_keep_less_and_give_the_same(tiny, monkeypatch) -> None:
     assert little < much / 3
 
 
-def test_slots_behind_a_class_name_are_refused(tiny) -> None:
-    with pytest.raises(DearError, match="before every class name"):
+def test_slots_after_a_class_name_are_refused(tiny) -> None:
+    with pytest.raises(DearError, match="before the class name"):
         tiny().text.prompts(WORDS, (5,))
 
 
@@ -265,8 +265,8 @@ LIVES = {
 
 @pytest.mark.parametrize("read_tokens", [True, False])
 @pytest.mark.parametrize("life", LIVES)
-def test_image_tokens_equal_the_plain_way(tiny, life: str, read_tokens: bool) -> None:
-    """Full sequences, all queries, all layers; masks by kind of query: patches may not see the first token."""
+def test_image_tokens_equal_the_naive_form(tiny, life: str, read_tokens: bool) -> None:
+    """Full sequences, all queries, all layers; masks by kind of query: patches do not attend to the first token."""
     backbone = tiny()
     backbone.model.double()
     tower, (layers, beta) = backbone.image, LIVES[life]
@@ -298,7 +298,7 @@ def test_image_tokens_equal_the_plain_way(tiny, life: str, read_tokens: bool) ->
 
 
 def test_replaced_tokens_are_keys_and_values_only(tiny, monkeypatch) -> None:
-    """No layer asks on behalf of tokens that the next one replaces, and the last one reads CLS alone."""
+    """No layer computes queries of tokens that the next one replaces, and the last one computes CLS alone."""
     import dear.clip.image as module
 
     tower, asked = tiny().image, []
@@ -310,7 +310,7 @@ def test_replaced_tokens_are_keys_and_values_only(tiny, monkeypatch) -> None:
     assert asked == [17, 17, 19, 1]  # layer 3's tokens are carried into layer 4 as they came out
 
 
-def test_too_long_a_text_is_refused_not_cut(tiny) -> None:
+def test_a_text_that_is_too_long_is_refused_not_cut(tiny) -> None:
     backbone = tiny()
     fits = " ".join(["cat"] * 75)
     assert backbone.text.encode([fits]).shape == (1, 24)

@@ -1,4 +1,4 @@
-"""The command line: help is quick, bad input is one sentence and exit code 2, and nothing half-written stays."""
+"""The command line: quick help, one sentence and exit code 2 for bad input, and no half-written files."""
 
 import json
 import os
@@ -16,7 +16,7 @@ DEAR = "import sys; from dear.cli import main; sys.exit(main())"
 
 
 def dear(*argv: str, **options) -> subprocess.CompletedProcess:
-    """The program as a user runs it, in a process of its own."""
+    """The program in a process of its own, as a user runs it."""
     return subprocess.run([sys.executable, "-c", DEAR, *argv], text=True, timeout=120, **options)
 
 
@@ -49,7 +49,7 @@ def test_unknown_commands_and_flags_show_the_usage(argv: list[str], capsys) -> N
     assert "usage: dear" in capsys.readouterr().err
 
 
-def test_dear_alone_says_what_to_do_first_and_groups_the_rest_by_task(capsys) -> None:
+def test_dear_alone_shows_first_steps_and_groups_commands_by_task(capsys) -> None:
     assert main([]) == 0
     page = capsys.readouterr().out
     assert page.index("dear demo") < page.index("dear train") < page.index("dear predict")
@@ -145,10 +145,10 @@ def test_an_unwritable_out_leaves_everything_as_it_was(tmp_path: Path, out: str,
     assert (tmp_path / "file").read_text() == "old"
 
 
-def test_backbones_lists_what_is_embedded_and_why_others_are_not_supported(capsys) -> None:
+def test_backbones_lists_the_bundled_model_and_reasons_why_others_are_unsupported(capsys) -> None:
     assert main(["backbones", "--all"]) == 0
     page = capsys.readouterr().out
-    assert "embedded: dear-mini" in page
+    assert "bundled: dear-mini" in page
     supported, _, refused = page.partition("not supported")
     assert "ViT-B-16 " in supported
     assert "RN50 " in refused

@@ -1,4 +1,4 @@
-"""Names that are too long, empty, not UTF-8, of the wrong kind: in the place of every path and text, one sentence."""
+"""Every path and text argument: too long, empty, not UTF-8 or of the wrong kind gives one sentence."""
 
 import os
 import subprocess
@@ -113,7 +113,7 @@ def test_one_sentence_and_nothing_written(command: str, name: str, place: Path, 
 
 
 @pytest.mark.parametrize("command", [["methods"], ["data", "list"], ["roles", "show", "dear-mini"]])
-def test_a_full_disk_behind_the_output(command: list[str]) -> None:
+def test_output_to_a_full_disk_is_one_sentence(command: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "dear.cli", *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
@@ -122,7 +122,7 @@ def test_a_full_disk_behind_the_output(command: list[str]) -> None:
     assert done.stderr == "dear: Cannot write the output: no space left on device.\n"
 
 
-def test_letters_that_the_terminal_does_not_have(tmp_path: Path) -> None:
+def test_characters_that_the_terminal_cannot_show(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("path,label\na.png,🦊\na.png,caf\u00e9\n", encoding="utf-8")
     (tmp_path / "a.png").write_bytes(b"no")
     words = [sys.executable, "-m", "dear.cli", "data", "check", b"list.csv"]

@@ -54,7 +54,7 @@ def test_search_by_text_and_by_a_file(world, photos, tmp_path, capsys) -> None:
     out = str(tmp_path / "sheets" / "sheet.png")
     long = "a teal sign " * 12 + "supercalifragilisticexpialidocious" * 2
     assert main(["search", world, "--text", long, "--out", out, "--where", "label = 'mauve'"]) == 0
-    assert "no image fits" in capsys.readouterr().out
+    assert "no hits" in capsys.readouterr().out
     assert main(["search", world, "--image", str(photos / "a" / "0.png"), "--by", "texture"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 12
 

@@ -64,7 +64,7 @@ def images(count: int, dtype=torch.float64, seed: int = 0):
 
 
 def head_outputs(attn, x):
-    """[batch, tokens, width] -> what each head puts out at each token, before the output projection."""
+    """[batch, tokens, width] -> the output of each head at each token, before the output projection."""
     q, k, v = (F.linear(x, w, b) for w, b in zip(attn.in_proj_weight.chunk(3), attn.in_proj_bias.chunk(3), strict=True))
     size = attn.embed_dim // attn.num_heads
     parts = [slice(h * size, (h + 1) * size) for h in range(attn.num_heads)]
@@ -97,7 +97,7 @@ def naive_means(experts, pixels):
 
 
 def naive_states(experts, pixels, means, tokens, mean_image: bool):
-    """Token states behind ln_post: originals and tokens in one sequence, means filled in head by head."""
+    """Token states after ln_post: originals and tokens in one sequence, means filled in head by head."""
     visual = experts.backbone.model.visual
     x = visual._embeds(pixels)
     originals, names = x.shape[1], experts.token_of

@@ -123,7 +123,7 @@ def mmrlpp(m, pixels, labels) -> Tensor:
 
 
 class Merged:
-    """A block whose attention has W + s B A in the place of W."""
+    """A block with W + s B A in place of W in its attention."""
 
     def __init__(self, block, down: Tensor, up: Tensor, scale: float) -> None:
         self.ln_1, self.ln_2, self.ls_1, self.ls_2, self.mlp = block.ln_1, block.ln_2, block.ls_1, block.ls_2, block.mlp
@@ -169,7 +169,7 @@ def skipt(m, pixels, labels) -> Tensor:
     blocks = [*model.visual.transformer.resblocks[:2], *m.image_blocks]
     cls, _ = plain.image(model, pixels, {}, blocks=blocks)
     image = m.image_norm(cls) @ m.projection
-    kept = m.kept_classes(F.normalize(image, dim=-1)[:, None].detach(), labels).tolist()
+    kept = m.sample_classes(F.normalize(image, dim=-1)[:, None].detach(), labels).tolist()
     ids = tokenizer([GIVEN[i] for i in kept])
     x = model.token_embedding(ids) + model.positional_embedding
     for layer in [*model.transformer.resblocks[:2], *m.text_blocks]:

@@ -132,7 +132,7 @@ def slow_atprompt(method: Method, images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def taught(tiny, dtype=torch.float64, dim: int = 20, **settings) -> Method:
-    """A student of a teacher with features of another width, who knows the classes and two more."""
+    """A student of a teacher with features of another width and two more classes."""
     method = make(tiny, "promptkd", dtype, **settings)
     names = (*NAMES, "whale", "tree")
     texts = F.normalize(torch.randn(len(names), dim, dtype=dtype), dim=-1)

@@ -1,4 +1,4 @@
-"""CoOp and what is built on it equal their naive forms; each identity in their maths holds."""
+"""Identities in the maths of CoOp and the methods built on it."""
 
 import json
 import sys
@@ -45,7 +45,7 @@ def test_classes_in_another_order_give_the_same_features_in_that_order(tiny) -> 
         torch.testing.assert_close(method.encode_text(), before.flip(0), rtol=0, atol=1e-12)
 
 
-def test_eot_stands_behind_context_name_and_full_stop(tiny) -> None:
+def test_eot_follows_context_name_and_full_stop(tiny) -> None:
     coop, atprompt = make(tiny, "coop"), make(tiny, "atprompt", attributes="color shape", context_tokens=3)
     for method, before in ((coop, 4), (atprompt, 2 * (3 + 1) + 3)):
         prompts = method.classes.prompts
@@ -98,7 +98,7 @@ def test_class_tokens_only_matter_from_their_layer_on(tiny) -> None:
 # --- ProGrad -------------------------------------------------------------------------------------------------
 
 
-def test_a_conflict_is_taken_out_of_the_gradient() -> None:
+def test_a_conflict_is_removed_from_the_gradient() -> None:
     torch.manual_seed(0)
     own, general = torch.randn(3, 4, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
     if (own * general).sum() > 0:
@@ -114,7 +114,7 @@ def test_a_conflict_is_taken_out_of_the_gradient() -> None:
 
 
 def test_prograd_steps_along_the_projected_gradient(tiny) -> None:
-    """Where gradients agree it is CoOp's, where they don't the conflict is gone."""
+    """If gradients agree, the step is CoOp's; otherwise the conflict is removed."""
     method = make(tiny, "prograd", context_tokens=4)
     entry, agreed = method.layer_input(pixels()), set()
     text = slow_text(method, "x x x x {}.", method.context, [1, 2, 3, 4])
@@ -177,7 +177,7 @@ def test_parameters_are_as_many_as_published(tiny) -> None:
         assert sum(p.numel() for p in make(tiny, name).parameters()) == count, name
 
 
-def test_constants_of_a_dataset_are_used_only_when_asked_for() -> None:
+def test_constants_of_a_dataset_are_off_by_default() -> None:
     assert recipe_of("coop")["epochs"] == 200
     assert recipe_of("coop", "few-shot", 1) == {**recipe_of("coop"), "context_words": "", "epochs": 50}
     assert recipe_of("coop", "few-shot", 16)["epochs"] == 200
@@ -201,7 +201,7 @@ def test_fewer_shots_are_trained_as_long_as_published() -> None:
         assert recipe_of("clip-lora", "few-shot", shots)["images_seen"] == 500 * shots * 32
 
 
-def test_constants_of_imagenet_are_others_for_transfer() -> None:
+def test_constants_of_imagenet_differ_for_transfer() -> None:
     for name, reg, transferred in (("mmrl", 0.5, 0.2), ("mmrlpp", 0.2, 0.1)):
         own, few, cross = (recipe_of(name, kind, 16, "ImageNet") for kind in ("base-to-novel", "few-shot", "domain"))
         assert (own["lambda_reg"], own["epochs"], own["batch"], own["lr"]) == (reg, 5, 32, 1e-3)
@@ -217,7 +217,7 @@ def test_a_number_of_epochs_wins_over_a_recipe_in_images() -> None:
 
 
 def test_published_constants_are_settings_of_known_datasets() -> None:
-    """Each file entry would be accepted, and belongs to a method and a dataset that exist."""
+    """Each entry of the file is a valid setting, of an existing method and dataset."""
     listed = json.loads((Path(registry.__file__).parent / "assets" / "published_constants.json").read_text())
     for name, datasets in listed.items():
         known = {
@@ -233,7 +233,7 @@ def test_published_constants_are_settings_of_known_datasets() -> None:
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_train_and_bench_use_them_when_asked(asked: bool, monkeypatch, tmp_path: Path) -> None:
+def test_train_and_bench_use_published_constants_by_flag(asked: bool, monkeypatch, tmp_path: Path) -> None:
     trained = []
 
     def train_run(run, settings, train, *rest) -> dict[str, float]:

@@ -13,7 +13,7 @@ from dear.clip.image import last_third
 from dear.core.errors import DearError
 from dear.heads.head_role import HeadRole
 from dear.heads.role_map import RoleMap
-from dear.methods.dear import Dear, DearConfig, head_mask, role_masks
+from dear.methods.dear import Dear, DearConfig
 
 sys.path.append(str(Path(__file__).parents[1]))
 import naive
@@ -25,18 +25,19 @@ from dear_cases import CORE, PROMPTS, ROLES, make, role_map
 @pytest.mark.parametrize("role", ROLES[:4], ids=lambda r: r.role)
 @pytest.mark.parametrize("isolation", ["one_way", "two_way"])
 @pytest.mark.parametrize("routing", ["open", "strict"])
-def test_mask_of_each_role_is_its_truth_table(role, isolation, routing) -> None:
+def test_mask_of_each_role_is_its_truth_table(tiny, role, isolation, routing) -> None:
     tokens = [name for name in CORE for _ in range(2)]
-    original, attribute = head_mask(role, tokens, isolation, routing)
+    dear = make(tiny, isolation=isolation, routing=routing, tokens_per_attribute=2)
+    original, attribute = dear.head_mask(role)
     table = naive.allowed_by_role(role.role, role.concept, tokens, 1, isolation, routing)
-    assert torch.equal(torch.cat([original[None], attribute]), table)
+    assert torch.equal(torch.cat([original, attribute]), table)
     assert table.any(1).all(), "every query must see something"
 
 
-def test_masks_stay_small_where_queries_agree() -> None:
-    original, attribute = role_masks(role_map(), 3, list(CORE), 17, "one_way", "open")
+def test_masks_stay_small_where_queries_agree(tiny) -> None:
+    original, attribute = make(tiny).masks[3]
     assert original.shape == attribute.shape == (1, 4, 1, 20)
-    assert role_masks(role_map(), 3, list(CORE), 17, "one_way", "strict")[1].shape == (1, 4, 3, 20)
+    assert make(tiny, routing="strict").masks[3][1].shape == (1, 4, 3, 20)
 
 
 @pytest.mark.parametrize("isolation", ["one_way", "two_way"])
@@ -61,7 +62,7 @@ ISOLATED = [HeadRole("generalization"), HeadRole("other_specialized", "animal")]
 @pytest.mark.parametrize("beta", [0.0, 0.9, 1.0])
 @pytest.mark.parametrize("routing", ["open", "strict"])
 @pytest.mark.parametrize("isolation", ["one_way", "two_way"])
-def test_with_every_head_isolated_the_kept_form_equals_the_full_and_the_naive_one(
+def test_with_every_head_isolated_the_cached_form_equals_the_full_and_the_naive_one(
     tiny, isolation, routing, beta, per
 ) -> None:
     settings = {"isolation": isolation, "routing": routing, "beta": beta, "tokens_per_attribute": per}
@@ -93,7 +94,7 @@ def test_with_every_head_isolated_only_tokens_go_through_the_layers(tiny, monkey
 
 
 @pytest.mark.parametrize("role", [HeadRole("mixed"), HeadRole("core_attribute", "color")], ids=lambda role: role.role)
-def test_a_single_head_that_sees_a_token_is_enough_for_the_full_form(tiny, role) -> None:
+def test_a_single_head_that_attends_to_a_token_is_enough_for_the_full_form(tiny, role) -> None:
     dear = make(tiny, roles=role_map(roles=[*[HeadRole("generalization")] * 7, role]))
     pixels = torch.randn(2, 3, 32, 32, dtype=torch.float64)
     assert dear.masks.visible_heads is None
@@ -103,7 +104,7 @@ def test_a_single_head_that_sees_a_token_is_enough_for_the_full_form(tiny, role)
 
 
 @pytest.mark.parametrize("routing", ["open", "strict"])
-def test_attention_maps_of_the_kept_form_are_those_of_the_full_one(tiny, routing) -> None:
+def test_attention_maps_of_the_cached_form_equal_those_of_the_full_one(tiny, routing) -> None:
     dear = make(tiny, roles=role_map(roles=ISOLATED), routing=routing)
     pixels = torch.randn(2, 3, 32, 32, dtype=torch.float64)
     kept = dear.attention_maps(pixels)
@@ -113,7 +114,7 @@ def test_attention_maps_of_the_kept_form_are_those_of_the_full_one(tiny, routing
 
 
 def test_isolation_is_exact_at_the_first_layer_only(tiny) -> None:
-    """Heads that attribute heads wrote for are read by isolated heads of later layers: the docs say so."""
+    """Isolated heads of later layers attend to states that attribute heads have changed, as the docs say."""
     roles = [HeadRole("core_attribute", "color")] + [HeadRole("generalization")] * 3
     dear = make(tiny, roles=role_map(roles=roles))
     states = dear.layer_input(torch.randn(2, 3, 32, 32, dtype=torch.float64))
@@ -142,7 +143,7 @@ def test_fusion_loss_pushes_the_class_weight_up(tiny, loss) -> None:
     assert dear.fusion_weights()[0] > before
 
 
-def test_fusion_starts_where_it_is_told(tiny) -> None:
+def test_fusion_starts_at_its_setting(tiny) -> None:
     weights = make(tiny, spread=0.0, fusion_init=0.7).fusion_weights()
     torch.testing.assert_close(weights, torch.tensor([0.7, 0.1, 0.1, 0.1], dtype=torch.float64))
 

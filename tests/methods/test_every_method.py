@@ -1,4 +1,4 @@
-"""Every method there is takes the same road: adapt, save, load, answer, explain, other classes."""
+"""Every method can be adapted, saved, loaded, used, explained, and applied to other classes."""
 
 from dataclasses import replace
 from functools import cache
@@ -46,7 +46,7 @@ def logits(model: Method, data: Dataset, source: ImageSource) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_is_adapted_kept_and_used(name: str, model_folder: Path, role_file: Path, data, tmp_path: Path):
+def test_a_method_is_adapted_saved_and_used(name: str, model_folder: Path, role_file: Path, data, tmp_path: Path):
     source = ImageSource(backbone_in(model_folder), workers=0)
     base, novel = data.base(), data.novel()
     config, train = config_of(name, role_file, epochs=50, images_seen=len(base.train), warmup_epochs=0)
@@ -85,8 +85,8 @@ def test_a_method_is_adapted_kept_and_used(name: str, model_folder: Path, role_f
 
 
 @pytest.mark.parametrize("name", [name for name, listed in METHODS.items() if listed.trained])
-def test_a_run_that_was_cut_ends_in_the_same_bits(name: str, model_folder: Path, role_file: Path, data, tmp_path: Path):
-    """Two epochs at once, or one, and the second by another process that finds the checkpoint of the first."""
+def test_a_resumed_run_ends_in_the_same_bits(name: str, model_folder: Path, role_file: Path, data, tmp_path: Path):
+    """Two epochs at once, or one and then the second from the checkpoint of the first."""
     source = ImageSource(backbone_in(model_folder), workers=0)
     base = data.base()
     config, train = config_of(name, role_file, epochs=2, warmup_epochs=0)

@@ -1,4 +1,4 @@
-"""Expert tokens equal their naive form; what they promise holds for all of it."""
+"""Identities in the maths of expert tokens."""
 
 import sys
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_a_token_never_changes_with_what_other_tokens_do(tiny, which) -> None:
     assert all(moved[1 + other] > 1e-6 for other in range(4) if other != which)
 
 
-def test_an_image_is_read_alone(tiny) -> None:
+def test_features_of_an_image_do_not_depend_on_the_batch(tiny) -> None:
     """Neither the batch nor its order matters."""
     experts, pixels = make(tiny), images(5)
     together = experts.encode_image(experts.layer_input(pixels))
@@ -54,8 +54,8 @@ def test_an_image_is_read_alone(tiny) -> None:
     torch.testing.assert_close(experts.encode_image(experts.layer_input(pixels[2:3])), together[2:3])
 
 
-def test_a_head_that_is_no_expert_says_nothing(tiny) -> None:
-    """Other values in the heads of other roles leave attribute features as they are; in an expert they do not."""
+def test_heads_without_a_core_attribute_do_not_reach_the_tokens(tiny) -> None:
+    """A change of values in other heads leaves attribute features as they are; in core-attribute heads it does not."""
     experts, pixels = make(tiny, first_layer=4, rest=False), images(3)
     attn = experts.backbone.image.blocks[3].attn
     before = experts.encode_image(experts.layer_input(pixels))

@@ -68,7 +68,7 @@ def test_an_ensemble_averages_normalised_prompts(bench: Bench) -> None:
     torch.testing.assert_close(found.encode_text(), F.normalize(sums, dim=-1), rtol=1e-4, atol=1e-5)
 
 
-def test_templates_that_a_backbone_cannot_read_are_left_out_of_an_ensemble(bench: Bench) -> None:
+def test_templates_that_are_too_long_for_a_backbone_are_left_out_of_an_ensemble(bench: Bench) -> None:
     method, names = bench.fit("zero-shot", bench.data), bench.data.classes
     long = "a photo of a {}" + " and more" * 80
     expected = ensemble(method, names, ENSEMBLE)
@@ -88,7 +88,7 @@ def test_logistic_regression_ends_in_its_minimum() -> None:
         assert gradient.abs().max() < 1e-3
 
 
-def test_a_probe_answers_only_what_it_was_trained_on(bench: Bench) -> None:
+def test_a_probe_answers_only_classes_it_was_trained_on(bench: Bench) -> None:
     base, novel = bench.data.base(), bench.data.novel()
     probe = bench.fit("linear-probe", base)
     assert not probe.can_answer(novel.classes)

@@ -45,7 +45,7 @@ def features(method, pixels) -> Tensor:
 
 
 def test_text_of_shallow_prompts_starts_as_zero_shot(tiny) -> None:
-    """The words themselves are in their own slots; the deep tokens of other layers are not words."""
+    """The first tokens start as the words they replace; deeper tokens do not."""
     for name, settings in (("ivlp", {"text_depth": 1}), ("maple", {"depth": 1})):
         method = make(tiny, name, spread=0.0, **settings)
         with torch.no_grad():
@@ -79,7 +79,7 @@ def test_dropout_changes_training_only(tiny) -> None:
     assert not torch.equal(features(method, pixels), features(method, pixels))
 
 
-def test_mmrl_fuses_features_as_it_fuses_answers(tiny) -> None:
+def test_mmrl_fuses_features_as_it_fuses_logits(tiny) -> None:
     for name in ("mmrl", "mmrlpp"):
         method, (pixels, _) = make(tiny, name, space=16), batch()
         found, text = method.encode_image(method.layer_input(pixels)), method.encode_text()
@@ -123,7 +123,7 @@ def test_a_student_that_is_its_teacher_has_no_promptsrc_penalty(tiny, monkeypatc
         assert parts[name].abs() < 1e-12, name
 
 
-def test_promptsrc_held_to_nothing_is_ivlp(tiny) -> None:
+def test_promptsrc_without_its_penalties_is_ivlp(tiny) -> None:
     held = make(tiny, "promptsrc", lambda_text=0.0, lambda_image=0.0, lambda_logits=0.0)
     free, (pixels, labels) = make(tiny, "ivlp"), batch()
     assert held.loss(held.layer_input(pixels), labels).total == free.loss(free.layer_input(pixels), labels).total
@@ -146,7 +146,7 @@ def test_couplings_of_deeper_layers_start_alike_and_tokens_get_gradients_of_both
     torch.testing.assert_close(both, of_image + of_text)
 
 
-def test_provp_is_vpt_where_nothing_or_all_is_carried_on(tiny) -> None:
+def test_provp_is_vpt_for_beta_one_and_zero(tiny) -> None:
     (pixels, labels), deep, shallow = batch(), make(tiny, "vpt-deep"), make(tiny, "vpt-shallow")
     fresh, carried = (make(tiny, "provp", image_tokens=8, beta=beta) for beta in (1.0, 0.0))
     norm = deep.backbone.image.visual.ln_pre  # VPT's first tokens go through it, ProVP's enter behind it
@@ -159,7 +159,7 @@ def test_provp_is_vpt_where_nothing_or_all_is_carried_on(tiny) -> None:
     assert carried.image_tokens.grad[0].abs().max() > 0 == carried.image_tokens.grad[1:].abs().max()
 
 
-def test_only_answers_of_tokens_need_their_projection(tiny) -> None:
+def test_only_logits_of_tokens_need_their_projection(tiny) -> None:
     method, (pixels, labels) = make(tiny, "mmrl", space=16, alpha=1.0), batch()
     entry = method.layer_input(pixels)
     method.loss(entry, labels).total.backward()
@@ -237,11 +237,11 @@ def test_skipt_starts_as_clip_and_leaves_the_backbone_alone(tiny) -> None:
     assert sum(p.numel() for group in groups for p in group["params"]) == sum(p.numel() for p in method.parameters())
 
 
-def test_a_step_of_skipt_keeps_its_own_classes_and_skips_others(tiny) -> None:
+def test_a_step_of_skipt_contains_its_labels_and_skips_other_classes(tiny) -> None:
     method, (pixels, _) = make(tiny, "skipt", spread=0.0, class_share=0.4), batch()
     labels = torch.tensor([3, 3, 4, 3, 3, 3])
     entry = method.layer_input(pixels)
-    seen = [method.kept_classes(method.encode_image(entry), labels).tolist() for _ in range(20)]
+    seen = [method.sample_classes(method.encode_image(entry), labels).tolist() for _ in range(20)]
     assert all({3, 4} <= set(kept) for kept in seen)
     assert min(map(len, seen)) == 3  # two always, and the next one, whose chance is one
     loss = method.loss(entry, labels)

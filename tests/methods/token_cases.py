@@ -1,4 +1,4 @@
-"""What tests of the token methods share: a method on a tiny backbone, classes, a batch."""
+"""Shared by tests of the token methods: a method on a tiny backbone, classes, a batch."""
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ def make(tiny, name: str, dtype=torch.float64, spread: float = 0.2, **settings) 
 
 
 class Named:
-    """All that these methods look at before training."""
+    """The labelled images, as far as these methods use them before training."""
 
     classes = NAMES
 

@@ -1,4 +1,4 @@
-"""A real Ray cluster of two workers for each file of tests, and somebody who kills."""
+"""A real Ray cluster of two workers per test file, and a way to kill one of its processes."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ def mark() -> Iterator[str]:
 
 @pytest.fixture
 def one_is_killed(mark: str) -> Iterator[Callable[[str, Callable[[], Any]], None]]:
-    """Kills one process with a title as soon as a condition holds, beside the test; and it must have come to that."""
+    """Kills a process with this title, in a thread, as soon as a condition holds; fails if it never did."""
     killed: list[int] = []
     threads: list[threading.Thread] = []
 

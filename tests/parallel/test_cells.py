@@ -1,4 +1,4 @@
-"""Cells of a grid on a real Ray cluster are those of one process, whoever is killed, and nothing is left behind."""
+"""Cells of a grid on a real Ray cluster equal those of one process, also after kills, and leave nothing behind."""
 
 import json
 import os
@@ -23,7 +23,7 @@ ENDLESS = ["--epochs", "50000"]  # a cell that is trained is still at it when th
 
 
 def measured(folder: Path) -> dict[str, Any]:
-    """All results as they are on disk, without times, memory, and the state of a repository that is worked on."""
+    """All results on disk, without times, memory, and the state of the repository."""
     found = {path.name: json.loads(path.read_text()) for path in (folder / "cells").iterdir()}
     for result in found.values():
         for key in ("seconds", "peak_memory_mb", "finished", "versions"):
@@ -33,7 +33,7 @@ def measured(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def signs(tmp_path_factory) -> Path:
-    """A few pictures in files: a task of Attribute World would be drawn by every process."""
+    """A few picture files: a task of Attribute World would be drawn by every process."""
     folder = tmp_path_factory.mktemp("signs")
     examples = world_task("colors").test
     for label, name in enumerate(("red", "orange", "yellow")):
@@ -63,7 +63,7 @@ def one_after_the_other(grid: list[str], mark: str, tmp_path_factory) -> dict[st
 def test_cells_are_those_of_one_process_when_a_worker_is_killed(
     grid, one_after_the_other, one_is_killed, tmp_path: Path
 ) -> None:
-    one_is_killed("ray::_do", lambda: list(tmp_path.glob("work/*/checkpoint.safetensors")))
+    one_is_killed("ray::_run_task", lambda: list(tmp_path.glob("work/*/checkpoint.safetensors")))
     assert main([*grid, "--out", str(tmp_path), "--ray"]) == 0
     assert measured(tmp_path) == one_after_the_other
     assert not any((tmp_path / "work").iterdir())
@@ -88,8 +88,8 @@ def test_an_interrupted_driver_leaves_no_cell_running(grid, one_after_the_other,
     assert main([*grid, *ENDLESS, "--out", str(tmp_path), "--ray"]) == 130
     thread.join()
     signal.signal(signal.SIGINT, heeded)
-    assert sentences(capsys.readouterr().err) == ["dear: interrupted; what was finished is kept."]
-    wait_for(lambda: not processes(mark, "ray::_do"))
+    assert sentences(capsys.readouterr().err) == ["dear: interrupted; finished work is saved."]
+    wait_for(lambda: not processes(mark, "ray::_run_task"))
     found = measured(tmp_path)
     assert found
     assert found == {name: one_after_the_other.get(name) for name in found}
@@ -116,7 +116,7 @@ def test_a_killed_driver_loses_no_finished_cell_and_its_cluster_ends(grid, one_a
         (["--ray-cpus", "2"], "add --ray"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(flags: list[str], says: str, mark, grid, tmp_path: Path, capsys) -> None:
+def test_impossible_requests_are_one_sentence(flags: list[str], says: str, mark, grid, tmp_path: Path, capsys) -> None:
     assert main([*grid, "--out", str(tmp_path / "out"), *flags]) == 2
     said = capsys.readouterr().err
     assert says in said
@@ -124,11 +124,11 @@ def test_what_cannot_be_is_one_sentence(flags: list[str], says: str, mark, grid,
     assert not (tmp_path / "out").exists()
 
 
-def test_nobody_answers_at_an_address() -> None:
+def test_an_address_without_a_cluster_is_refused() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # nobody listens
         with pytest.raises(DearError, match="Nothing answers at"):
-            Cluster(f"127.0.0.1:{taken.getsockname()[1]}")._reach()
+            Cluster(f"127.0.0.1:{taken.getsockname()[1]}")._require_reachable()
 
 
 def test_without_ray_a_sentence_says_what_to_install(grid, tmp_path: Path, monkeypatch, capsys) -> None:

@@ -1,4 +1,4 @@
-"""Images through the workers of a real Ray cluster give what one process gives, in the same order and bits."""
+"""Results of the workers of a real Ray cluster equal those of one process, in the same order and bits."""
 
 import random
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ import dear
 from dear.cli import main
 from dear.data.world.tasks import world_task
 from dear.model.adapter import save_adapter
-from dear.parallel.cluster import _AHEAD, _streamed
+from dear.parallel.cluster import _AHEAD, _stream
 from on_ray import sentences
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'dear-vlm[ray]'")
@@ -22,7 +22,7 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'dear
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory) -> Path:
-    """Pictures of two kinds in batches enough for two workers to take turns; two files of each kind are none."""
+    """Pictures of two kinds, in enough batches for two workers; two files of each kind are not images."""
     folder = tmp_path_factory.mktemp("photos")
     for kind in ("circle", "square"):
         (folder / kind).mkdir()
@@ -36,7 +36,7 @@ def photos(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def _small_batches() -> Iterator[None]:
-    """Who asks cuts the batches, so few pictures are enough for many."""
+    """Small batches, so that a few pictures make many."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("gallery.index._BATCH", "heads.stream.BATCH", "commands.predict._BATCH"):
             patch.setattr(f"dear.{name}", 8)
@@ -70,7 +70,7 @@ def test_a_role_map_is_the_same_to_the_last_digit(model_folder, photos, mark, tm
     assert (tmp_path / "many.json").read_text() == (tmp_path / "one.json").read_text()
 
 
-def test_answers_come_in_order_and_alone_on_stdout(model_folder, role_file, photos, mark, tmp_path, capsys) -> None:
+def test_predictions_come_in_order_and_alone_on_stdout(model_folder, role_file, photos, mark, tmp_path, capsys) -> None:
     model = dear.create(f"local-dir:{model_folder}", classes=["circle", "square"], roles=str(role_file), first_layer=2)
     save_adapter(tmp_path / "run", "dear", model.model, model.template)
     asked = ["predict", str(tmp_path / "run"), str(photos), "--json", "--device", "cpu"]
@@ -84,7 +84,7 @@ def test_answers_come_in_order_and_alone_on_stdout(model_folder, role_file, phot
 
 
 class Pretended:
-    """Stands for Ray, and for workers with a queue each, of which any may be the next to finish something."""
+    """A fake of Ray and its workers, each with a queue; any may finish next."""
 
     def __init__(self, rng: random.Random, workers: int) -> None:
         self.rng, self.queues = rng, [[] for _ in range(workers)]
@@ -113,7 +113,7 @@ class Pretended:
 @given(seed=st.integers(0, 10**6), workers=st.integers(1, 4), each=st.integers(1, 3), chunks=st.integers(0, 40))
 def test_results_stream_in_order_and_are_bounded(seed: int, workers: int, each: int, chunks: int) -> None:
     pretended, source, taken = Pretended(random.Random(seed), workers), iter(range(chunks)), []
-    for result in _streamed(pretended, pretended.workers, each, source):
+    for result in _stream(pretended, pretended.workers, each, source):
         taken.append(result)
         assert chunks - length_hint(source) - len(taken) < _AHEAD * each * workers
     assert taken == list(range(chunks))

@@ -21,7 +21,7 @@ def train_arguments(model_folder, role_file):
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_pictures():
-    """Of each class to test: drawing them all takes longer than what is tested."""
+    """Fewer test pictures per class: drawing them all would take longer than the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dear.data.world.tasks.TEST", 4)
         yield

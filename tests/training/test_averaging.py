@@ -1,4 +1,4 @@
-"""Weights averaged over the epochs: PromptSRC's published bell, and the identities in its maths."""
+"""Weights averaged over the epochs: PromptSRC's published gaussian, and identities in its maths."""
 
 import math
 
@@ -17,30 +17,30 @@ def bell(epochs: int, peak: float, width: float) -> TrainConfig:
     return TrainConfig(epochs=epochs, average="gaussian", average_peak=peak, average_width=width)
 
 
-def test_the_published_bell() -> None:
-    """Fifteen of twenty, width one: the figures that its authors' formula gives."""
+def test_the_published_gaussian() -> None:
+    """Peak at 15 of 20 epochs, width one: the values of the authors' formula."""
     found = epoch_weights(TrainConfig.pick(recipe_of("promptsrc")), 20)
     assert [round(share, 3) for share in found[12:17]] == [0.054, 0.242, 0.399, 0.242, 0.054]
     assert max(found[:12] + found[17:]) < 0.005
 
 
 @given(st.integers(1, 60), st.integers(1, 60), st.floats(0.0, 100.0), st.floats(0.01, 100.0))
-def test_shares_sum_to_one(epochs: int, nominal: int, peak: float, width: float) -> None:
+def test_weights_sum_to_one(epochs: int, nominal: int, peak: float, width: float) -> None:
     found = epoch_weights(bell(nominal, peak, width), epochs)
     assert len(found) == epochs
     assert math.fsum(found) == pytest.approx(1)
     assert min(found) >= 0
 
 
-def test_a_narrow_bell_is_one_epoch_and_a_wide_one_the_mean() -> None:
+def test_a_narrow_gaussian_is_one_epoch_and_a_wide_one_the_mean() -> None:
     assert epoch_weights(bell(6, 4.0, 0.01), 6) == [0, 0, 0, 1, 0, 0]
     assert epoch_weights(bell(5, 3.0, 1e6), 5) == pytest.approx([0.2] * 5)
     assert epoch_weights(TrainConfig(average="uniform"), 5) == [0.2] * 5
 
 
 @pytest.mark.parametrize("epochs", [4, 5, 40])
-def test_in_a_shorter_or_longer_run_the_bell_keeps_its_place(epochs: int) -> None:
-    """By a number of images or of epochs alike: three quarters of the run, a twentieth wide."""
+def test_in_a_shorter_or_longer_run_the_gaussian_is_scaled(epochs: int) -> None:
+    """With a number of images or of epochs: peak at three quarters of the run, width a twentieth of it."""
     recipe = recipe_of("promptsrc")
     expected = [math.exp(-((epoch / epochs - 0.75) ** 2) / (2 * 0.05**2)) for epoch in range(1, epochs + 1)]
     expected = [share / sum(expected) for share in expected]
@@ -50,14 +50,14 @@ def test_in_a_shorter_or_longer_run_the_bell_keeps_its_place(epochs: int) -> Non
         assert epoch_weights(config, epochs) == pytest.approx(expected)
 
 
-def test_what_was_asked_for_is_not_moved() -> None:
+def test_explicit_settings_are_not_scaled() -> None:
     recipe = recipe_of("promptsrc")
     assert with_overrides(recipe, {"epochs": 5, "average_peak": 2.0})["average_peak"] == 2.0
     assert with_overrides(recipe, {"epochs": 0})["average_peak"] == 15.0
 
 
 @pytest.mark.parametrize("average", ["uniform", "gaussian"])
-def test_weights_that_stay_are_their_own_average_and_others_are_weighted(average: str) -> None:
+def test_constant_weights_are_their_own_average_and_others_are_weighted(average: str) -> None:
     config = TrainConfig(epochs=4, average=average, average_peak=3.0, average_width=2.0)
     still, moving = nn.Linear(3, 2).double(), nn.Linear(3, 2).double()
     start = moving.weight.detach().clone()

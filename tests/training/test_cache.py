@@ -1,4 +1,4 @@
-"""Kept states: the same as computing them anew, and the same training as on the pixels of the same views."""
+"""Cached states equal computed ones, and training on them equals training on the pixels of the same views."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +42,7 @@ def _store(model: Dear, folder: Path) -> StateCache:
     return StateCache(folder, model.backbone, model.first_layer, workers=0)
 
 
-def test_kept_evaluation_states_are_exact(model: Dear, tmp_path: Path) -> None:
+def test_cached_evaluation_states_are_exact(model: Dear, tmp_path: Path) -> None:
     examples = resolve_dataset("world:colors").test[:5]
     pixels = torch.stack([model.backbone.preprocess(e.picture.open()) for e in examples])
     (kept, labels), *_ = _store(model, tmp_path).batches(examples, "test")
@@ -67,8 +67,8 @@ def test_states_are_computed_once(model: Dear, tmp_path: Path, monkeypatch) -> N
     assert seen == [2]
 
 
-def test_loss_and_gradients_on_kept_views_are_those_of_their_pixels(model: Dear, tmp_path: Path, monkeypatch) -> None:
-    """Views are kept in fp16, hence the tolerance."""
+def test_loss_and_gradients_on_cached_views_equal_those_on_pixels(model: Dear, tmp_path: Path, monkeypatch) -> None:
+    """Views are cached in fp16, hence the tolerance."""
     examples = resolve_dataset("world:colors").train[:6]
     shown: list[torch.Tensor] = []
     compute = StateCache._compute
@@ -92,7 +92,7 @@ def test_loss_and_gradients_on_kept_views_are_those_of_their_pixels(model: Dear,
     assert not torch.equal(shown[0], shown[1])  # two views, not one
 
 
-def test_a_view_does_not_depend_on_who_else_is_there(model: Dear, tmp_path: Path) -> None:
+def test_a_view_does_not_depend_on_other_pictures(model: Dear, tmp_path: Path) -> None:
     examples = resolve_dataset("world:colors").train[:3]
     one, other = _store(model, tmp_path / "one"), _store(model, tmp_path / "other")
     one.prepare(examples, 1, "views")
@@ -107,7 +107,7 @@ def test_another_backbone_or_layer_has_its_own_states(tiny: Callable[..., Backbo
     assert len(folders) == 4
 
 
-def test_without_a_folder_states_are_kept_in_memory(model: Dear, tmp_path: Path) -> None:
+def test_without_a_folder_states_are_cached_in_memory(model: Dear, tmp_path: Path) -> None:
     examples = resolve_dataset("world:colors").train[:3]
     stores = [StateCache(folder, model.backbone, 3, workers=0) for folder in (tmp_path, None)]
     for store in stores:
@@ -117,7 +117,7 @@ def test_without_a_folder_states_are_kept_in_memory(model: Dear, tmp_path: Path)
     torch.testing.assert_close(on_disk.frozen_cls, in_memory.frozen_cls, rtol=0, atol=0)
 
 
-def test_behind_the_last_layer_only_cls_is_kept(model: Dear) -> None:
+def test_after_the_last_layer_only_cls_is_cached(model: Dear) -> None:
     tower, examples = model.backbone.image, resolve_dataset("world:colors").test[:3]
     store = StateCache(None, model.backbone, tower.layers + 1, workers=0)
     (kept, _), *_ = store.batches(examples, "test")
@@ -126,7 +126,7 @@ def test_behind_the_last_layer_only_cls_is_kept(model: Dear) -> None:
     torch.testing.assert_close(tower.project(kept.frozen_cls), tower.encode(pixels).detach(), rtol=1e-5, atol=1e-5)
 
 
-def test_views_of_a_batch_stand_one_behind_the_other_with_the_clean_one_last(model: Dear) -> None:
+def test_views_of_a_batch_follow_each_other_with_the_clean_one_last(model: Dear) -> None:
     examples = resolve_dataset("world:colors").train[:4]
     batches = Batches([e.label for e in examples], 1, 4, False, False)
     store = StateCache(None, model.backbone, 3, workers=0)
@@ -160,7 +160,7 @@ def test_every_image_is_in_one_batch_of_an_epoch(labels, size, one_class, drop_l
 
 
 def _experts(model: Dear, *attributes: str) -> Experts:
-    """Whose first heads are called as given, and all others nothing: together with the rest they read everywhere."""
+    """Expert tokens whose first heads have the given attributes; with the rest token, all heads are visible."""
     dealt = {(layer, head): HeadRole("mixed") for layer in (3, 4) for head in range(4)}
     dealt |= {(3, head): HeadRole("core_attribute", name) for head, name in enumerate(attributes)}
     roles = RoleMap(model.backbone.identity.to_json(), (3, 4), 4, CORE, CORE, dealt)
@@ -170,7 +170,9 @@ def _experts(model: Dear, *attributes: str) -> Experts:
     return experts
 
 
-def test_what_is_constant_is_held_for_all_methods_that_read_it(model: Dear, tmp_path: Path, monkeypatch) -> None:
+def test_methods_with_the_same_visible_heads_share_cached_keys_and_values(
+    model: Dear, tmp_path: Path, monkeypatch
+) -> None:
     examples = resolve_dataset("world:colors").test[:5]
     reads: list[int] = []
     read = StateCache.read
@@ -194,8 +196,8 @@ def test_what_is_constant_is_held_for_all_methods_that_read_it(model: Dear, tmp_
     assert len(reads) == 20  # what does not fit is made again
 
 
-def test_states_that_do_not_fit_in_memory_are_not_kept_there(model: Dear, tmp_path: Path, monkeypatch) -> None:
-    """And training sees the same images either way, in the same order."""
+def test_states_that_do_not_fit_in_memory_are_not_cached(model: Dear, tmp_path: Path, monkeypatch) -> None:
+    """Training uses the same images either way, in the same order."""
     examples, experts = resolve_dataset("world:colors").train[:6], _experts(model, "color")
     train = TrainConfig(augment="none", batch=4, workers=0)
     kept = ImageSource(model.backbone, None, 0).training(examples, experts, train, 2)
@@ -218,10 +220,10 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("shown", SHOWN)
-def test_training_with_every_head_isolated_is_that_of_the_full_form(
+def test_training_with_every_head_isolated_equals_the_full_form(
     model: Dear, shown: str, tmp_path: Path, monkeypatch
 ) -> None:
-    """What is constant is held, or made of a batch without a graph, or not known to be constant."""
+    """Constant tensors are cached, or computed per batch without a graph, or treated as if they were not constant."""
     data = resolve_dataset("world:colors").few_shot(2, 1)
     train = TrainConfig(**SHOWN[shown], batch=8, epochs=2, lr=0.01, workers=0)
     roles = model.roles.all_generalization()
@@ -251,7 +253,7 @@ def test_training_with_every_head_isolated_is_that_of_the_full_form(
         torch.testing.assert_close(kept[name], expected, rtol=1e-6, atol=1e-6, msg=lambda said, n=name: f"{n}: {said}")
 
 
-def test_cls_behind_the_last_layer_is_taken_from_states_before_another(
+def test_cls_after_the_last_layer_is_copied_from_states_of_another_layer(
     model: Dear, tmp_path: Path, monkeypatch
 ) -> None:
     examples = resolve_dataset("world:colors").test[:3]

@@ -43,7 +43,7 @@ def test_states_on_disk_give_the_same_adapter(arguments, tmp_path) -> None:
     assert (tmp_path / "disk" / ADAPTER).read_bytes() == (tmp_path / "memory" / ADAPTER).read_bytes()
 
 
-def test_a_run_answers_explains_and_is_found(arguments, tmp_path) -> None:
+def test_a_run_predicts_and_explains(arguments, tmp_path) -> None:
     assert main(arguments(tmp_path / "run")) == 0
     picture = world_task("colors").test[0].picture.open()
     picture.save(tmp_path / "a.png")
@@ -60,7 +60,7 @@ def test_a_run_answers_explains_and_is_found(arguments, tmp_path) -> None:
     assert (tmp_path / "why.png").stat().st_size > 10_000
 
 
-def test_exported_it_agrees_with_itself(arguments, tmp_path) -> None:
+def test_an_export_agrees_with_its_run(arguments, tmp_path) -> None:
     pytest.importorskip("onnxruntime")
     assert main(arguments(tmp_path / "run")) == 0
     assert main(["export", str(tmp_path / "run"), "--onnx", str(tmp_path / "onnx"), "--check", "5"]) == 0

@@ -1,4 +1,4 @@
-"""Runs that others changed, that meet each other, or that go wrong: a sentence, and nothing of value is lost."""
+"""Runs that are damaged, concurrent, or fail: one sentence, and no lost work."""
 
 import json
 import random
@@ -62,7 +62,7 @@ def test_two_runs_never_share_a_folder(arguments, tmp_path, capsys) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_what_failed_before_its_first_epoch_blocks_nothing(arguments, tmp_path, capsys) -> None:
+def test_a_run_that_failed_before_its_first_epoch_can_be_replaced(arguments, tmp_path, capsys) -> None:
     out = tmp_path / "out"
     for bad in (("--precision", "bf16"), ("--template", "a {x} {}"), ("--template", "a photo of " * 99 + "{}")):
         assert main(arguments(out, *bad)) == 2
@@ -72,7 +72,7 @@ def test_what_failed_before_its_first_epoch_blocks_nothing(arguments, tmp_path, 
     assert "already holds a run" in capsys.readouterr().err
 
 
-def test_strangers_files_are_not_touched(arguments, tmp_path, capsys) -> None:
+def test_unrelated_files_are_not_touched(arguments, tmp_path, capsys) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
     assert main(arguments(tmp_path / "out")) == 2
@@ -144,7 +144,7 @@ def test_every_flipped_byte_of_a_checkpoint_is_noticed(tmp_path) -> None:
             state.load()
 
 
-def test_checkpoints_that_cannot_be_true_are_refused_though_their_checksum_fits(tmp_path) -> None:
+def test_impossible_checkpoints_with_a_valid_checksum_are_refused(tmp_path) -> None:
     state = State(tmp_path / CHECKPOINT)
     state.save()
     tensors, notes = read_tensors(state.path)
@@ -172,7 +172,7 @@ def test_checkpoints_that_cannot_be_true_are_refused_though_their_checksum_fits(
 # --- files of a run ----------------------------------------------------------------------------------------------
 
 
-def test_adapters_with_fitting_checksums(run, tmp_path, model_folder) -> None:
+def test_changed_adapters_with_valid_checksums_load_or_are_refused(run, tmp_path, model_folder) -> None:
     folder = shutil.copytree(run, tmp_path / "run")
     config = read_json(folder / CONFIG)
     backbone = load_backbone(f"local-dir:{model_folder}")
@@ -216,7 +216,7 @@ def test_weights_of_another_shape_or_not_finite(run, tmp_path) -> None:
             load_adapter(folder)
 
 
-def test_histories(run, tmp_path) -> None:
+def test_changed_histories_load_or_are_refused(run, tmp_path) -> None:
     records = [json.loads(line) for line in (run / METRICS).read_text().splitlines()]
 
     def use(changed: Any) -> object:
@@ -229,7 +229,7 @@ def test_histories(run, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(("name", "read"), [("config", "settings"), ("test", "test"), ("few_shot", "few_shot")])
-def test_other_files_of_a_run(run, tmp_path, name: str, read: str) -> None:
+def test_other_changed_files_of_a_run_load_or_are_refused(run, tmp_path, name: str, read: str) -> None:
     value = read_json(run / f"{name}.json")
     if name == "few_shot":
         value = {"train": value["train"][:2], "val": value["val"][:1]}
@@ -271,7 +271,7 @@ def test_class_names_and_numbers_in_code(run, photos) -> None:
         dear.load("x" * 300)
 
 
-def test_names_are_drawn_as_they_are(run, photos, tmp_path, capsys) -> None:
+def test_class_names_are_drawn_literally(run, photos, tmp_path, capsys) -> None:
     (tmp_path / "classes.txt").write_bytes(b"\xef\xbb\xbf$x\n$y$ \\frac{\n{}\n\xf0\x9f\xa6\x8a\n")
     image, out = str(next(photos.rglob("*.png"))), str(tmp_path / "why.svg")
     assert main(["explain", str(run), image, "--classes", str(tmp_path / "classes.txt"), "--out", out]) == 0
@@ -280,7 +280,7 @@ def test_names_are_drawn_as_they_are(run, photos, tmp_path, capsys) -> None:
 
 def test_the_doctor(run, tmp_path, capsys, monkeypatch) -> None:
     folder = shutil.copytree(run, tmp_path / "run")
-    monkeypatch.setattr("dear.commands.doctor._embedded", lambda: "not tried here")
+    monkeypatch.setattr("dear.commands.doctor._bundled_model", lambda: "not tried here")
     assert main(["doctor", str(folder)]) == 0
     assert "an adapter (dear, 2 classes), complete and unchanged; a checkpoint after epoch 2" in capsys.readouterr().out
     (folder / CHECKPOINT).write_bytes((folder / CHECKPOINT).read_bytes()[:-1])

@@ -62,7 +62,7 @@ class Cases:
         self.data = data.few_shot(2, 1)
 
     def train(self, name: str, folder: str, **more: object) -> dict[str, Tensor]:
-        """Weights, and answers on test images."""
+        """Weights, and logits on test images."""
         settings = {**recipe_of(name), **SETTINGS, "roles": self.roles, "first_layer": 2, **more}
         settings["epochs"] = 2 if settings.get("average") or name == "dear" else 1
         settings["batch"] = min(5, TrainConfig.pick(settings).batch)
@@ -77,30 +77,30 @@ class Cases:
 
 
 def together(cases: Cases) -> None:
-    """What each of the two processes does."""
+    """The program of each of the two processes."""
     found = {name: cases.train(name, name) for name in TRAINED}
     found["fixed"] = cases.train("coop", "fixed", augment="fixed:2")
     found["isolated"] = cases.train("dear", "isolated", **ISOLATED)
     found["scaled"] = scaled(cases)
     found["computed again"] = computed_again(cases)
     cut(cases)
-    if processes.is_first():
+    if processes.is_rank_zero():
         copytree(cases.out / "cut", cases.out / "for-one")
-    processes.wait()
+    processes.barrier()
     found["resumed"] = cases.train("dear", "cut")
-    if processes.is_first():
+    if processes.is_rank_zero():
         torch.save(found, cases.out / "found.pt")
 
 
 def scaled(cases: Cases) -> dict[str, Tensor]:
-    """As in mixed precision, but for the precision: gradients are scaled, and divided before the step."""
+    """As in mixed precision, without the precision: gradients are scaled, and divided before the step."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "gradient_scaler", lambda *_: torch.amp.GradScaler("cpu", init_scale=1024.0))
         return cases.train("dear", "scaled")
 
 
 def computed_again(cases: Cases) -> dict[str, Tensor]:
-    """Many classes: layers of the text tower, with their dropout, are computed again for gradients."""
+    """Many classes: layers of the text tower, with their dropout, are recomputed for gradients."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text, "_MANY", 1)
         return cases.train("clip-lora", "again")
@@ -123,7 +123,7 @@ def cut(cases: Cases) -> None:
 
 @pytest.fixture(scope="module")
 def two(model_folder: Path, role_file: Path, tmp_path_factory) -> Path:
-    """What two processes have left."""
+    """The results of two processes."""
     out = tmp_path_factory.mktemp("two")
     done = subprocess.run(
         [*TORCHRUN, __file__, model_folder, role_file, out], capture_output=True, text=True, timeout=900
@@ -151,24 +151,24 @@ def same(mine: dict[str, Tensor], theirs: dict[str, Tensor], atol: float = 1e-9)
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_two_processes_train_what_one_does(name: str, found, one: Cases) -> None:
+def test_two_processes_train_the_same_as_one(name: str, found, one: Cases) -> None:
     same(one.train(name, name), found[name])
 
 
-def test_two_processes_keep_the_same_views(found, one: Cases) -> None:
+def test_two_processes_cache_the_same_views(found, one: Cases) -> None:
     same(one.train("coop", "fixed", augment="fixed:2"), found["fixed"])
 
 
-def test_two_processes_hold_what_is_constant(found, one: Cases) -> None:
+def test_two_processes_cache_the_same_keys_and_values(found, one: Cases) -> None:
     same(one.train("dear", "isolated", **ISOLATED), found["isolated"])
 
 
-def test_scaled_gradients_and_layers_that_are_computed_again_change_nothing(found, one: Cases) -> None:
+def test_gradient_scaling_and_checkpointing_change_nothing(found, one: Cases) -> None:
     same(found["dear"], found["scaled"])
     same(found["clip-lora"], found["computed again"])
 
 
-def test_a_run_goes_on_in_as_many_processes_as_you_like(found, two: Path, one: Cases) -> None:
+def test_a_run_continues_in_any_number_of_processes(found, two: Path, one: Cases) -> None:
     assert all(torch.equal(found["dear"][name], value) for name, value in found["resumed"].items()), "the same bits"
     copytree(two / "for-one", one.out / "for-one")
     same(one.train("dear", "for-one"), found["dear"])
@@ -187,7 +187,7 @@ def test_a_process_that_dies_ends_the_run_with_one_sentence(train_arguments, tmp
 
 
 def die_in_the_second_epoch(arguments: list[str]) -> int:
-    """The second process is killed from outside; all are told to end when torchrun notices."""
+    """The second process is killed from outside; torchrun then ends all."""
 
     def deadly(self: Dear, *given: object) -> object:
         steps.append(given)
@@ -211,10 +211,10 @@ def test_other_commands_are_refused_once(monkeypatch: pytest.MonkeyPatch, capsys
 def test_every_row_has_one_process_and_none_is_idle(rows: int, count: int) -> None:
     shares = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "world", lambda: count)
+        patch.setattr(processes, "world_size", lambda: count)
         for rank in range(count):
             patch.setattr(processes, "rank", lambda rank=rank: rank)
-            shares.append((range(rows)[processes._own(rows)], processes.local_rows(range(rows))))
+            shares.append((range(rows)[processes._local_slice(rows)], processes.local_rows(range(rows))))
     assert [row for own, _ in shares for row in own] == list(range(rows))
     assert all(at_hand == (own or range(1)) for own, at_hand in shares)
     assert max(len(own) for own, _ in shares) - min(len(own) for own, _ in shares) <= 1
@@ -222,17 +222,17 @@ def test_every_row_has_one_process_and_none_is_idle(rows: int, count: int) -> No
 
 def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda, second = torch.device("cuda"), torch.device("cuda", 1)
-    assert processes.own_device(second) == second  # one process: as asked
+    assert processes.local_device(second) == second  # one process: as asked
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for name, value in {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3"}.items():
         monkeypatch.setenv(name, value)
-    assert processes.own_device(cuda) == second
-    assert processes.own_device(torch.device("cpu")) == torch.device("cpu")
+    assert processes.local_device(cuda) == second
+    assert processes.local_device(torch.device("cpu")) == torch.device("cpu")
     with pytest.raises(DearError, match="one GPU for all"):
-        processes.own_device(second)
+        processes.local_device(second)
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(DearError, match="--nproc-per-node 2"):
-        processes.own_device(cuda)
+        processes.local_device(cuda)
 
 
 if __name__ == "__main__":

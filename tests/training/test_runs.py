@@ -1,4 +1,4 @@
-"""Training as a user does it: runs, kills, resumes, and what is left on disk."""
+"""Training from the command line: runs, kills, resumes, and the files they leave."""
 
 import json
 
@@ -15,7 +15,7 @@ from dying import dies_at_a_step
 ADAPTER = "adapter_model.safetensors"
 
 
-def test_a_run_leaves_all_that_is_needed_and_the_same_command_the_same_file(train_arguments, tmp_path, capsys) -> None:
+def test_a_run_writes_all_its_files_and_is_reproducible(train_arguments, tmp_path, capsys) -> None:
     assert main(train_arguments(tmp_path / "one", "--classes", "base", "--validate")) == 0
     out = capsys.readouterr().out
     assert "base" in out
@@ -85,13 +85,13 @@ def test_nan_stops_with_the_last_good_state(train_arguments, tmp_path, capsys, m
     assert main(train_arguments(tmp_path / "run")) == 2
     error = capsys.readouterr().err
     assert "nan in epoch 2" in error
-    assert "state after epoch 1 is kept" in error
+    assert "state after epoch 1 is in" in error
     assert "Traceback" not in error
     kept = load_file(tmp_path / "run" / "checkpoint.safetensors")
     assert all(torch.isfinite(value).all() for value in kept.values())
 
 
-def test_bad_input_is_said_in_a_sentence(train_arguments, tmp_path, capsys) -> None:
+def test_bad_input_is_one_sentence(train_arguments, tmp_path, capsys) -> None:
     cases = {
         "no folder": ["--data", str(tmp_path / "nowhere")],
         "no role map named": ["--roles", "pape"],

@@ -142,7 +142,7 @@ def _run(
             bar.note(str(cell))
             yield cell, _run_and_write(cell, out, bench)
     elif cells:
-        for cell, (result, warnings) in cluster.finished(partial(_run_in_worker, out, bench, cluster.cpus), cells):
+        for cell, (result, warnings) in cluster.as_completed(partial(_run_in_worker, out, bench, cluster.cpus), cells):
             for line in warnings:
                 bench.warn(line)
             if not result_path(out, cell).exists():  # the worker does not share this folder

@@ -1,4 +1,4 @@
-"""An OpenCLIP model seen as two towers of blocks, on one set of frozen weights."""
+"""A frozen OpenCLIP model as two towers of blocks."""
 
 from dear.clip.identity import BackboneIdentity
 from dear.clip.load import MINI, Backbone, load_backbone, wrap

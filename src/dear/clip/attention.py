@@ -1,6 +1,6 @@
-"""Attention and blocks on OpenCLIP's frozen weights, with a mask for each head and only the queries one needs.
+"""Attention and blocks on OpenCLIP's frozen weights, with masks per head and only the queries that are needed.
 
-The blocks themselves stay OpenCLIP's (`ResidualAttentionBlock`): their parameters are read, never copied.
+The blocks are OpenCLIP's own (`ResidualAttentionBlock`): their parameters are used in place, never copied.
 Sequences are [batch, tokens, width]; heads are [batch, heads, tokens, head_dim].
 """
 
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 class QueryGroup:
     """The next `count` queries, and the mask they share, broadcast to [batch, heads, count, keys].
 
-    Boolean (True: may see) or additive, as `scaled_dot_product_attention` takes it; None: they see all keys.
+    Boolean (True: may attend) or additive, as in `scaled_dot_product_attention`; None: they attend to all keys.
     """
 
     count: int
@@ -45,7 +45,7 @@ def project_queries(attn: Any, x: Tensor) -> Tensor:
 
 
 def project_keys_values(attn: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """[..., tokens, width] -> two of [..., heads, tokens, head_dim]."""
+    """[..., tokens, width] -> keys and values, each [..., heads, tokens, head_dim]."""
     width = attn.embed_dim
     bias = None if attn.in_proj_bias is None else attn.in_proj_bias[width:]
     keys, values = F.linear(x, attn.in_proj_weight[width:], bias).chunk(2, dim=-1)
@@ -55,9 +55,9 @@ def project_keys_values(attn: Any, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, groups: Sequence[QueryGroup]) -> Tensor:
-    """Scaled dot-product attention, one call for each group of queries. All [batch, heads, tokens, head_dim].
+    """Scaled dot-product attention, one call per group of queries. All [batch, heads, tokens, head_dim].
 
-    A mask that is the same for all queries of a group stays [1, heads, 1, keys]: never [batch * heads, q, k].
+    A mask shared by all queries of a group stays [1, heads, 1, keys] and is never expanded to [batch * heads, q, k].
     """
     if len(groups) == 1:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=groups[0].mask)
@@ -67,13 +67,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, groups: Sequence[QueryGroup]) -> Ten
 
 
 def finish_block(block: Any, residual: Tensor, heads_out: Tensor) -> Tensor:
-    """What a block does after attention: output projection, residual, MLP. `heads_out` has its heads merged."""
+    """The rest of a block after attention: output projection, residual, MLP. `heads_out` has its heads merged."""
     x = residual + block.ls_1(block.attn.out_proj(heads_out))
     return x + block.ls_2(block.mlp(block.ln_2(x)))
 
 
 def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-    """Where queries look, [batch, heads, queries, keys], rows summing to one; `mask` boolean, True: may see."""
+    """Attention [batch, heads, queries, keys], rows summing to one; `mask` boolean, True: may attend."""
     scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)

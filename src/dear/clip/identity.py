@@ -1,4 +1,4 @@
-"""Which backbone is it? An adapter or a role map fits one backbone only; this tells them apart."""
+"""The identity of a backbone: an adapter or a role map fits one backbone only."""
 
 import hashlib
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ from dear.core.errors import DearError
 
 @dataclass(frozen=True)
 class BackboneIdentity:
-    """Name and tag say where the weights come from; activation and hash decide whether they are the same."""
+    """Name and tag tell where the weights come from; activation and hash decide whether two backbones are the same."""
 
     model: str
     pretrained: str | None
@@ -23,16 +23,16 @@ class BackboneIdentity:
         return asdict(self)
 
     def require_same(self, other: dict[str, Any], what: str) -> None:
-        """Refuses `what` (say, "The adapter in runs/pets"), which was made for the backbone described by `other`."""
-        made_for = f"{other.get('model')} ({other.get('pretrained') or 'no tag'})"
+        """Refuses `what` ("The adapter in runs/pets") if `other`, the backbone it was made for, is not this one."""
+        other_name = f"{other.get('model')} ({other.get('pretrained') or 'no tag'})"
         if other.get("activation") != self.activation:
             raise DearError(
-                f"{what} was made for {made_for} with {other.get('activation')}, but this backbone uses "
+                f"{what} was made for {other_name} with {other.get('activation')}, but this backbone uses "
                 f"{self.activation}: load the model name with the same activation."
             )
         if other.get("weights") != self.weights:
             raise DearError(
-                f"{what} was made for {made_for}, but the weights given are those of {self.model} "
+                f"{what} was made for {other_name}, but the loaded weights are those of {self.model} "
                 f"({self.pretrained or 'no tag'}): load the backbone it was made for."
             )
 

@@ -1,4 +1,4 @@
-"""The image tower: CLS and patches, with learned tokens appended after them from some layer on."""
+"""The image tower: CLS and patches, followed by learned tokens from some layer on."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ def last_third(layers: int) -> int:
 
 
 class ImageFeatures(NamedTuple):
-    """Read-outs of a tower with learned tokens, not normalised."""
+    """Outputs of a tower with learned tokens, not normalised."""
 
     cls: Tensor  # class feature, [batch, dim]
     tokens: Tensor | None  # states of the learned tokens after the final LayerNorm, [batch, tokens, width]
@@ -29,7 +29,7 @@ class ImageFeatures(NamedTuple):
 class ImageTower:
     """OpenCLIP's VisionTransformer as a list of blocks. Layers count from 1.
 
-    In a training step of several processes, a tower gets the images of its own process and returns all of the batch.
+    In a training step of several processes, a tower gets the local images and returns features of the whole batch.
     """
 
     def __init__(self, visual: Any) -> None:
@@ -93,13 +93,14 @@ class ImageTower:
         """Normalised pixels -> image features [batch, dim], as OpenCLIP's `encode_image`, not normalised."""
         return self.project(self.cls_state(LayerInput(self, 1, self.embed(pixels))))
 
-    # --- what is constant --------------------------------------------------------------------------------
+    # --- constant part -----------------------------------------------------------------------------------
 
     @torch.no_grad()
     def layer_input(self, images: Images, first: int, masks: Masks | None = None) -> LayerInput:
-        """The input of layer `first`, the first adapted one: what comes before is constant and builds no graph.
+        """The input of layer `first`, the first adapted one: all layers before it are constant and build no graph.
 
-        If no original token attends to a learned one (see `Masks`), the whole tower is constant: the input is after it.
+        If no original token attends to a learned one (see `Masks`), the whole tower is constant, and the result is the
+        input after its last layer.
         """
         if isinstance(images, CachedKV):
             return self.after_tower(images.frozen_cls, images)
@@ -127,15 +128,15 @@ class ImageTower:
         heads, keys, values = dict(masks.visible_heads), [], []
         frozen = x.frozen_cls
         for x in self.walk(x):  # noqa: B020 - only the last one is used after the loop
-            chosen = list(heads[x.layer])
-            keys.append(x.kv[0][:, chosen])
-            values.append(x.kv[1][:, chosen])
+            visible = list(heads[x.layer])
+            keys.append(x.kv[0][:, visible])
+            values.append(x.kv[1][:, visible])
         if frozen is None:
             frozen = gather_rows(self.run_layer(x, only_cls=True)[:, 0])
         return CachedKV(frozen, torch.cat(keys, 1), torch.cat(values, 1))
 
     def cached_layers(self, x: LayerInput, masks: Masks) -> Iterator[tuple[int, tuple[int, ...], Tensor, Tensor]]:
-        """Of an input with cached keys and values: layer, visible heads, their keys, their values."""
+        """For an input with cached keys and values: layer, visible heads, their keys, their values."""
         assert masks.visible_heads is not None
         assert x.cached is not None
         counts = [len(heads) for _, heads in masks.visible_heads]
@@ -152,7 +153,7 @@ class ImageTower:
         masks: Masks | None = None,
         read_tokens: bool = False,
     ) -> ImageFeatures:
-        """The read-outs after the rest of the tower, with learned tokens from the input's layer on."""
+        """The outputs of the rest of the tower, with learned tokens from the input's layer on."""
         if tokens is None:
             return ImageFeatures(self.project(self.cls_state(x)), None)
         cls, states = self.with_tokens(x, tokens, masks, read_tokens)
@@ -164,9 +165,9 @@ class ImageTower:
         """The rest of the tower with learned tokens, which enter at the input's layer.
 
         Returns the CLS state [batch, width] and the states of the tokens [batch, tokens, width] (None without
-        `read_tokens`); the last layer computes no other query. Where a layer's output for the tokens is not used (they
-        are replaced at the next layer, or not read), they are keys and values only. With cached keys and values, only
-        the learned tokens run through the layers.
+        `read_tokens`); the last layer computes no other query. In a layer whose output for the tokens is not used
+        (they are replaced at the next layer, or not read), they are keys and values only. With cached keys and values,
+        only the learned tokens run through the layers.
         """
         if masks is not None and x.cached is not None:
             states = gather_rows(self._among_cached(x, tokens, masks)) if read_tokens else None
@@ -205,18 +206,18 @@ class ImageTower:
         for layer, heads, *cached in self.cached_layers(x, masks):
             added = raw = tokens.into(layer, added)
             if layer < self.layers and tokens.replaced_at(layer + 1):
-                continue  # no query sees them here
+                continue  # no query attends to them here
             learned = LayerInput(self, layer, raw if raw.dim() == 3 else raw[None])
             k, v = (self._in_all_heads(part.to(learned.q.dtype), heads) for part in cached)
             if observer is not None:
                 original = LayerInput(self, layer, x.states)
                 original.kv = k, v
                 observer(original, learned)
-            own_k, own_v = learned.kv
+            learned_k, learned_v = learned.kv
             out = attend(
                 learned.q.expand(batch, *learned.q.shape[1:]),
-                _append(k, own_k),
-                _append(v, own_v),
+                _append(k, learned_k),
+                _append(v, learned_v),
                 [QueryGroup(len(tokens), masks[layer][1])],
             )
             states = learned.states.expand(batch, *learned.states.shape[1:])
@@ -225,7 +226,8 @@ class ImageTower:
         return added
 
     def _in_all_heads(self, cached: Tensor, heads: Sequence[int]) -> Tensor:
-        """Keys or values of some heads, [batch, some, tokens, head_dim], zeros in the others, which are masked."""
+        """Keys or values of some heads, [batch, some, tokens, head_dim] -> all heads; zeros in the others, which are
+        masked."""
         if len(heads) == self.heads:
             return cached
         full = cached.new_zeros(cached.shape[0], self.heads, *cached.shape[2:])
@@ -234,7 +236,7 @@ class ImageTower:
 
     @staticmethod
     def gather(x: Tensor) -> Tensor:
-        """Rows of the images of this process -> of the whole batch, for methods with a read-out of their own."""
+        """Rows of the local images -> rows of the whole batch, for methods that compute features of their own."""
         return gather_rows(x)
 
 

@@ -1,4 +1,4 @@
-"""The input of one layer of the image tower, and what is cached of images where it is constant."""
+"""The input of one layer of the image tower, and the cached tensors of images for its constant part."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ observer_of_this_thread: ContextVar[Observer | None] = ContextVar("observer", de
 
 @contextmanager
 def observing(observer: Observer) -> Iterator[None]:
-    """Inside, image towers report every layer that they run to `observer` (of this thread alone)."""
+    """Inside, image towers call `observer` at every layer that they run, in this thread alone."""
     token = observer_of_this_thread.set(observer)
     try:
         yield
@@ -31,7 +31,7 @@ def observing(observer: Observer) -> Iterator[None]:
 
 
 class CachedStates(NamedTuple):
-    """The constant part of the tower for some images, cached instead of their pixels."""
+    """The result of the constant layers for some images, in place of their pixels."""
 
     states: Tensor  # before the first adapted layer, [batch, 1 + patches, width]
     frozen_cls: Tensor  # CLS state after the frozen tower, [batch, width]
@@ -41,7 +41,7 @@ class CachedStates(NamedTuple):
 
 
 class CachedKV(NamedTuple):
-    """The whole tower for some images, where no original token attends to a learned one: nothing in it is learned."""
+    """The result of the whole tower for some images: constant if no original token attends to a learned one."""
 
     frozen_cls: Tensor  # CLS state after the frozen tower, [batch, width]
     keys: Tensor  # of the heads in `Masks.visible_heads`, layer by layer, [batch, heads, 1 + patches, head_dim]
@@ -52,14 +52,15 @@ class CachedKV(NamedTuple):
 
 
 Images = Tensor | CachedStates | CachedKV
-"""Normalised pixels [batch, 3, height, width], or what is cached of them."""
+"""Normalised pixels [batch, 3, height, width], or the cached result of constant layers."""
 
 
 class LayerInput:
-    """States before a layer, and the layer's queries, keys and values of them, computed when first used.
+    """States before a layer, and their queries, keys and values in it, computed when first used.
 
-    At the first adapted layer all of it is constant: the frozen and the adapted branch share it. After the last layer
-    (`layer` is one more than the tower has) there is only the frozen CLS state, and cached keys and values, if any.
+    At the first adapted layer all of them are constant, and shared by the frozen and the adapted branch. After the
+    last layer (`layer` is one more than the tower has) there is only the frozen CLS state, and perhaps cached keys and
+    values.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class LayerInput:
         tower: "ImageTower",
         layer: int,
         states: Tensor,  # [batch, tokens, width]
-        frozen_cls: Tensor | None = None,  # CLS state after the frozen tower, [batch, width], if it is known
+        frozen_cls: Tensor | None = None,  # CLS state after the frozen tower, [batch, width], if computed
         cached: CachedKV | None = None,
     ) -> None:
         self.tower, self.layer, self.states, self.frozen_cls, self.cached = tower, layer, states, frozen_cls, cached

@@ -14,17 +14,17 @@ from torch import Tensor
 from dear.clip.identity import BackboneIdentity, hash_weights
 from dear.clip.image import ImageTower
 from dear.clip.shapes import require_fit
-from dear.clip.support import SUPPORTED, ConfigFile, fewest_parameters, has_known_blocks, why_unsupported
+from dear.clip.support import SUPPORTED, ConfigFile, has_supported_blocks, min_parameters, why_unsupported
 from dear.clip.text import TextTower
 from dear.clip.transformers_clip import PREFIX as TRANSFORMERS
 from dear.clip.transformers_clip import load_transformers
-from dear.core.errors import DearError
+from dear.core.errors import DearError, first_line
 from dear.core.files import read_json
 from dear.core.schema import check_shape
 
 MINI = "dear-mini"
 MINI_FOLDER = Path(__file__).parent / "assets" / MINI
-_VOCABULARY = "bpe_vocab.txt.gz"  # a folder may bring its own byte-pair merges, as dear-mini does
+_VOCABULARY = "bpe_vocab.txt.gz"  # a folder may contain its own byte-pair merges, as dear-mini's does
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class Backbone:
         return self.image.visual.proj.shape[1]
 
     def normal(self, *shape: int, std: float = 0.02) -> Tensor:
-        """Normal noise on the device and in the precision of the weights, as new tokens start."""
+        """Normal noise, the initial value of tokens, on the device and in the precision of the weights."""
         like = self.image.visual.proj
         return std * torch.randn(shape, device=like.device, dtype=like.dtype)
 
     def text_layer(self, image_layer: int) -> int:
-        """The text layer that corresponds to an image layer: in a tower of another depth, the same share is adapted."""
+        """The text layer that corresponds to an image layer: the same share of both towers is adapted."""
         adapted = round((self.image.layers - image_layer + 1) * self.text.layers / self.image.layers)
         return self.text.layers - max(1, adapted) + 1
 
@@ -96,9 +96,8 @@ def load_backbone(
                 source, tag, load_weights=not random_weights, force_quick_gelu=quick_gelu, device="cpu"
             )
         tokenizer = _tokenizer(source)
-    except Exception as error:  # OpenCLIP takes a config at its word, and fails in many ways
-        first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise DearError(f"The weights of {name} could not be loaded: {first_line}") from error
+    except Exception as error:  # OpenCLIP does not validate configs, and raises many kinds
+        raise DearError(f"The weights of {name} could not be loaded: {first_line(error)}.") from error
     return wrap(model.to(device), tokenizer, name, pretrained)
 
 
@@ -108,7 +107,9 @@ def wrap(model: Any, tokenizer: Callable[..., Tensor], name: str, pretrained: st
     from open_clip.transformer import QuickGELU
 
     text = getattr(model, "text", model)
-    if not (has_known_blocks(model.visual.transformer.resblocks) and has_known_blocks(text.transformer.resblocks)):
+    if not (
+        has_supported_blocks(model.visual.transformer.resblocks) and has_supported_blocks(text.transformer.resblocks)
+    ):
         raise DearError(f"{name} can't be used, because it has custom attention blocks. {SUPPORTED}.")
     model.eval().requires_grad_(False)
     preprocess = PreprocessCfg(**model.visual.preprocess_cfg)
@@ -134,7 +135,7 @@ def _eos_id(text: Any) -> int:
 
 
 def _read_config(source: str) -> dict[str, Any]:
-    """The model part of an OpenCLIP config, wherever it is kept."""
+    """The model part of an OpenCLIP config, from a folder, the hub or OpenCLIP itself."""
     import open_clip
 
     if source.startswith("local-dir:"):
@@ -143,7 +144,7 @@ def _read_config(source: str) -> dict[str, Any]:
         weights = [path for kind in ("*.safetensors", "*.bin", "*.pt") for path in folder.glob(kind)]
         if not weights:
             raise DearError(f"{folder} has a config but no weights: put open_clip_model.safetensors there.")
-        held = sum(path.stat().st_size for path in weights)
+        weight_bytes = sum(path.stat().st_size for path in weights)
     elif source.startswith("hf-hub:"):
         from open_clip.factory import _get_hf_config
 
@@ -152,21 +153,21 @@ def _read_config(source: str) -> dict[str, Any]:
         except Exception as error:  # the hub client raises many kinds
             raise DearError(f"{source} could not be fetched: check the name and the network ({error}).") from error
     else:
-        found = open_clip.get_model_config(source.replace("/", "-"))
-        if found is None:
+        model = open_clip.get_model_config(source.replace("/", "-"))
+        if model is None:
             near = difflib.get_close_matches(source, [MINI, *open_clip.list_models()], n=3, cutoff=0.4)
-            hint = f"did you mean {' or '.join(near)}?" if near else "`dear backbones` lists what is known."
+            hint = f"did you mean {' or '.join(near)}?" if near else "`dear backbones` lists the supported ones."
             raise DearError(f"There is no model named {source}: {hint}")
-        return found
+        return model
     check_shape(config, ConfigFile, f"The config of {source}", "it needs OpenCLIP's model_cfg with both towers")
     model = config["model_cfg"]
-    if source.startswith("local-dir:") and fewest_parameters(model) > held:  # a byte each, at the least
-        raise DearError(f"The config of {source} claims a larger model than its weights are: copy both again.")
+    if source.startswith("local-dir:") and min_parameters(model) > weight_bytes:  # at least one per parameter
+        raise DearError(f"The config of {source} describes a larger model than its weights: copy both again.")
     return model
 
 
 def _check_tag(source: str, pretrained: str | None, config: dict[str, Any]) -> str | None:
-    """The tag or file to hand to OpenCLIP, after the check that most often goes wrong silently: the activation."""
+    """The tag or file for OpenCLIP. A wrong activation, the most frequent mistake that goes unnoticed, is refused."""
     import open_clip
 
     if source.startswith(("local-dir:", "hf-hub:")):
@@ -184,7 +185,7 @@ def _check_tag(source: str, pretrained: str | None, config: dict[str, Any]) -> s
             f"{source} has no pretrained tag {pretrained!r} and there is no such file: choose from {', '.join(tags)}."
         )
     has, needs = bool(config.get("quick_gelu")), bool(tag.get("quick_gelu"))
-    # OpenCLIP has always meant QuickGELU by "openai", whatever the model is called: we load it so.
+    # In OpenCLIP the tag "openai" means QuickGELU, whatever the model's name: we load it so.
     if has != needs and pretrained != "openai":
         stem = source.removesuffix("-quickgelu")
         raise DearError(
@@ -196,7 +197,7 @@ def _check_tag(source: str, pretrained: str | None, config: dict[str, Any]) -> s
 
 def _refuse_tag(source: str, pretrained: str | None) -> None:
     if pretrained:
-        raise DearError(f"{source} brings its own weights: leave out --pretrained.")
+        raise DearError(f"{source} has its own weights: leave out --pretrained.")
 
 
 def _tokenizer(source: str) -> Callable[..., Tensor]:

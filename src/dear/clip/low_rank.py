@@ -1,4 +1,4 @@
-"""Towers with low-rank terms (LoRA) beside the frozen projections of queries, keys and values, or on other blocks."""
+"""Towers with low-rank terms (LoRA) added to queries, keys and values, and towers with other blocks."""
 
 from collections.abc import Callable
 from copy import copy
@@ -28,7 +28,7 @@ class LowRank(nn.Module):
         self.down = nn.Parameter(torch.empty(shape).uniform_(-bound, bound).to(like))
         self.up = nn.Parameter(torch.zeros(tower.layers, 3, tower.width, rank).to(like))
 
-    def of_layer(self, layer: int) -> Term:
+    def layer_term(self, layer: int) -> Term:
         def term(part: int, x: Tensor) -> Tensor:
             x = dropout(x, self.dropout_share, self.training)
             return self.scale * (x @ self.down[layer - 1, part].T) @ self.up[layer - 1, part].T
@@ -37,7 +37,7 @@ class LowRank(nn.Module):
 
 
 class _Attention:
-    """The frozen parameters of an attention, and the term."""
+    """An attention with frozen parameters and a term."""
 
     def __init__(self, frozen: Any, term: Term) -> None:
         self.in_proj_weight, self.in_proj_bias, self.out_proj = (
@@ -49,7 +49,7 @@ class _Attention:
 
 
 class _Block:
-    """A frozen block that sees its attention through a term."""
+    """A frozen block with a term in its attention."""
 
     def __init__(self, frozen: Any, term: Term) -> None:
         self.attn = _Attention(frozen.attn, term)
@@ -64,7 +64,7 @@ def with_low_rank(tower: Tower, terms: Callable[[int], Term]) -> Tower:
 
 
 def with_blocks(tower: Tower, blocks: Any) -> Tower:
-    """The same tower on other blocks."""
-    other = copy(tower)
-    other.blocks = blocks
-    return other
+    """The same tower with other blocks."""
+    new = copy(tower)
+    new.blocks = blocks
+    return new

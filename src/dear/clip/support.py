@@ -1,4 +1,4 @@
-"""Which OpenCLIP models the engine can drive, judged by their configuration before anything is downloaded."""
+"""Which OpenCLIP models are supported, decided by their config before anything is downloaded."""
 
 from functools import cache
 from typing import Annotated, Any, TypedDict
@@ -7,7 +7,7 @@ from msgspec import Meta
 from torch import nn
 
 SUPPORTED = (
-    "dear drives OpenCLIP's own ViT image towers with a CLS token and its causal text transformers "
+    "dear supports OpenCLIP's own ViT image towers with a CLS token and its causal text transformers "
     "(ViT-B-32, ViT-B-16, ViT-L-14, ViT-H-14, ... and their -quickgelu forms; `dear backbones` lists them)"
 )
 
@@ -22,7 +22,7 @@ _CUSTOM_BLOCKS = (
 
 
 _Depth = Annotated[int, Meta(ge=1, le=1000)]
-_Size = Annotated[int, Meta(ge=1, le=100_000)]  # more than any model has, and little enough to allocate
+_Size = Annotated[int, Meta(ge=1, le=100_000)]  # larger than in any model, small enough to allocate
 _Channels = Annotated[list[float], Meta(min_length=3, max_length=3)]
 
 
@@ -63,24 +63,24 @@ class _Required(TypedDict):
 
 
 class ConfigFile(_Required, total=False):
-    """open_clip_config.json: what must be there, and how large a model it may claim."""
+    """open_clip_config.json: required fields, and limits on the size of the model."""
 
     preprocess_cfg: _Preprocess
 
 
-def fewest_parameters(model: dict[str, Any]) -> int:
-    """What a config claims for attention, words and places alone: less than the model has."""
+def min_parameters(model: dict[str, Any]) -> int:
+    """A lower bound on a config's parameters: attention, token and position embeddings alone."""
     vision, text = model["vision_cfg"], model["text_cfg"]
     layers = [(tower.get("layers"), tower.get("width", 0)) for tower in (vision, text)]
     attention = sum(4 * depth * width**2 for depth, width in layers if isinstance(depth, int))
-    words = (text.get("vocab_size", 0) + text.get("context_length", 0)) * text.get("width", 0)
+    text_embeddings = (text.get("vocab_size", 0) + text.get("context_length", 0)) * text.get("width", 0)
     sides = vision.get("image_size", 0), vision.get("patch_size", 1)
-    places = (sides[0] // sides[1]) ** 2 * vision.get("width", 0) if isinstance(sides[0], int) else 0
-    return attention + words + places
+    patches = (sides[0] // sides[1]) ** 2 if isinstance(sides[0], int) else 0
+    return attention + text_embeddings + patches * vision.get("width", 0)
 
 
 def why_unsupported(model_cfg: dict[str, Any]) -> str | None:
-    """What is it in an OpenCLIP model config that the engine can't drive? None if it can."""
+    """The reason why a model with this OpenCLIP config is not supported; None if it is."""
     vision, text = model_cfg["vision_cfg"], model_cfg["text_cfg"]
     if "multimodal_cfg" in model_cfg:
         return "it is a CoCa model with a multimodal decoder"
@@ -106,15 +106,15 @@ def why_unsupported(model_cfg: dict[str, Any]) -> str | None:
 
 @cache
 def supported_models() -> dict[str, dict[str, Any]]:
-    """OpenCLIP name -> its config, of every model the engine can drive."""
+    """OpenCLIP name -> config, of every supported model."""
     import open_clip
 
     configs = {name: open_clip.get_model_config(name) for name in open_clip.list_models()}
     return {name: config for name, config in configs.items() if why_unsupported(config) is None}
 
 
-def has_known_blocks(blocks: Any) -> bool:
-    """Are these blocks OpenCLIP's ResidualAttentionBlock, with the parameters that the engine reads?"""
+def has_supported_blocks(blocks: Any) -> bool:
+    """Whether all blocks are OpenCLIP's ResidualAttentionBlock, whose parameters the towers use."""
     from open_clip.transformer import ResidualAttentionBlock
 
     return all(type(b) is ResidualAttentionBlock and type(b.attn) is nn.MultiheadAttention for b in blocks)

@@ -1,9 +1,10 @@
-"""The text tower, without any computation that is repeated or cannot reach EOT.
+"""The text tower, without repeated computation and without tokens after EOT.
 
-Under a causal mask a token attends only to tokens before it. So nothing after EOT matters, and the beginning that all
-prompts share (BOT, learned tokens, the template's first words) is the same for every prompt: it is run once, and the
-few remaining tokens of each prompt attend to it. All these tokens are packed into one matrix, [shared + own, width],
-so that every linear layer is one product; only attention unfolds the own tokens to [prompts, longest, ...].
+Under a causal mask a token attends only to tokens before it. So tokens after EOT do not matter, and the prefix that all
+prompts share (BOT, learned tokens, the template's first words) has the same states in every prompt: it is computed
+once, and the few remaining tokens of each prompt attend to it. All tokens are packed into one matrix,
+[shared + own, width], so that every linear layer is one product; only attention unfolds the own tokens to
+[prompts, longest, ...].
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from dear.clip.tokens import LearnedTokens
 from dear.core.errors import DearError, TextTooLongError
 from dear.parallel import processes
 
-_MANY = 2000  # packed tokens, of about 400 classes: what their layers keep for gradients is over a gigabyte
+_MANY = 2000  # packed tokens, of about 400 classes, whose activations take over a gigabyte: then checkpointing is used
 
 
 @dataclass(frozen=True)
@@ -32,18 +33,18 @@ class Prompts:
     ids: Tensor  # [packed]
     positions: Tensor  # [packed]
     shared: int
-    filled: Tensor  # which places of [prompts, longest] hold an own token
-    slots: Tensor | None = None  # places of words that learned tokens stand in for, [tokens], all of them shared
-    places: processes.Places | None = None  # of one process: where its rows are among those of all
+    filled: Tensor  # [prompts, longest], True at an own token, False at padding
+    slots: Tensor | None = None  # positions of the words that learned tokens replace, [tokens], all in the shared part
+    places: processes.Places | None = None  # of local prompts: their positions among those of all processes
 
     @classmethod
     def pack(cls, tokens: Tensor, eot: Tensor, slots: Sequence[int] = ()) -> "Prompts":
         """tokens [prompts, context]; eot [prompts], the position of each EOT."""
-        shortest = int(eot.min())  # every prompt keeps at least its EOT as its own
+        shortest = int(eot.min())  # at least EOT is each prompt's own
         same = (tokens[:, :shortest] == tokens[:1, :shortest]).all(0)
         shared = int(same.int().cumprod(0).sum())
         if any(slot >= shared for slot in slots):
-            raise DearError("Learned tokens can only stand in for words that come before every class name.")
+            raise DearError("Learned tokens can only replace words before the class name.")
         device = tokens.device
         lengths = eot + 1 - shared
         filled = torch.arange(int(lengths.max()), device=device) < lengths[:, None]
@@ -66,11 +67,11 @@ class Prompts:
 
     @cached_property
     def eot(self) -> Tensor:
-        """Where each EOT stands among the own tokens, [prompts]."""
+        """The position of each EOT among the own tokens, [prompts]."""
         return self.filled.sum(1).cumsum(0) - 1
 
     def subset(self, chosen: Tensor) -> tuple["Prompts", Tensor]:
-        """Only the prompts [chosen], and where their packed states are among all: x[places]."""
+        """Some of the prompts, and the positions of their packed states among all: x[places]."""
         filled = self.filled[chosen]
         index = torch.zeros_like(self.filled, dtype=torch.long)
         index[self.filled] = torch.arange(self.shared, len(self.ids), device=index.device)
@@ -80,7 +81,7 @@ class Prompts:
 
     @cached_property
     def own(self) -> tuple["Prompts", Tensor, Tensor]:
-        """As `subset`, of the prompts that this process computes, and which they are."""
+        """`subset` of the local prompts, and their indices."""
         chosen = torch.tensor(processes.local_rows(range(len(self))), device=self.ids.device)
         own, packed = self.subset(chosen)
 
@@ -91,15 +92,15 @@ class Prompts:
 
 
 def _second_pass_places(places: processes.Places | None) -> tuple[Any, Any]:
-    """Contexts of a checkpointed block: the recomputation drops the same rows as the first pass."""
+    """Contexts of a checkpointed block: dropout of the recomputation takes the same rows as in the first pass."""
     return nullcontext(), processes.row_places(places)
 
 
 def unshare(x: Tensor, prompts: Prompts, shared: int, places: Tensor) -> tuple[Tensor, Prompts, Tensor]:
-    """From here on prompts differ in the shared places [tokens] too: only BOT, which sees nothing else, stays shared.
+    """Repacks states [shared + own, width] so that prompts may differ at shared places [tokens]; only BOT stays shared.
 
-    x [shared + own, width], packed anew; `shared` counts the learned tokens that were inserted. Returns the new
-    states, how they are packed, and the places, now of each prompt, [prompts, tokens].
+    `shared` includes inserted learned tokens. Returns the new states, their prompts, and the places, now one row per
+    prompt, [prompts, tokens].
     """
     device, extra = x.device, shared - 1
     lengths = prompts.filled.sum(1)
@@ -124,10 +125,10 @@ class ClassTexts(NamedTuple):
 
 
 class TextTower:
-    """OpenCLIP's causal text transformer as a list of blocks. Layers are counted from 1."""
+    """OpenCLIP's causal text transformer as a list of blocks. Layers count from 1."""
 
     def __init__(self, module: Any, tokenizer: Callable[..., Tensor], end: int | None) -> None:
-        """`module` holds token_embedding, transformer, ...; `end` is the id of EOT, None: the largest id."""
+        """`module` has token_embedding, transformer, ...; `end` is the id of EOT, None: the largest id."""
         self.module, self.tokenizer, self.end = module, tokenizer, end
         self.blocks: Sequence[Any] = module.transformer.resblocks
         self.layers = len(self.blocks)
@@ -136,11 +137,11 @@ class TextTower:
         self.context: int = module.positional_embedding.shape[0]
 
     def tokenize(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Texts -> tokens [prompts, context] and the positions of EOT [prompts]; refuses what does not fit."""
+        """Texts -> tokens [prompts, context] and the positions of EOT [prompts]; refuses texts that are too long."""
         tokens = self.tokenizer(list(texts))
         eot = self._find_eot(tokens)
         for i in (eot == self.context - 1).nonzero().flatten().tolist():
-            # The tokenizer truncates without a word: with one place more, EOT moves if something was cut.
+            # The tokenizer truncates silently: with one more place, EOT moves if the text was cut.
             if int(self._find_eot(self.tokenizer([texts[i]], self.context + 1))) >= self.context:
                 raise TextTooLongError(
                     f"The text {texts[i]!r} is longer than the {self.context} tokens this backbone reads: shorten it."
@@ -163,7 +164,7 @@ class TextTower:
         return self.module.token_embedding(tokens[0, 1 : int(eot)]).detach()
 
     def add_positions(self, raw: Tensor, prompts: Prompts) -> Tensor:
-        """Learned tokens [..., tokens, width] with the positions of the words they stand in for, as at layer 1."""
+        """Learned tokens [..., tokens, width] plus the positional embeddings of the words they replace, for layer 1."""
         return raw + self.module.positional_embedding[prompts.slots].detach()
 
     def embed(self, prompts: Prompts) -> Tensor:
@@ -171,22 +172,22 @@ class TextTower:
         return self.module.token_embedding(prompts.ids) + self.module.positional_embedding[prompts.positions]
 
     def run(self, x: Tensor, prompts: Prompts, first: int, last: int) -> Tensor:
-        """Layers first..last on packed states [packed, width], untouched."""
+        """Layers first..last on packed states [packed, width], without learned tokens."""
         for block in self.blocks[first - 1 : last]:
             x = self._run_block(block, x, prompts, x.shape[0] - len(prompts.ids) + prompts.shared)
         return x
 
     @torch.no_grad()
     def trunk(self, prompts: Prompts, last: int) -> Tensor:
-        """Packed states after layer `last`, without a graph; constant for a class list. [packed, width]."""
+        """Packed states after layer `last`, without a graph, [packed, width]; constant for a list of classes."""
         return self.run(self.embed(prompts), prompts, 1, last)
 
     def eot_states(self, x: Tensor, prompts: Prompts, first: int, tokens: LearnedTokens | None = None) -> Tensor:
-        """Layers first..L on packed states -> EOT states [prompts, width]; the last layer reads EOT alone.
+        """Layers first..L on packed states -> EOT states [prompts, width]; in the last layer only EOT is a query.
 
-        Learned tokens, if any, enter at `first`: in the slots of the prompts where they have some, else right behind
-        BOT, which moves the words (Eq. 6). Either way they are in the shared part, until a layer gets other tokens
-        for every prompt, [prompts, tokens, width]. In a training step each process of a run reads its part.
+        Learned tokens, if any, enter at `first`: in the slots of the prompts if there are any, else right after BOT,
+        which moves the words (Eq. 6). Either way they are in the shared part, until a layer gets different tokens per
+        prompt, [prompts, tokens, width]. In a training step each process computes its local prompts.
         """
         if processes.in_step():
             own, packed, chosen = prompts.own
@@ -197,10 +198,9 @@ class TextTower:
 
     def _eot_states(self, x: Tensor, prompts: Prompts, first: int, tokens: LearnedTokens | None) -> Tensor:
         shared, places, run = prompts.shared, prompts.slots, self._run_block
-        if len(x) > _MANY and torch.is_grad_enabled():  # keep what enters a layer, and compute the rest of it again
+        if len(x) > _MANY and torch.is_grad_enabled():
             contexts = partial(_second_pass_places, prompts.places)
-            again = partial(checkpoint, use_reentrant=False, context_fn=contexts)
-            run = partial(again, self._run_block)
+            run = partial(checkpoint, self._run_block, use_reentrant=False, context_fn=contexts)
         if tokens is not None and places is None:
             x = torch.cat([x[:1], tokens.into(first, None), x[1:]])
             places = torch.arange(1, 1 + len(tokens), device=x.device)
@@ -210,10 +210,10 @@ class TextTower:
                 if tokens.raw[layer].dim() == 3 and places.dim() == 1:
                     x, prompts, places = unshare(x, prompts, shared, places)
                     shared = prompts.shared
-                given = tokens.into(layer, None if layer == first else x[places])
-                x = x.index_copy(0, places.flatten(), given.expand(*places.shape, -1).flatten(0, -2).to(x.dtype))
-            read = prompts.eot if layer == self.layers else None
-            x = run(self.blocks[layer - 1], x, prompts, shared, read)
+                learned = tokens.into(layer, None if layer == first else x[places])
+                x = x.index_copy(0, places.flatten(), learned.expand(*places.shape, -1).flatten(0, -2).to(x.dtype))
+            queries = prompts.eot if layer == self.layers else None
+            x = run(self.blocks[layer - 1], x, prompts, shared, queries)
         return x
 
     def project(self, eot: Tensor) -> Tensor:
@@ -233,30 +233,31 @@ class TextTower:
         prompts = self.prompts(texts)
         return self.project(self.eot_states(self.embed(prompts), prompts, 1))
 
-    def _run_block(self, block: Any, x: Tensor, prompts: Prompts, shared: int, read: Tensor | None = None) -> Tensor:
+    def _run_block(self, block: Any, x: Tensor, prompts: Prompts, shared: int, eot: Tensor | None = None) -> Tensor:
         """One block on packed states [shared + own, width].
 
-        With `read` (places of EOT among the own tokens) it returns only those states, [prompts, width].
+        With `eot` (positions of EOT among the own tokens) it returns only those states, [prompts, width].
         """
         normed = block.ln_1(x)
         keys, values = project_keys_values(block.attn, normed)  # [heads, packed, head_dim]
         own_keys, own_values = (self._unfold(t[:, shared:], prompts, t[:, :shared]) for t in (keys, values))
-        if read is not None:  # each EOT is the last own token: it sees all that is filled
-            q = project_queries(block.attn, normed[shared:][read][:, None])  # [prompts, heads, 1, head_dim]
-            seen = F.pad(prompts.filled, (shared, 0), value=True)[:, None, None]
-            out = F.scaled_dot_product_attention(q, own_keys, own_values, attn_mask=seen)
-            return finish_block(block, x[shared:][read], merge_heads(out)[:, 0])
+        if eot is not None:  # the last own token: it attends to all but padding
+            q = project_queries(block.attn, normed[shared:][eot][:, None])  # [prompts, heads, 1, head_dim]
+            mask = F.pad(prompts.filled, (shared, 0), value=True)[:, None, None]
+            out = F.scaled_dot_product_attention(q, own_keys, own_values, attn_mask=mask)
+            return finish_block(block, x[shared:][eot], merge_heads(out)[:, 0])
         q = project_queries(block.attn, normed)
-        of_shared = F.scaled_dot_product_attention(
+        shared_out = F.scaled_dot_product_attention(
             q[None, :, :shared], keys[None, :, :shared], values[None, :, :shared], is_causal=True
         )
         own = self._unfold(q[:, shared:], prompts)  # [prompts, heads, longest, head_dim]
-        of_own = F.scaled_dot_product_attention(own, own_keys, own_values, attn_mask=self._causal(prompts, shared, x))
-        packed = torch.cat([merge_heads(of_shared)[0], merge_heads(of_own)[prompts.filled]])
+        mask = self._causal(prompts, shared, x)
+        own_out = F.scaled_dot_product_attention(own, own_keys, own_values, attn_mask=mask)
+        packed = torch.cat([merge_heads(shared_out)[0], merge_heads(own_out)[prompts.filled]])
         return finish_block(block, x, packed)
 
     def _unfold(self, own: Tensor, prompts: Prompts, before: Tensor | None = None) -> Tensor:
-        """Packed own tokens [heads, own, d] -> [prompts, heads, (shared +) longest, d], zeros where not filled."""
+        """Packed own tokens [heads, own, d] -> [prompts, heads, (shared +) longest, d], padded with zeros."""
         heads, _, dim = own.shape
         unfolded = own.new_zeros(len(prompts), prompts.longest, heads, dim)
         unfolded = unfolded.masked_scatter(prompts.filled[..., None, None], own.transpose(0, 1)).transpose(1, 2)
@@ -266,6 +267,6 @@ class TextTower:
 
     @staticmethod
     def _causal(prompts: Prompts, shared: int, like: Tensor) -> Tensor:
-        """Own token i sees all shared tokens and the own tokens up to i: [longest, shared + longest], boolean."""
+        """Own token i attends to all shared tokens and to own tokens up to i: [longest, shared + longest], boolean."""
         size = prompts.longest
         return torch.ones(size, shared + size, dtype=torch.bool, device=like.device).tril(shared)

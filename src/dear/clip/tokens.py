@@ -1,4 +1,4 @@
-"""How learned tokens live on from layer to layer: replaced, carried on, or mixed (Eq. 5 and 6 of DeAR)."""
+"""Learned tokens from layer to layer: replaced, carried on, or mixed (Eq. 5 and 6 of DeAR)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -10,9 +10,8 @@ from torch import Tensor
 class LearnedTokens:
     """Tokens that enter a tower at the first layer of `raw`.
 
-    What a later layer gets in their place is `beta * raw[layer] + (1 - beta) * what came out of the layer before`, or
-    simply what came out where it has no raw tokens. So beta 1 replaces them layer by layer, beta 0 and layers without
-    raw tokens carry them on, and everything between mixes.
+    A later layer gets `beta * raw[layer] + (1 - beta) * output of the layer before`, or that output alone if it has no
+    raw tokens. So beta 1 replaces the tokens at each layer, beta 0 carries them on, and values between mix both.
     """
 
     raw: Mapping[int, Tensor]  # layer, from 1 -> [tokens, width]; in a text tower also [prompts, tokens, width]
@@ -27,11 +26,11 @@ class LearnedTokens:
         return next(iter(self.raw.values())).shape[-2]
 
     def of(self, prompts: Tensor) -> "LearnedTokens":
-        """The tokens of some prompts [chosen]."""
+        """The tokens of some prompts."""
         return replace(self, raw={at: raw[prompts] if raw.dim() == 3 else raw for at, raw in self.raw.items()})
 
     def into(self, layer: int, carried: Tensor | None) -> Tensor:
-        """The tokens that `layer` gets; `carried`: what came out of the layer before, None where they enter."""
+        """The tokens that `layer` gets; `carried`: the output of the layer before, None where they enter."""
         if carried is None:
             return self.raw[layer]
         if layer not in self.raw or self.beta == 0:
@@ -40,5 +39,5 @@ class LearnedTokens:
         return raw if self.beta == 1 else self.beta * raw + (1 - self.beta) * carried
 
     def replaced_at(self, layer: int) -> bool:
-        """Nothing of what the layer before made of the tokens is used: there they were keys and values only."""
+        """Whether the output of the layer before is not used: in that layer the tokens are keys and values only."""
         return self.beta == 1 and layer in self.raw

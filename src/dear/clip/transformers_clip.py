@@ -1,4 +1,7 @@
-"""CLIP as transformers stores it (config.json and model.safetensors), on OpenCLIP's modules. Needs no transformers."""
+"""CLIP checkpoints in the format of transformers (config.json, model.safetensors), loaded into OpenCLIP's modules.
+
+The transformers package is not needed.
+"""
 
 from pathlib import Path
 from typing import Any, TypedDict
@@ -8,15 +11,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, first_line
 from dear.core.files import read_json
 from dear.core.schema import Finite, Positive, check_shape
 
 PREFIX = "transformers:"
-_CONFIG, _WEIGHTS, _PICTURES = "config.json", "model.safetensors", "preprocessor_config.json"
-_VOCABULARY = 49408  # of CLIP's own tokenizer, the only one that is at hand
+_CONFIG, _WEIGHTS, _PREPROCESSOR = "config.json", "model.safetensors", "preprocessor_config.json"
+_VOCABULARY = 49408  # tokens of CLIP's own tokenizer, the only one supported here
 
-# A config leaves out what has its default value.
+# A config omits fields that have their default value.
 _COMMON = {"num_hidden_layers": 12, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
 _TEXT = {
     **_COMMON, "hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8,
@@ -51,7 +54,7 @@ class _Config(TypedDict, total=False):
     vision_config_dict: _Tower | None
 
 
-class _Pictures(TypedDict, total=False):
+class _Preprocessor(TypedDict, total=False):
     image_mean: tuple[Finite, Finite, Finite] | None
     image_std: tuple[Finite, Finite, Finite] | None
 
@@ -82,16 +85,16 @@ _TOWERS = {"vision_model": "visual.transformer.resblocks", "text_model": "transf
 
 
 def load_transformers(source: str) -> tuple[Any, Any]:
-    """An OpenCLIP model with the weights of a folder or a name on the hub, and CLIP's tokenizer for it."""
+    """An OpenCLIP model with weights from a folder or the hub, and CLIP's tokenizer for it."""
     import open_clip
 
-    folder = _find(source)
+    folder = _find_folder(source)
     config = openclip_config(read_json(folder / _CONFIG), source)
     try:
         weights = openclip_weights(load_file(folder / _WEIGHTS))
         if max(config["vision_cfg"]["layers"], config["text_cfg"]["layers"]) > len(weights):
             raise KeyError("more layers than tensors")
-        with torch.device("meta"):  # a config can ask for more memory than there is: first the shapes
+        with torch.device("meta"):  # shapes first: a config can ask for more memory than there is
             open_clip.CLIP(**config).load_state_dict(weights, assign=True)
         model = open_clip.CLIP(**config)
         model.load_state_dict(weights)
@@ -101,46 +104,46 @@ def load_transformers(source: str) -> tuple[Any, Any]:
         raise DearError(
             f"The weights of {source} do not fit its {_CONFIG}: both must come from one CLIPModel."
         ) from error
-    pictures = read_json(folder / _PICTURES) if (folder / _PICTURES).is_file() else {}
-    check_shape(pictures, _Pictures, f"{_PICTURES} of {source}", "save it again with transformers")
-    prepared = {
+    preprocessor = read_json(folder / _PREPROCESSOR) if (folder / _PREPROCESSOR).is_file() else {}
+    check_shape(preprocessor, _Preprocessor, f"{_PREPROCESSOR} of {source}", "save it again with transformers")
+    preprocess = {
         "size": config["vision_cfg"]["image_size"],
-        "mean": tuple(pictures.get("image_mean") or open_clip.OPENAI_DATASET_MEAN),
-        "std": tuple(pictures.get("image_std") or open_clip.OPENAI_DATASET_STD),
+        "mean": tuple(preprocessor.get("image_mean") or open_clip.OPENAI_DATASET_MEAN),
+        "std": tuple(preprocessor.get("image_std") or open_clip.OPENAI_DATASET_STD),
     }
-    open_clip.set_model_preprocess_cfg(model, prepared)
+    open_clip.set_model_preprocess_cfg(model, preprocess)
     return model, open_clip.SimpleTokenizer(context_length=config["text_cfg"]["context_length"])
 
 
-def _find(source: str) -> Path:
-    """The folder that is named, or a copy of what the hub has under this name: these files, nothing that runs."""
+def _find_folder(source: str) -> Path:
+    """A folder on disk, or a download from the hub of config, weights and preprocessor alone: no code."""
     name = source.removeprefix(PREFIX)
     folder = Path(name)
     if not folder.is_dir():
         from huggingface_hub import snapshot_download
 
         try:
-            folder = Path(snapshot_download(name, allow_patterns=[_CONFIG, _WEIGHTS, _PICTURES]))
+            folder = Path(snapshot_download(name, allow_patterns=[_CONFIG, _WEIGHTS, _PREPROCESSOR]))
         except Exception as error:  # the hub client raises many kinds
-            first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise DearError(
-                f"{name} is no folder and could not be fetched: check the name and the network ({first})."
+                f"{name} is not a folder and could not be fetched: check the name and the network "
+                f"({first_line(error)})."
             ) from error
     if not (folder / _WEIGHTS).is_file():
         raise DearError(
-            f"{name} has no {_WEIGHTS}, the only form of weights that is read: in transformers, load it once and "
-            "save_pretrained it in one piece."
+            f"{name} has no {_WEIGHTS}, the only supported format of weights: load it with transformers, and save it "
+            "in one file with save_pretrained."
         )
     return folder
 
 
 def openclip_config(config: Any, source: str) -> dict[str, Any]:
-    """What OpenCLIP's `CLIP` takes, from a transformers config; refuses what is no CLIP."""
+    """Arguments of OpenCLIP's `CLIP` from a transformers config; refuses models other than CLIP."""
     kind = config.get("model_type") if isinstance(config, dict) else None
     if kind != "clip":
         raise DearError(f"{source} can't be used, because it is {kind or 'no model'} in transformers, not clip.")
     check_shape(config, _Config, f"{_CONFIG} of {source}", "save it again with transformers")
-    # The parts were once written under other names, which win where both are there.
+    # Older files have other names for these parts, which win if both are there.
     text = _TEXT | (config.get("text_config") or {}) | (config.get("text_config_dict") or {})
     vision = _VISION | (config.get("vision_config") or {}) | (config.get("vision_config_dict") or {})
     if text["vocab_size"] != _VOCABULARY:
@@ -181,7 +184,7 @@ def _tower(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def openclip_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same weights under OpenCLIP's names; a name that CLIP does not have is a KeyError."""
+    """The same weights under OpenCLIP's names; a name that is not CLIP's is a KeyError."""
     renamed = {}
     for name, tensor in weights.items():
         if name.endswith("position_ids"):  # 0, 1, 2, ...: older versions stored them

@@ -11,7 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.commands.bench import add_grid_arguments
 
     titles = "; ".join(f"{name}: {ablation.title}" for name, ablation in ABLATIONS.items())
-    titles += f"; all: every ablation that --method (default: {_DEFAULT_METHOD}) has"
+    titles += f"; all: every ablation of --method (default: {_DEFAULT_METHOD})"
     parser.add_argument("ablations", nargs="+", metavar="NAME", help=titles)
     add_grid_arguments(parser)
 
@@ -39,6 +39,6 @@ def run(args: argparse.Namespace) -> None:
     config = RunConfig.pick(overrides)
     defaults = plan(BASE_TO_NOVEL, args.datasets, [method], args.seeds, overrides, split=args.split)
     roles = find_roles(RoleSettings.pick(overrides).roles, load_backbone(config.model, config.pretrained))
-    chosen = choose(args.ablations, ablation_rows(roles, defaults[0].settings))
-    results = run_grid(ablation_cells(defaults, chosen, roles), args, overrides)
+    ablations = choose(args.ablations, ablation_rows(roles, defaults[0].settings))
+    results = run_grid(ablation_cells(defaults, ablations, roles), args, overrides)
     show_tables(ablation_tables(results), len(results), args)

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
     )  # fmt: skip
     if any(shortened(cell.method, cell.protocol, cell.dataset, overrides, cell.shots) for cell in cells):
         print(
-            f"Attribute World is for trying out: methods take at most {MAX_WORLD_EPOCHS} epochs on it here. "
+            f"Attribute World is for quick trials: methods train for at most {MAX_WORLD_EPOCHS} epochs on it here. "
             "For more: --epochs N or --images-seen N; for a method's own recipe: dear train --method NAME."
         )
     results = run_grid(cells, args, overrides)
@@ -89,18 +89,22 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of results, one JSON per cell")
     parser.add_argument(
         "--split", choices=SPLITS, default=TEST,
-        help="measure on test images, or on training and validation images that were not drawn (to choose settings)",
+        help="images to measure on: test, or training and validation images that were not drawn (to choose settings)",
     )  # fmt: skip
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="cache constant states of images here, for all cells")
     parser.add_argument(
-        "--other-settings", action="store_true", help="allow cells in DIR that differ from these only in their settings"
+        "--cache", type=Path, metavar="DIR", help="folder for cached states of images, shared by all cells"
+    )
+    parser.add_argument(
+        "--other-settings",
+        action="store_true",
+        help="allow cells in --out that differ from the new ones only in their settings",
     )
     add_ray_arguments(parser, "cell")
     add_json_argument(parser)
 
 
 def add_method_settings(parser: argparse.ArgumentParser, methods: Sequence[str]) -> None:
-    """One flag for every method that has the setting; by default, each method's own recipe."""
+    """One flag per setting, for all methods that have it; the defaults are each method's own recipe."""
     from dear.core.config import add_arguments as add
 
     add(parser, *_configs(methods))
@@ -122,12 +126,12 @@ def _configs(methods: Sequence[str]) -> list[Any]:
 def run_grid(cells: "Sequence[Cell]", args: argparse.Namespace, overrides: dict[str, Any]) -> "list[Result]":
     from dear.bench.grid import run_cells
     from dear.bench.workbench import Workbench
-    from dear.parallel.cluster import given_cluster
+    from dear.parallel.cluster import cluster_from_args
     from dear.training.config import TrainConfig
 
     train = TrainConfig.pick(overrides)
     bench = Workbench(args.cache, overrides.get("data_root"), train.device, train.workers)
-    return run_cells(cells, args.out, bench, args.other_settings, given_cluster(args, train.device))
+    return run_cells(cells, args.out, bench, args.other_settings, cluster_from_args(args, train.device))
 
 
 def show_tables(tables: "dict[str, Table]", results: int, args: argparse.Namespace) -> None:

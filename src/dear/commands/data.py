@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="list | check", required=True)
     root = "folder of the known datasets, in CoOp's layout"
 
-    what = "list the known datasets, which of them are on this machine, and where to get them; nothing is downloaded"
+    what = "list the known datasets, which of them are on this machine, and how to get them; nothing is downloaded"
     listing = actions.add_parser("list", help=what, description=what[0].upper() + what[1:] + ".")
     listing.add_argument("--data-root", type=Path, metavar="DIR", help=root)
     add_json_argument(listing)
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shots",
         type=number("--shots", 1, 10**6),
         default=16,
-        help="training images that each class should have (default: 16)",
+        help="smallest number of training images per class (default: 16)",
     )
     add_json_argument(check)
     check.set_defaults(action=_check)
@@ -46,13 +46,13 @@ def _list(args: argparse.Namespace) -> None:
     from dear.data.known import COOP, KNOWN
 
     if args.data_root is not None and not args.data_root.is_dir():
-        raise DearError(f"There is no folder {args.data_root}: --data-root must be the folder that holds the datasets.")
+        raise DearError(f"There is no folder {args.data_root}: --data-root must be the folder of the datasets.")
     table = Table(["dataset", "folder", "classes", "train", "val", "test", "found"])
     for entry in KNOWN:
         counts = (n or None for n in entry.image_counts)
         table.add(entry.name, entry.folder, entry.class_count, *counts, _status(entry, args.data_root))
     args.show("datasets", table)
-    print("\nHow to get them, each into its folder:")
+    print("\nHow to get each dataset, into its folder:")
     for entry in KNOWN:
         print(f"  {entry.name}: {entry.instructions.replace(COOP, 'CoOp')}")
     print(f"  CoOp: {COOP}")

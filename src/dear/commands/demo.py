@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from dear.model.predictor import Predictor
 
 _DATA = "world:signs:night"  # a style that dear-mini has never seen, so that there is something to learn
-_SEARCHED = ("colors", "shapes", "textures", "objects", "places")  # tasks whose pictures vary in every attribute
+_GALLERY_TASKS = ("colors", "shapes", "textures", "objects", "places")  # tasks whose pictures vary in every attribute
 _HITS = 6
 
 
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
     with atomic_path(args.out / "world.png") as temporary:
         contact_sheet(0).save(temporary)
     dataset = resolve_dataset(_DATA)
-    print(f"\ndear-mini, which has seen no night, and {len(dataset.classes)} kinds of signs by night:")
+    print(f"\ndear-mini, which was trained without night scenes, and {len(dataset.classes)} kinds of signs by night:")
     print(f"{', '.join(dataset.classes[:3])}, ...")
     print(role_summary(RoleMap.preset("dear-mini")))
 
@@ -52,11 +52,11 @@ def run(args: argparse.Namespace) -> None:
         _DATA, method="experts", out=args.out / "signs", classes="base", lr=0.01, epochs=20, lambda_fusion=0.1
     )
     after = RunFolder(args.out / "signs").test()
-    chosen = typical(model, dataset.base())
-    example, truth = chosen.picture.open(), dataset.classes[chosen.label]
+    example = typical(model, dataset.base())
+    picture, truth = example.picture.open(), dataset.classes[example.label]
     with atomic_path(args.out / "example.png") as temporary:
-        example.save(temporary)
-    answer = model.explain(example, args.out / "explain.png")
+        picture.save(temporary)
+    answer = model.explain(picture, args.out / "explain.png")
     print(f"\n{args.out / 'example.png'}, which shows: {truth}")
     print("(the median of all test pictures of these kinds by the probability of the true kind)")
     print(f"{answer}\n")
@@ -66,8 +66,8 @@ def run(args: argparse.Namespace) -> None:
     table.add("zero-shot", before.base, before.novel, harmonic_mean(before.base, before.novel))
     table.add("expert tokens, 16 shots", after["base"], after["novel"], after["hm"])
     args.show("accuracy", table)
-    print("base: the kinds it was trained on; novel: the other half, never seen; HM: their harmonic mean")
-    print(f"look at {args.out / 'explain.png'}: the reasons for this answer")
+    print("base: the kinds it was trained on; novel: the other half; HM: their harmonic mean")
+    print(f"look at {args.out / 'explain.png'}: the reasons for this prediction")
     print(f"look at {args.out / 'search.png'}: a picture, and its nearest neighbours in each attribute")
 
 
@@ -79,8 +79,8 @@ def typical(model: "Predictor", data: "Dataset") -> "Example":
     from dear.training.adapt import predict_logits
     from dear.training.images import ImageSource
 
-    usual = inferences(model.model.components)[0]
-    logits = predict_logits(model.model, data.test, ImageSource(model.model.backbone), "test", [usual])[usual]
+    inference = inferences(model.model.components)[0]
+    logits = predict_logits(model.model, data.test, ImageSource(model.model.backbone), "test", [inference])[inference]
     labels = torch.tensor([example.label for example in data.test])
     probabilities = logits.softmax(-1)[torch.arange(len(labels)), labels]
     return data.test[int(probabilities.argsort()[len(labels) // 2])]
@@ -93,7 +93,7 @@ def search_sheet(out: Path) -> None:
     from dear.gallery import HeadEncoder, MemoryGallery
     from dear.gallery.sheet import attribute_sheet
 
-    scenes = [example.picture for task in _SEARCHED for example in world_task(task).test[::5]]
+    scenes = [example.picture for task in _GALLERY_TASKS for example in world_task(task).test[::5]]
     gallery = MemoryGallery(HeadEncoder.load("dear-mini"), {str(i): scene for i, scene in enumerate(scenes)})
     query = world_task("objects").val[0].picture.open()
     hits = {by: gallery.search(query, by, _HITS) for by in gallery.components if by != "cls"}

@@ -11,12 +11,12 @@ _EXTRAS = {
     "roles": ("sentence_transformers", "hdbscan", "umap"),
     "ray": ("ray",),
 }
-_LOW = 2.0  # GB that should be free
+_MIN_FREE = 2.0  # GB
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "folders", nargs="*", type=Path, metavar="FOLDER", help="a run, gallery, result or export folder: is it intact?"
+        "folders", nargs="*", type=Path, metavar="FOLDER", help="run, gallery, result or export folder to check"
     )
 
 
@@ -24,19 +24,19 @@ def run(args: argparse.Namespace) -> None:
     from dear.core.errors import DearError
 
     checks: list[tuple[str, Callable[[], str]]] = [
-        ("versions", _versions), ("device", _device), ("extras", _extras), ("embedded model", _embedded),
-        ("this folder", lambda: _place(Path())), ("temporary files", _temporary),
+        ("versions", _versions), ("device", _device), ("extras", _extras), ("bundled model", _bundled_model),
+        ("this folder", lambda: _disk(Path())), ("temporary files", _temporary),
     ]  # fmt: skip
     checks += [(str(folder), lambda folder=folder: _folder(folder)) for folder in args.folders]  # type: ignore[misc]
-    wrong = 0
+    failures = 0
     for name, check in checks:
         try:
             print(f"ok     {name}: {check()}", flush=True)
         except DearError as error:
-            wrong += 1
+            failures += 1
             print(f"WRONG  {name}: {error}", flush=True)
-    if wrong:
-        raise DearError(f"{wrong} of {len(checks)} checks failed: see above.")
+    if failures:
+        raise DearError(f"{failures} of {len(checks)} checks failed: see above.")
 
 
 def _versions() -> str:
@@ -67,8 +67,8 @@ def _extras() -> str:
     return ", ".join(map(state, _EXTRAS))
 
 
-def _embedded() -> str:
-    """Its weights are those of its card, and it recognises colors."""
+def _bundled_model() -> str:
+    """Checks that its weights match its model card, and that it recognises colors."""
     import re
 
     import torch
@@ -89,19 +89,20 @@ def _embedded() -> str:
         pixels = torch.stack([mini.preprocess(example.picture.open()) for example in examples])
         image, text = mini.image.encode(pixels), mini.text.encode(task.prompts)
     scores = F.normalize(image, dim=-1) @ F.normalize(text, dim=-1).T
-    right = accuracy(scores, torch.tensor([example.label for example in examples]))
-    if not right > 80:
-        raise DearError(f"{MINI} names {right:.0f}% of {len(examples)} colors, and should over 80%: reinstall PyTorch.")
-    return f"{MINI} is complete, and names {right:.0f}% of {len(examples)} colors"
+    percent = accuracy(scores, torch.tensor([example.label for example in examples]))
+    result = f"{MINI} recognises {percent:.0f}% of {len(examples)} colors"
+    if not percent > 80:
+        raise DearError(f"{result}, and should recognise over 80%: reinstall PyTorch.")
+    return f"{result}, and its weights are complete"
 
 
 def _temporary() -> str:
     import tempfile
 
-    return _place(Path(tempfile.gettempdir()))
+    return _disk(Path(tempfile.gettempdir()))
 
 
-def _place(folder: Path) -> str:
+def _disk(folder: Path) -> str:
     import os
     import shutil
 
@@ -115,9 +116,9 @@ def _place(folder: Path) -> str:
         with suppress(OSError):
             probe.unlink()
     free = shutil.disk_usage(folder).free / 1e9
-    if free < _LOW:
-        raise DearError(f"Only {free:.1f} GB are free in {folder.resolve()}: make room.")
-    return f"{folder.resolve()} can be written, {free:.0f} GB free"
+    if free < _MIN_FREE:
+        raise DearError(f"Only {free:.1f} GB are free in {folder.resolve()}: free some space.")
+    return f"{folder.resolve()} is writable, {free:.0f} GB free"
 
 
 def _folder(folder: Path) -> str:
@@ -135,7 +136,7 @@ def _folder(folder: Path) -> str:
             raise DearError(f"There is no folder {folder}.")
         reports = [check(folder) for name, check in kinds.items() if (folder / name).exists()]
     if not reports:
-        raise DearError(f"It is not a run, gallery, result or export folder: it has none of {', '.join(kinds)}.")
+        raise DearError(f"Not a run, gallery, result or export folder: it has none of {', '.join(kinds)}.")
     return "; ".join(reports)
 
 
@@ -161,8 +162,8 @@ def _gallery(folder: Path) -> str:
     from dear.gallery import Gallery
 
     gallery = Gallery.open(folder)
-    gone = sum(not path.startswith("world:") and not Path(path).is_file() for path in gallery.paths())
-    return f"a gallery of {len(gallery)} images" + (f", {gone} of which are no longer there" if gone else "")
+    missing = sum(not path.startswith("world:") and not Path(path).is_file() for path in gallery.paths())
+    return f"a gallery of {len(gallery)} images" + (f", {missing} of them missing on disk" if missing else "")
 
 
 def _results(folder: Path) -> str:
@@ -190,7 +191,7 @@ def _damaged(files: list[Path]) -> Iterator[str]:
 def _export(folder: Path) -> str:
     from dear.model.export.folder import ExportFolder
 
-    opened = ExportFolder(folder)
-    export = opened.read()
-    opened.read_text(export), opened.open_session()  # refuse damaged files
+    files = ExportFolder(folder)
+    export = files.read()
+    files.read_text(export), files.open_session()  # refuse damaged files
     return f"an exported model of {len(export.classes)} classes"

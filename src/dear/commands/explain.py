@@ -1,4 +1,4 @@
-"""dear explain: draws the reasons for an answer."""
+"""dear explain: draws the reasons for a prediction."""
 
 import argparse
 from pathlib import Path
@@ -7,7 +7,9 @@ from pathlib import Path
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_folder", metavar="RUN", help="folder made by `dear train`")
     parser.add_argument("image", metavar="IMAGE", help="image file")
-    parser.add_argument("--out", type=Path, default=Path("explain.png"), help="PNG, SVG or PDF (default: explain.png)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("explain.png"), help="PNG, SVG or PDF file to write (default: explain.png)"
+    )
     parser.add_argument("--classes", type=Path, metavar="FILE", help="file of novel class names, one per line")
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
 

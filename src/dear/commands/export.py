@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=number("--check", 1, 10**6),
         default=100,
         metavar="N",
-        help="compare with PyTorch on N of the run's test images (100)",
+        help="number of the run's test images for the comparison with PyTorch (default: 100)",
     )
 
 
@@ -40,5 +40,5 @@ def run(args: argparse.Namespace) -> None:
     args.show("models", table)
     print()
     if exported.variants[-1].same_answer < 95:
-        print("In 8 bits more than one answer in twenty differs: prefer model.onnx.")
+        print("In 8 bits more than 5% of the predictions differ: prefer model.onnx.")
     print(f"wrote {args.onnx}    try: python {args.onnx / 'classify.py'} IMAGES")

@@ -14,13 +14,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder made by `dear train`, unless --model is given; then image files, folders, quoted globs, or "
         "world:TASK[:STYLE]",
     )
-    parser.add_argument("--model", help="backbone to use without an adapter: its heads give the attributes")
+    parser.add_argument("--model", help="backbone to use without an adapter; attributes are features of its heads")
     parser.add_argument("--pretrained", help="OpenCLIP tag or checkpoint file, for a model given by its OpenCLIP name")
     parser.add_argument(
         "--roles", default="auto", metavar="MAP", help="role map of --model: a file of `dear roles`, or a name (auto)"
     )
     parser.add_argument(
-        "--out", required=True, metavar="GALLERY", help="gallery to create or to add to: a folder, or s3://..."
+        "--out", required=True, metavar="GALLERY", help="gallery to create or extend: a folder, or s3://..."
     )
     parser.add_argument("--label-from-folder", action="store_true", help="label each image with its folder's name")
     parser.add_argument(
@@ -43,9 +43,9 @@ def run(args: argparse.Namespace) -> None:
     from dear.core.errors import DearError
     from dear.gallery import AdapterEncoder, Encoder, Gallery, HeadEncoder
     from dear.gallery.storage import INFO, resolve
-    from dear.parallel.cluster import given_cluster
+    from dear.parallel.cluster import cluster_from_args
 
-    cluster = given_cluster(args, args.device)
+    cluster = cluster_from_args(args, args.device)
     images = args.sources if args.model else args.sources[1:]
     if not (resolve(args.out) / INFO).is_file() and (args.remove or not images):
         raise DearError(f"There is no gallery in {args.out} yet: name images to add.")

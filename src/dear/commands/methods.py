@@ -1,4 +1,4 @@
-"""dear methods: what `--method` takes."""
+"""dear methods: lists the values of `--method`."""
 
 import argparse
 
@@ -14,8 +14,8 @@ def run(args: argparse.Namespace) -> None:
     from dear.methods.registry import METHODS
 
     table = Table(["method", "what it does", "published", "trained"])
-    for name, listed in METHODS.items():
-        trained = "transductive" if listed.transductive else "yes" if listed.trained else "no"
-        table.add(name, listed.summary, listed.published, trained)
+    for name, info in METHODS.items():
+        trained = "transductive" if info.transductive else "yes" if info.trained else "no"
+        table.add(name, info.summary, info.published, trained)
     args.show("methods", table)
-    print("\nSettings of one, with its published recipe: dear train --method NAME --help")
+    print("\nSettings and published recipe of a method: dear train --method NAME --help")

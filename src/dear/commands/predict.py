@@ -27,13 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--topk", type=number("--topk", 1, 10_000), default=3, help="number of classes to show (default: 3)"
     )
-    parser.add_argument(
-        "--classes", type=Path, metavar="FILE", help="file of other class names, one per line: novel classes"
-    )
+    parser.add_argument("--classes", type=Path, metavar="FILE", help="file of novel class names, one per line")
     parser.add_argument(
         "--inference",
         choices=(PLAIN, FUSION, DECOUPLED),
-        help="how components become one answer; decoupled: the class feature alone (default: the method's usual way)",
+        help="fusion of the components, or decoupled: the class feature alone (default: the method's own)",
     )
     add_fast_decode_argument(parser)
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
@@ -53,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
     out = sys.stdout
     writer = csv.writer(out, lineterminator="\n")
     unreadable = 0
-    with redirect_stdout(sys.stderr):  # stdout is for the answers alone: Ray prints messages of its own
+    with redirect_stdout(sys.stderr):  # stdout is for predictions only: Ray prints messages of its own
         for number, (file, answer) in enumerate(_answers(args, files)):
             if args.csv and not number:
                 writer.writerow(["path", "class", "probability"])
@@ -85,19 +83,19 @@ def read_classes(file: Path | None) -> list[str] | None:
 
 
 def _answers(args: argparse.Namespace, files: list[Path]) -> "Iterator[tuple[Path, Answer | DearError]]":
-    """Streams batch by batch; an unreadable image comes with its error."""
+    """Predictions, batch by batch; the error for an unreadable image."""
     from dear.core.progress import Progress
-    from dear.parallel.cluster import given_cluster
+    from dear.parallel.cluster import cluster_from_args
 
-    cluster, classes = given_cluster(args, args.device), read_classes(args.classes)
+    cluster, classes = cluster_from_args(args, args.device), read_classes(args.classes)
     parts = [files[start : start + _BATCH] for start in range(0, len(files), _BATCH)]
     make = partial(_load, args.run_folder, classes, args.topk, args.inference, args.fast_decode)
     with Progress("predict", len(files)) as bar, ExitStack() as stack:
         if cluster is None:
-            answered: Iterable[Any] = map(make(args.device), parts)
+            results: Iterable[Any] = map(make(args.device), parts)
         else:
-            answered = stack.enter_context(cluster.workers(make, len(parts)))(parts)
-        for part, answers in zip(parts, answered, strict=True):
+            results = stack.enter_context(cluster.workers(make, len(parts)))(parts)
+        for part, answers in zip(parts, results, strict=True):
             yield from zip(part, answers, strict=True)
             bar.update(len(part))
 
@@ -105,7 +103,7 @@ def _answers(args: argparse.Namespace, files: list[Path]) -> "Iterator[tuple[Pat
 def _load(
     folder: str, classes: list[str] | None, topk: int, inference: str | None, fast_decode: bool, device: str
 ) -> "Callable[[list[Path]], list[Answer | DearError]]":
-    """A function that answers a batch of files, in this process or in each worker."""
+    """A function that predicts a batch of files, for this process or a worker."""
     from dear import load
 
     model = load(folder, classes=classes, device=device)

@@ -28,14 +28,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_backbone_arguments(parser)
     parser.add_argument(
         "--using", choices=(_PICTURES, _PHRASES),
-        help="judge heads using labelled pictures, or phrases as in the paper (default: pictures; phrases with one of "
-        "--images, --phrases, --sbert, --over-core)",
+        help="evidence for the roles: labelled pictures, or phrases as in the paper (default: pictures; phrases with "
+        "one of --images, --phrases, --sbert, --over-core)",
     )  # fmt: skip
     _add_probe_arguments(parser)
-    parser.add_argument("--images", metavar="DIR", help=f"folder of images, or {_WORLD} (using phrases)")
-    parser.add_argument("--phrases", type=Path, metavar="FILE", help="file of phrases, one per line (using phrases)")
+    parser.add_argument("--images", metavar="DIR", help=f"folder of images, or {_WORLD} (with phrases)")
+    parser.add_argument("--phrases", type=Path, metavar="FILE", help="file of phrases, one per line (with phrases)")
     parser.add_argument("--sbert", metavar="X", help="sentence model for your own phrases, a folder or hub name")
-    parser.add_argument("--over-core", action="store_true", help="entropy over the core concepts only (using phrases)")
+    parser.add_argument(
+        "--over-core", action="store_true", help="compute the entropy over core concepts only (with phrases)"
+    )
     parser.add_argument(
         "--first-layer",
         type=number("--first-layer", 1, 1000),
@@ -44,10 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--quantile", type=number("--quantile", 0.01, 0.5, float),
-        help="share of heads that are specialised, and that generalize, by entropy (default using phrases: 0.2; using "
-        "pictures: the best heads for each attribute)",
+        help="share of specialised heads, and of generalization heads, by entropy (default with phrases: 0.2; with "
+        "pictures: the best heads of each attribute)",
     )  # fmt: skip
-    parser.add_argument("--core", type=int, choices=(3, 5, 7), default=5, help="number of core concepts (5)")
+    parser.add_argument("--core", type=int, choices=(3, 5, 7), default=5, help="number of core concepts (default: 5)")
     parser.add_argument(
         "--out", type=Path, default=Path("roles.json"), help="file for the role map (default: roles.json)"
     )
@@ -82,8 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "loss without the heads of a layer, or of all layers up to it, and the first layer to adapt"
     layers = actions.add_parser("layers", help=what, description=what[0].upper() + what[1:] + ".")
     add_backbone_arguments(layers)
-    layers.add_argument("--data", help="dataset whose test images measure zero-shot accuracy (default: measure how "
-                        "close features of Attribute World stay)")  # fmt: skip
+    layers.add_argument("--data", help="dataset to measure zero-shot accuracy on (default: measure the similarity of "
+                        "features on Attribute World)")  # fmt: skip
     layers.add_argument("--data-root", metavar="DIR", help="folder that holds the known datasets")
     layers.add_argument(
         "--limit", type=number("--limit", 2, 10**9), metavar="N", help="at most N images, spread evenly"
@@ -105,7 +107,7 @@ def _add_probe_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--probe", action="append", default=[], metavar="ATTR=DATA",
         help="labelled pictures in which an attribute varies: texture=FOLDER, or any form of --data; color is measured "
-        "by pixels and needs no labels; attributes without a probe are drawn (world)",
+        "in the pixels and needs no labels; attributes without a probe use Attribute World",
     )  # fmt: skip
     parser.add_argument("--data-root", metavar="DIR", help="folder that holds the known datasets")
     limit = number("--limit", 2, 10**9)
@@ -138,9 +140,9 @@ def _by_pictures(args: argparse.Namespace) -> None:
     from dear.heads.by_pictures import roles_by_pictures
     from dear.heads.entropy import CORE_SETS
     from dear.heads.probes import find_probes
-    from dear.parallel.cluster import given_cluster
+    from dear.parallel.cluster import cluster_from_args
 
-    cluster = given_cluster(args, args.device)
+    cluster = cluster_from_args(args, args.device)
     backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
     probes = find_probes(args.probe, max(backbone.image.image_size), args.limit, args.data_root)
     role_map = roles_by_pictures(
@@ -162,9 +164,9 @@ def _by_phrases(args: argparse.Namespace) -> None:
     from dear.heads.by_phrases import roles_by_phrases, thumbnails
     from dear.heads.entropy import CORE_SETS
     from dear.heads.phrases import WORLD, load_phrases
-    from dear.parallel.cluster import given_cluster
+    from dear.parallel.cluster import cluster_from_args
 
-    is_mini, cluster = args.model == MINI, given_cluster(args, args.device)
+    is_mini, cluster = args.model == MINI, cluster_from_args(args, args.device)
     pictures = _pictures(args.images or (_WORLD if is_mini else None), args.limit)
     phrases = load_phrases(args.phrases or (WORLD if is_mini else None))  # dear-mini has learned no other words
     backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
@@ -192,7 +194,7 @@ def _pictures(images: str | None, limit: int | None) -> "PictureList":
     from dear.heads.picture_list import folder_pictures, world_pictures
 
     if images is None:
-        raise DearError(f"Heads are judged by images: give a folder with --images, or --images {_WORLD}.")
+        raise DearError(f"Roles are measured on images: give a folder with --images, or --images {_WORLD}.")
     return world_pictures(limit or _WORLD_PICTURES) if images == _WORLD else folder_pictures(images).spread(limit)
 
 
@@ -226,7 +228,7 @@ def _layers(args: argparse.Namespace) -> None:
 
 
 def _show_map(role_map: "RoleMap", args: argparse.Namespace, images: "Mapping[Head, Thumbnails] | None" = None) -> None:
-    """Prints the table of a role map, draws its picture and writes its page, as far as the flags ask for them."""
+    """Prints the table of a role map; with --plot draws its picture, with --html writes its page."""
     from dear.heads.map_table import evidence_lines, role_summary, role_table, table_legend
 
     args.show("heads", role_table(role_map))

@@ -1,4 +1,4 @@
-"""dear roles check and layers: test a role map on its backbone, and find the layer from which on heads matter."""
+"""dear roles check and layers: tests of a role map on its backbone, and the loss without the heads of each layer."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -73,8 +73,8 @@ def layers(args: argparse.Namespace) -> None:
     if dataset is not None:
         dataset = replace(dataset, test=tuple(spread(dataset.test, args.limit)))
     backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
-    drawn = world_pictures(args.limit or 500, max(backbone.image.image_size)).pictures if dataset is None else []
-    losses = layer_losses(backbone, drawn, dataset)
+    pictures = world_pictures(args.limit or 500, max(backbone.image.image_size)).pictures if dataset is None else []
+    losses = layer_losses(backbone, pictures, dataset)
     print(f"{losses.measure} over {losses.pictures} images, in %: {losses.whole:.1f} with all heads\n")
     args.show("layers", losses.table())
     print("\n" + losses.verdict())

@@ -11,10 +11,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.core.names import CLS
 
     parser.add_argument("gallery", metavar="GALLERY", help="gallery made by `dear index`: a folder, or s3://...")
-    parser.add_argument(
-        "--image", metavar="FILE", help="image to search for; if it is in the gallery, it is the first hit"
-    )
-    parser.add_argument("--text", metavar="SENTENCE", help='sentence to search for, such as "a red car"')
+    parser.add_argument("--image", metavar="FILE", help="query image; if it is in the gallery, it is the first hit")
+    parser.add_argument("--text", metavar="SENTENCE", help='query sentence, such as "a red car"')
     parser.add_argument(
         "--by",
         default=CLS,
@@ -52,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
         for rank, hit in enumerate(hits, 1):
             scores = [f"{hit.scores[name]:.3f}" for name in several]
             table.add(rank, f"{hit.score:.3f}", *scores, hit.label, hit.path)
-        print(table.text() if hits else "no image fits")
+        print(table.text() if hits else "no hits")
     if args.out is not None:
         sheet = contact_sheet(query, args.by, hits, gallery)
         with atomic_path(args.out) as temporary:
@@ -60,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _picture(gallery: Any, name: str) -> Any:
-    """A file, or a picture of Attribute World that is in the gallery."""
+    """An image file, or a picture of Attribute World in the gallery."""
     from dear.data.dataset import ImageFile
     from dear.gallery.index import WORLD
 

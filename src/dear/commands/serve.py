@@ -1,4 +1,4 @@
-"""dear serve: one adapted model behind an HTTP API."""
+"""dear serve: an HTTP API for an adapted or exported model."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ def add_server_arguments(parser: argparse.ArgumentParser, port: int) -> None:
     """Arguments of both `dear serve` and `dear app`."""
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder made by `dear train` or `dear export`")
     parser.add_argument("--gallery", help="gallery to search, made by `dear index` with this run")
-    parser.add_argument("--port", type=int, default=port, help=f"port; 0: any free one (default: {port})")
+    parser.add_argument("--port", type=int, default=port, help=f"port to listen on; 0: any free one (default: {port})")
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine alone)"
     )
@@ -34,7 +34,7 @@ def serve(
     token: str | None = None,
     more: Callable[[Any], Sequence[Any]] = lambda _: (),
 ) -> None:
-    """`more` makes routes besides the API's from the service."""
+    """Serves the API, and the routes that `more` returns for the service."""
     from dear.server import require_packages
 
     require_packages()
@@ -45,7 +45,7 @@ def serve(
 
         with Service.open(args.run_folder, args.gallery) as service:
             app = make_app(service, address.hosts, token, more(service))
-            print(f"{greeting.format(url=address.url)}    (Ctrl-C ends it)", flush=True)
+            print(f"{greeting.format(url=address.url)}    (Ctrl-C stops it)", flush=True)
             if not address.local and token is None:
                 print("anyone who can reach this address can use it", flush=True)
             address.serve(app)
@@ -60,6 +60,6 @@ def read_token(file: Path) -> str:
         raise DearError(f"The token file {file} cannot be read: {error}.") from None
     if len(token) < 16 or not token.isprintable() or " " in token:
         raise DearError(
-            f"The token file {file} must contain one word of at least 16 letters: `openssl rand -hex 16` makes one."
+            f"The token file {file} must contain one word of at least 16 characters: `openssl rand -hex 16` makes one."
         )
     return token

@@ -1,4 +1,4 @@
-"""dear train: adapt a backbone to classes from a few images each."""
+"""dear train: adapts a backbone to classes from a few images each."""
 
 import argparse
 import shlex
@@ -7,10 +7,10 @@ from pathlib import Path
 
 _NEXT = {
     "dear predict {} IMAGE": "classify images; --json, --csv",
-    "dear explain {} IMAGE": "draw why",
-    "dear app {}": "a page to try it on",
+    "dear explain {} IMAGE": "draw the reasons for a prediction",
+    "dear app {}": "open a local page",
     "dear index {} IMAGES --out gallery": "search by attribute",
-    "dear push {} ORG/NAME": "share it",
+    "dear push {} ORG/NAME": "share the adapter",
 }
 
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_constants_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--published-constants", action="store_true",
-        help="also use the settings that a method's authors chose for this dataset alone: not a fair comparison",
+        help="also use the settings that a method's authors chose per dataset: not a fair comparison",
     )  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def early_method(argv: Sequence[str], default: str | None = None) -> str:
-    """The method on the command line, known before parsing because the parser offers its settings."""
+    """The method on the command line, read before the full parser, which has its settings as flags."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--method", default=argparse.SUPPRESS)
     early.add_argument("--config")

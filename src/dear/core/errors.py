@@ -32,6 +32,11 @@ def reason_of(error: Exception) -> str:
     return text[:1].lower() + text[1:] if text[1:2].islower() else text
 
 
+def first_line(error: Exception) -> str:
+    """The first line of a library's error message, without its full stop; the kind of error if it has no message."""
+    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+
+
 @contextmanager
 def os_errors_as_dear_errors() -> Iterator[None]:
     """Turns errors of the machine (no space, no memory, a name too long) into a sentence, wherever they come up."""

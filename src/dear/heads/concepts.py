@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, first_line
 from dear.core.files import atomic_path, read_json, write_json
 from dear.heads.phrases import ASSETS
 
@@ -125,5 +125,6 @@ def _sentence_model(name: str | None) -> Any:
         # On the CPU, so that a phrase between two concepts gets the same one on every machine.
         return SentenceTransformer(name or str(get_model_path()), device="cpu")
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise DearError(f"Cannot load the sentence model {name}, give a local folder or a hub name: {reason}") from None
+        raise DearError(
+            f"Cannot load the sentence model {name}, give a local folder or a hub name: {first_line(error)}."
+        ) from None

@@ -1,4 +1,4 @@
-"""ATPrompt with CoOp: words for attributes, each with learned vectors, before the class name (Li et al., ICCV 2025)."""
+"""ATPrompt with CoOp: attribute words, each with learned vectors, before the class name (Li et al., ICCV 2025)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,17 +17,17 @@ from dear.methods.shared.context import COOP, PLACEHOLDER, WordContext, random_w
 class ATPromptConfig(Config):
     """The learned contexts, and the words between them."""
 
-    attributes: str = setting("color shape", "words of the attributes, in order")
-    context_tokens: int = setting(2, "learned vectors in front of each attribute and of the class name", low=1)
+    attributes: str = setting("color shape", "attribute words in the prompt, in order")
+    context_tokens: int = setting(2, "learned vectors before each attribute word and before the class name", low=1)
 
 
 class ATPrompt(WordContext):
-    """The class "cat" is read as "V V color V V shape V V cat.": every V learned, the attributes' words frozen.
+    """The prompt of "cat" is "V V color V V shape V V cat.", with V learned and the attribute words frozen.
 
-    Differs from the official code: attributes are ImageNet's everywhere, unless others are given (there each dataset
-    has its own, found by a search over a language model's words; cross-dataset tests use the *target's*, so that some
-    vectors were never trained). They enter whole: there "playfulness", which is two tokens, is cut in half and pushes
-    the next attribute out. Only the vectors in use are created.
+    Differs from the official code: all datasets use ImageNet's attributes, unless --attributes names others (there each
+    dataset has its own, from a search over a language model's words; cross-dataset tests use those of the *target*, so
+    that some vectors were never trained). Attribute words are not cut (there "playfulness", two tokens, is cut in half
+    and displaces the next attribute). Only vectors in use are created.
     """
 
     Config = ATPromptConfig

@@ -1,14 +1,14 @@
-"""`Method`: what a way of adapting CLIP has to say. Attention, encoders, caches, loop, data and files are shared.
+"""`Method`: a way of adapting CLIP. Attention, encoders, caches, training loop, data and files are shared by all.
 
-    Config, recipe, components                  settings, published recipe, names of the read-outs
+    Config, recipe, components                  settings, published recipe, names of the features
     encode_text, encode_image, logits, loss     the method itself
-    first_layer, first_text_layer, masks        where it begins: all before it is constant, computed once, and cached
-    views                                       which views of a training image a step sees
-    prompts, encode_classes                     the texts of the classes
+    first_layer, first_text_layer, masks        the first adapted layers: all before them is constant and cached
+    views                                       the views of a training image in a step
+    prompts, encode_classes                     class texts
     before_training ... can_answer              hooks
     set_classes, layer_input, votes, ...        provided
 
-`Method` itself is frozen CLIP: no learned part, one component (the class feature), CLIP's own logits.
+`Method` itself is frozen CLIP: no parameters, one component (the class feature), CLIP's own logits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,11 +50,11 @@ class Loss(NamedTuple):
     total: Tensor
     parts: dict[str, Tensor]
     logits: Tensor  # [views * batch, classes]
-    targets: Tensor | None = None  # [batch], where they are not the labels
+    targets: Tensor | None = None  # [batch], if they are not the labels
 
 
 class LabelledImages(Protocol):
-    """The few labelled images, without augmentation, as hooks see them."""
+    """The few labelled images, without augmentation, for hooks."""
 
     classes: tuple[str, ...]
     template: str
@@ -66,7 +66,7 @@ class LabelledImages(Protocol):
 
 
 class Teacher(NamedTuple):
-    """Another method, on a backbone (empty: the student's own), and what differs from its recipe."""
+    """A method, its backbone (empty: the student's own), and changes to its recipe."""
 
     method: str
     backbone: str
@@ -76,7 +76,7 @@ class Teacher(NamedTuple):
 
 @runtime_checkable
 class Student(Protocol):
-    """A method that imitates a teacher on unlabelled images of all classes, and so is transductive."""
+    """A method that imitates a teacher on unlabelled images of all classes: it is transductive."""
 
     def teacher(self) -> Teacher: ...
 
@@ -88,7 +88,7 @@ class Student(Protocol):
 
 
 class Method(nn.Module):
-    """Holds no copy of the backbone: its state_dict is the adapter."""
+    """The backbone is not part of the module: its state_dict is the adapter."""
 
     Config: ClassVar[type[Settings]] = NoSettings
     recipe: ClassVar[Recipe] = Recipe(epochs=0)
@@ -107,7 +107,7 @@ class Method(nn.Module):
 
     @property
     def first_layer(self) -> int:
-        """The first image layer with anything learned in it; one more than there are: none."""
+        """The first adapted image layer; the number of layers plus one: none."""
         return self.backbone.image.layers + 1
 
     @property
@@ -118,7 +118,7 @@ class Method(nn.Module):
     # --- text --------------------------------------------------------------------------------------------
 
     def set_classes(self, names: Sequence[str], template: str) -> None:
-        """Chooses the classes. Their constant part is computed here, once."""
+        """Sets the current classes, and computes the constant part of their texts."""
         self.classes = self.encode_classes(names, template)
 
     def prompts(self, names: Sequence[str], template: str) -> tuple[list[str], Sequence[int]]:
@@ -179,18 +179,18 @@ class Method(nn.Module):
     # --- hooks -------------------------------------------------------------------------------------------
 
     def before_training(self, images: LabelledImages) -> None:
-        """Takes what it needs of the labelled images: a cache, means, a start."""
+        """Computes what depends on the labelled images: a cache, means, initial values."""
 
     def after_training(self, images: LabelledImages) -> None:
-        """Chooses on validation images what is not trained."""
+        """Chooses on validation images the values that are not trained."""
 
     def extra_state(self) -> dict[str, Any]:
-        """What `restore` needs besides settings and weights, ready for JSON."""
+        """What `restore` needs besides settings and weights, as JSON values."""
         return {}
 
     @classmethod
     def restore(cls, backbone: Backbone, config: Settings, extra_state: Mapping[str, Any]) -> "Self":
-        """The saved method again, before its weights are loaded."""
+        """The saved method, before its weights are loaded."""
         return cls(backbone, config)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
@@ -203,16 +203,21 @@ class Method(nn.Module):
             parameter.grad = gradient
 
     def can_answer(self, names: Sequence[str]) -> bool:
-        """Whether it can tell these classes apart; most methods can with any."""
+        """Whether the method can classify into these classes; most can into any."""
         return True
 
     def attention_maps(self, pixels: Tensor) -> dict[str, Tensor]:
-        """Where each component looks, [batch, rows, columns]; by default CLS in the last layer."""
+        """Attention of each component to the patches, [batch, rows, columns]; by default CLS in the last layer."""
         from dear.methods.shared.attention_maps import cls_attention
 
         return {CLS: cls_attention(self, pixels)}
 
 
+def cosine_distance(features: Tensor, targets: Tensor) -> Tensor:
+    """1 - mean cosine between rows of normalised [rows, dim]."""
+    return 1 - (features * targets).sum(-1).mean()
+
+
 def normalized(*features: Tensor) -> Tensor:
-    """The feature of each component, [batch, dim] -> [batch, components, dim], of length one."""
+    """Features [batch, dim] of each component -> [batch, components, dim], normalised."""
     return F.normalize(torch.stack(features, 1), dim=-1)

@@ -23,9 +23,9 @@ class ClipAdapterConfig(Config):
 class ClipAdapter(Method):
     """f = ratio relu(W2 relu(W1 v)) + (1 - ratio) v, with v the image feature before it is normalised.
 
-    The published code has no settings of training but "follow CoOp's command", so the recipe is CoOp's; the paper names
-    another rate and a ratio for each dataset. As there, the paper's adapter behind the text is not in it. Differs from
-    it: the layers have the width of the backbone at hand, and the text of the classes is computed once.
+    The official code gives no training settings but "follow CoOp's command", so the recipe is CoOp's; the paper has
+    another learning rate and a ratio per dataset. As in the official code, there is no adapter after the text feature.
+    Differs from it: the layers have the width of the backbone, and class texts are computed once.
     """
 
     Config = ClipAdapterConfig

@@ -16,19 +16,21 @@ from dear.methods.recipe import Recipe
 
 @dataclass(frozen=True)
 class LoraConfig(Settings):
-    """Low-rank terms."""
+    """Low-rank terms of the attention projections."""
 
     rank: int = setting(2, "rank of each term", low=1, high=1000)
     lora_alpha: float = setting(1.0, "scale of the terms, divided by the root of the rank", low=0.0, high=1e3)
-    dropout: float = setting(0.25, "share of a term's input that is dropped in training", low=0.0, high=0.99)
+    dropout: float = setting(0.25, "dropout on the input of each term", low=0.0, high=0.99)
 
 
 class ClipLora(Method):
-    """Differs from the official code: the template is the dataset's own (there "a photo of a {}." for all); in the text
-    tower, what all prompts share is computed once, so that in training its dropout is shared by the classes.
+    """W x + (alpha / sqrt(rank)) B A dropout(x) for queries, keys and values, with A and B learned.
 
-    The published recipe is 500 steps of 32 images for each shot; here it is a number of images seen, of 16 shots unless
-    the few-shot protocol says fewer.
+    Differs from the official code: the template is the dataset's own (there "a photo of a {}." for all); in the text
+    tower the shared prefix of the prompts is computed once, so that in training all classes share its dropout.
+
+    The published recipe is 500 steps of 32 images per shot; here it is a number of images to see, for 16 shots unless
+    the few-shot protocol has fewer.
     """
 
     Config = LoraConfig
@@ -58,8 +60,8 @@ class ClipLora(Method):
         like, terms = backbone.image.visual.proj, (config.rank, config.lora_alpha, config.dropout)
         self.image_terms = LowRank(backbone.image, *terms, like)
         self.text_terms = LowRank(backbone.text, *terms, like)
-        self._image = with_low_rank(backbone.image, self.image_terms.of_layer)
-        self._text = with_low_rank(backbone.text, self.text_terms.of_layer)
+        self._image = with_low_rank(backbone.image, self.image_terms.layer_term)
+        self._text = with_low_rank(backbone.text, self.text_terms.layer_term)
 
     def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
         return self._text.features(classes or self.classes)

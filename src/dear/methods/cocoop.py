@@ -1,4 +1,4 @@
-"""CoCoOp: CoOp whose context is moved by every image (Zhou et al., CVPR 2022)."""
+"""CoCoOp: CoOp with a context that depends on the image (Zhou et al., CVPR 2022)."""
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +13,11 @@ from dear.methods.shared.context import COOP
 
 
 class CoCoOp(CoOp):
-    """A small network turns the image feature into one vector, which is added to all of the context: every image has
-    class texts of its own. One after the other they go through the text tower, the context shared by the classes.
+    """A small network maps the image feature to a vector that is added to every context vector, so each image has its
+    own class texts. They are computed image by image, with the context shared by the classes.
 
-    What has no image (a text that a gallery is searched for) is read with the context as it is. Differs from the
-    official code: fp32, and only the tokens up to each EOT are computed.
+    A text without an image (a gallery search) uses the context as it is. Differs from the official code: fp32, and only
+    tokens up to EOT are computed.
     """
 
     recipe = Recipe(COOP, epochs=10, batch=1)
@@ -30,10 +30,10 @@ class CoCoOp(CoOp):
         ).to(self.context)
 
     def logits(self, features: Tensor, text: Tensor | None = None, inference: str | None = None) -> Tensor:
-        """Features [batch, 1, dim] -> [batch, classes]; `text` is not used, as no text is the same for all images."""
-        return torch.stack([self._of_one(image) for image in features[:, 0]])
+        """Features [batch, 1, dim] -> [batch, classes]; `text` is not used, because class texts depend on the image."""
+        return torch.stack([self._image_logits(image) for image in features[:, 0]])
 
-    def _of_one(self, image: Tensor) -> Tensor:
+    def _image_logits(self, image: Tensor) -> Tensor:
         text = self.encode_with(self.context + self.network(image), self.classes)
         return self.backbone.temperature * text @ image
 

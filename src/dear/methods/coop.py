@@ -1,4 +1,4 @@
-"""CoOp: the words in front of the class name, learned (Zhou et al., IJCV 2022)."""
+"""CoOp: learned vectors in place of the words before the class name (Zhou et al., IJCV 2022)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,18 +16,18 @@ from dear.methods.shared.context import COOP, WordContext, epochs_by_shots, rand
 class CoOpConfig(Settings):
     """The learned context."""
 
-    context_words: str = setting("a photo of a", "words that the context starts as; empty: at random")
+    context_words: str = setting("a photo of a", "words that initialise the context; empty: random")
     context_tokens: int = setting(
-        16, "learned vectors where they start at random; at most half of what the backbone reads", low=1
+        16, "number of learned vectors if they start at random; at most half of the context length", low=1
     )
 
 
 class CoOp(WordContext):
-    """Cross entropy moves n vectors that all classes share; both towers stay frozen.
+    """n context vectors, shared by all classes, are learned with cross entropy; both towers stay frozen.
 
     Differs from the official code: the context is fp32 (there half precision, in which the small steps of the warm-up
-    vanish), and stands in front of the name for all classes alike (there it may also stand behind or around the name,
-    or be one for each class: none of these is in its published tables for novel classes).
+    vanish), comes before the name, and is shared by all classes (there it may also come after or around the name, or be
+    learned per class: none of these is in its published tables for novel classes).
     """
 
     Config: ClassVar[type[Settings]] = CoOpConfig

@@ -22,7 +22,7 @@ from dear.core.errors import DearError
 from dear.core.names import CLS
 from dear.heads.head_role import CORE_ATTRIBUTE, MIXED, HeadRole
 from dear.heads.role_map import RoleMap
-from dear.methods.base import Loss, Method
+from dear.methods.base import Loss, Method, cosine_distance
 from dear.methods.recipe import Recipe
 from dear.methods.shared.attention_maps import token_attention
 from dear.methods.shared.role_settings import RoleSettings, pick_roles
@@ -44,7 +44,11 @@ class AttributeConfig(RoleSettings):
     )
     token_std: float = setting(0.02, "initial standard deviation of the tokens", low=0.0, high=10.0, advanced=True)
     beta: float = setting(
-        0.9, "weight of the raw token between layers: 1 re-injects it, 0 carries on", low=0.0, high=1.0, advanced=True
+        0.9,
+        "weight of the raw token at each layer: 1 replaces the output, 0 carries it on",
+        low=0.0,
+        high=1.0,
+        advanced=True,
     )
     fusion_init: float = setting(0.9, "initial fusion weight of the class feature", low=0.01, high=0.99, advanced=True)
     fusion_loss: str = setting(
@@ -69,7 +73,7 @@ class DearConfig(AttributeConfig):
     )
     routing: str = setting(
         "open",
-        "strict: a token reads the image only in heads of its attribute and in mixed heads",
+        "strict: a token attends to the image only in heads of its attribute and in mixed heads",
         choices=("open", "strict"),
         advanced=True,
     )
@@ -82,7 +86,7 @@ class DearConfig(AttributeConfig):
 
 
 class Dear(Method):
-    """Learned attribute tokens that heads see by their roles, and a learned fusion of their votes."""
+    """Learned attribute tokens, visible to each head by its role, and a learned fusion of their votes."""
 
     Config: ClassVar[type[Settings]] = DearConfig
     recipe = Recipe()  # the defaults of training are the paper's
@@ -131,7 +135,7 @@ class Dear(Method):
     # --- tokens: Eq. 5 (image), Eq. 6 (text) -------------------------------------------------------------
 
     def image_tokens(self) -> LearnedTokens:
-        """Eq. 5: t_a at layer J, then beta t_a + (1 - beta) output of the layer before."""
+        """Eq. 5: t_a at layer J, then beta t_a + (1 - beta) * output of the layer before."""
         layers = range(self.first_layer, self.backbone.image.layers + 1)
         return LearnedTokens.in_all(self.tokens, layers, self.config.beta)
 
@@ -141,16 +145,41 @@ class Dear(Method):
         tokens = LearnedTokens.in_all(self.text_tokens, layers, self.config.beta)
         return self.backbone.text.features(classes or self.classes, tokens)
 
-    # --- role mask: Eq. 7-9 ------------------------------------------------------------------------------
+    # --- role masks: Eq. 7-9 -----------------------------------------------------------------------------
 
     def build_masks(self) -> Masks:
-        """Eq. 7: one mask per head of layers J to L, by the head's role."""
-        tower, config = self.backbone.image, self.config
+        """Eq. 7: a mask per head of layers J to L; by layer, [1, heads, 1, keys] of original queries and
+        [1, heads, 1 or tokens, keys] of attribute queries."""
+        tower, device = self.backbone.image, self.tokens.device
+        repeats = torch.tensor([tower.originals] + [1] * len(self.token_of))
         by_layer = {}
         for layer in range(self.first_layer, tower.layers + 1):
-            pair = role_masks(self.roles, layer, self.token_of, tower.originals, config.isolation, config.routing)  # type: ignore[attr-defined]
-            by_layer[layer] = (pair[0].to(self.tokens.device), pair[1].to(self.tokens.device))
+            pairs = [self.head_mask(self.roles[layer, head]) for head in range(tower.heads)]
+            original, attribute = (torch.stack(masks)[None] for masks in zip(*pairs, strict=True))
+            if bool((attribute == attribute[:, :, :1]).all()):  # the same for every attribute query: one row suffices
+                attribute = attribute[:, :, :1]
+            original, attribute = (mask.repeat_interleave(repeats, -1).to(device) for mask in (original, attribute))
+            by_layer[layer] = original, attribute
         return Masks(by_layer, tower.heads, tower.originals)
+
+    def head_mask(self, head: HeadRole) -> tuple[Tensor, Tensor]:
+        """Eq. 8, 9: the mask of one head by its role; True: may attend.
+
+        One key stands for O, the original tokens (CLS and patches); after it come A, the attribute tokens. Returns
+        masks of original queries [1, 1 + tokens] and of attribute queries [tokens, 1 + tokens].
+        """
+        isolation, strict = self.config.isolation, self.config.routing == "strict"  # type: ignore[attr-defined]
+        count = len(self.token_of)
+        original, attribute = (torch.ones(queries, 1 + count, dtype=torch.bool) for queries in (1, count))
+        if head.role == CORE_ATTRIBUTE:  # Eq. 9: of A, every query attends to the tokens of this head's attribute only
+            own = torch.tensor([name == head.concept for name in self.token_of])
+            original[:, 1:] = attribute[:, 1:] = own
+            if strict:  # only tokens of this attribute attend to the image
+                attribute[:, 0] = own
+        elif head.role != MIXED:  # Eq. 8: generalization and other specialised heads; mixed heads have no mask
+            original[:, 1:] = False
+            attribute[:, 0] = isolation == "one_way" and not strict
+        return original, attribute
 
     # --- features: Eq. 10, 11 ----------------------------------------------------------------------------
 
@@ -176,7 +205,7 @@ class Dear(Method):
         parts = {"cross_entropy": F.cross_entropy(logits, labels)}
         total = parts["cross_entropy"]
         if self.config.lambda_reg:
-            image_drift = 1 - (features[:, 0] * self.backbone.image.frozen_feature(x)).sum(-1).mean()  # Eq. 13
+            image_drift = cosine_distance(features[:, 0], self.backbone.image.frozen_feature(x))  # Eq. 13
             parts["regulariser"] = image_drift + self.text_drift(text)  # Eq. 15
             total = total + self.config.lambda_reg * parts["regulariser"]
         if self.config.lambda_fusion:
@@ -185,8 +214,8 @@ class Dear(Method):
         return Loss(total, parts, logits)
 
     def text_drift(self, text: Tensor) -> Tensor:
-        """Eq. 14: 1 - mean cosine between adapted and frozen class features."""
-        return 1 - (text * self.classes.frozen).sum(-1).mean()
+        """Eq. 14: distance between adapted and frozen class features."""
+        return cosine_distance(text, self.classes.frozen)
 
     def fusion_penalty(self) -> Tensor:
         """Eq. 16: L_fusion."""
@@ -209,52 +238,13 @@ class Dear(Method):
         return cls(backbone, config, RoleMap.from_json(extra_state["roles"]))
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Fusion scalars may have their own rate: AdamW moves each by about the sum of the rates at most, so that on a
-        small set they would otherwise stay near their start."""
-        own_rate = lr if self.config.fusion_lr is None else self.config.fusion_lr
+        """Fusion scalars may have their own rate: AdamW moves each by at most about the sum of all steps' rates, so on
+        a small dataset they would otherwise stay near their start."""
+        fusion_lr = lr if self.config.fusion_lr is None else self.config.fusion_lr
         rest = [parameter for name, parameter in self.named_parameters() if name != "fusion"]
-        return [{"params": rest, "lr": lr}, {"params": [self.fusion], "lr": own_rate}]
+        return [{"params": rest, "lr": lr}, {"params": [self.fusion], "lr": fusion_lr}]
 
     def attention_maps(self, pixels: Tensor) -> dict[str, Tensor]:
-        """Of each attribute's tokens in its own heads; in all heads for an attribute without any."""
+        """Attention of each attribute's tokens in its own heads; in all heads for an attribute without any."""
         heads = {name: self.roles.heads_for(name) or list(self.roles.roles) for name in self.attributes}
         return token_attention(self, pixels, heads, self.token_of, self.masks)
-
-
-def head_mask(head: HeadRole, token_of: list[str], isolation: str, routing: str) -> tuple[Tensor, Tensor]:
-    """Eq. 8, 9 for one head; True: may attend. `token_of` names the attribute of each token.
-
-    O are the original tokens (CLS and patches), A the attribute tokens after them; within O keys never differ. Returns
-    original queries over [O, A...] -> [1 + tokens], attribute queries over [O, A...] -> [tokens, 1 + tokens].
-    """
-    count = len(token_of)
-    original = torch.ones(1 + count, dtype=torch.bool)
-    attribute = torch.ones(count, 1 + count, dtype=torch.bool)
-    own = torch.tensor([name == head.concept for name in token_of])
-    if head.role == MIXED:  # no mask
-        return original, attribute
-    if head.role == CORE_ATTRIBUTE:  # Eq. 9: of A, every query sees only the tokens of this head's attribute
-        original[1:] = own
-        attribute[:, 1:] = own
-        if routing == "strict":  # a token reads the image only in the heads of its own attribute
-            attribute[:, 0] = own
-    else:  # Eq. 8: generalization and other specialised heads
-        original[1:] = False
-        attribute[:, 0] = isolation == "one_way" and routing != "strict"
-    return original, attribute
-
-
-def role_masks(
-    roles: RoleMap, layer: int, token_of: list[str], originals: int, isolation: str, routing: str
-) -> tuple[Tensor, Tensor]:
-    """Boolean masks of one layer over all keys O + A.
-
-    Returns those of original queries [1, heads, 1, keys] and of attribute queries [1, heads, 1 or tokens, keys].
-    """
-    pairs = [head_mask(roles[layer, h], token_of, isolation, routing) for h in range(roles.heads)]
-    original = torch.stack([pair[0] for pair in pairs])[None, :, None]
-    attribute = torch.stack([pair[1] for pair in pairs])[None]
-    if bool((attribute == attribute[:, :, :1]).all()):  # the same for every attribute query: one row suffices
-        attribute = attribute[:, :, :1]
-    repeats = torch.tensor([originals] + [1] * len(token_of))
-    return original.repeat_interleave(repeats, -1), attribute.repeat_interleave(repeats, -1)

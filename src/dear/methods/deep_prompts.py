@@ -1,4 +1,4 @@
-"""Learned tokens in the first layers of a tower, fresh ones in each: VPT and independent vision-language prompting.
+"""Learned tokens in the first layers of a tower, new ones in each: VPT and independent vision-language prompting.
 
 VPT: Jia et al., ECCV 2022, on CLIP as in MaPLe's comparison. IVLP: Rasheed et al., CVPR 2023, and MaPLe's and
 PromptSRC's baseline.
@@ -20,28 +20,30 @@ from dear.methods.recipe import Recipe
 
 WORDS = "a photo of a"
 DASSL = Recipe(optimizer="sgd", weight_decay=5e-4, crop=0.08, drop_last=True, warmup_epochs=1, warmup_lr=1e-5)
-"""What the recipes of CoOp's and MaPLe's descendants share."""
+"""The settings shared by the recipes of CoOp, MaPLe and the methods built on them."""
 
 
 @dataclass(frozen=True)
 class DeepPromptConfig(Settings):
     """Tokens in both towers."""
 
-    image_tokens: int = setting(4, "learned tokens in each of the first image layers", low=1, high=1000)
-    image_depth: int = setting(9, "image layers with tokens of their own, from the first on", low=1, high=1000)
-    text_tokens: int = setting(4, f'learned tokens in the place of "{WORDS}"', low=1, high=60)
-    text_depth: int = setting(9, "text layers with tokens of their own, from the first on", low=1, high=1000)
-    token_std: float = setting(0.02, "standard deviation of tokens that are no words at the start", low=0.0, high=10.0)
+    image_tokens: int = setting(4, "learned tokens per image layer", low=1, high=1000)
+    image_depth: int = setting(9, "number of first image layers with their own tokens", low=1, high=1000)
+    text_tokens: int = setting(4, f'learned tokens in place of "{WORDS}"', low=1, high=60)
+    text_depth: int = setting(9, "number of first text layers with their own tokens", low=1, high=1000)
+    token_std: float = setting(
+        0.02, "initial standard deviation of tokens that do not start as words", low=0.0, high=10.0
+    )
 
 
 class ImagePrompts(Method):
-    """Tokens of their own for the first image layers."""
+    """Learned tokens in the first image layers, new ones in each."""
 
     first_layer = 1
     image_tokens: nn.Parameter  # [depth, tokens, width]
 
     def image_layers(self) -> dict[int, Tensor]:
-        """The tokens of each image layer; those of the first go through CLIP's first LayerNorm with the patches."""
+        """The tokens of each image layer; those of the first go through ln_pre, as the patches do."""
         first = self.backbone.image.visual.ln_pre(self.image_tokens[0])
         return {1: first} | {1 + i: tokens for i, tokens in enumerate(self.image_tokens) if i}
 
@@ -54,11 +56,11 @@ class ImagePrompts(Method):
 
 
 class DeepPrompts(ImagePrompts):
-    """IVLP: in each tower, layer l <= depth gets tokens of its own in place of what came out; then they are carried on.
+    """IVLP: in each tower, layer l <= depth replaces the tokens by its own; later layers carry them on.
 
-    Differs from the official code: all in fp32 (there half precision without a master copy). The sentence is always
-    "a photo of a {}.", whose first words the text tokens replace; with more tokens than it has, the words are
-    placeholders and the start is random.
+    Differs from the official code: fp32 (there half precision without a master copy). The prompt is always
+    "a photo of a {}.", whose first words the text tokens replace; if there are more tokens than words, they replace
+    placeholders and start at random.
     """
 
     Config: ClassVar[type[Settings]] = DeepPromptConfig
@@ -70,13 +72,9 @@ class DeepPrompts(ImagePrompts):
         super().__init__(backbone, config)
         image, text = backbone.image, backbone.text
         depth, text_depth = min(config.image_depth, image.layers), min(config.text_depth, text.layers)
-        std, count = config.token_std, config.text_tokens
+        std = config.token_std
         self.image_tokens = nn.Parameter(backbone.normal(depth, config.image_tokens, image.width, std=std))
-        start = backbone.normal(text_depth, count, text.width, std=std)
-        words = text.word_embeddings(WORDS)[:count]
-        if len(words) == count:
-            start[0] = words
-        self.text_tokens = nn.Parameter(start)
+        self.text_tokens = initial_text_tokens(backbone, text_depth, config.text_tokens, std)
 
     def prompts(self, names: Sequence[str], template: str) -> tuple[list[str], Sequence[int]]:
         count = self.config.text_tokens
@@ -93,19 +91,30 @@ class DeepPrompts(ImagePrompts):
         return self.backbone.text.features(classes, LearnedTokens(self.text_layers(classes)))
 
 
+def initial_text_tokens(backbone: Backbone, depth: int, count: int, std: float) -> nn.Parameter:
+    """Random tokens [depth, count, width]; those of the first layer start as the words they replace, if any."""
+    start = backbone.normal(depth, count, backbone.text.width, std=std)
+    words = backbone.text.word_embeddings(WORDS)[:count]
+    if len(words) == count:
+        start[0] = words
+    return nn.Parameter(start)
+
+
 @dataclass(frozen=True)
 class VptConfig(Settings):
     """Tokens in the image tower."""
 
-    image_tokens: int = setting(8, "learned tokens in each of the first image layers", low=1, high=1000)
-    image_depth: int = setting(12, "image layers with tokens of their own; 1: VPT-shallow", low=1, high=1000)
-    token_std: float = setting(0.02, "their standard deviation at the start", low=0.0, high=10.0)
+    image_tokens: int = setting(8, "learned tokens per image layer", low=1, high=1000)
+    image_depth: int = setting(
+        12, "number of first image layers with their own tokens; 1: VPT-shallow", low=1, high=1000
+    )
+    token_std: float = setting(0.02, "initial standard deviation of the tokens", low=0.0, high=10.0)
 
 
 class VptDeep(ImagePrompts):
-    """Only image tokens; the text is frozen CLIP's.
+    """Image tokens only; class texts are frozen CLIP's.
 
-    Differs from the official code for CLIP: the text is the dataset's own template (there "a photo of a {}." for all).
+    Differs from the official code for CLIP: the template is the dataset's own (there "a photo of a {}." for all).
     """
 
     Config: ClassVar[type[Settings]] = VptConfig

@@ -1,7 +1,7 @@
-"""Expert tokens: attribute tokens that read the image only in the heads of their own attribute, and change nothing.
+"""Expert tokens: attribute tokens that attend to the image only in the heads of their own attribute.
 
-Like DeAR's they are learned, one per core attribute, and vote beside the class feature. What differs, with reasons in
-docs/experts.md: no original token attends to them, so that the class feature is exactly frozen CLIP's and all keys and
+Like DeAR's they are learned, one per core attribute, and vote beside the class feature. Differences, with reasons in
+docs/experts.md: no original token attends to them, so the class feature is exactly frozen CLIP's and all keys and
 values are constant; in every other head a token gets that head's mean output at CLS over the training images; tokens
 start at the mean CLS state and are carried on; and a feature is the difference to the token of the mean image.
 """
@@ -38,7 +38,9 @@ class ExpertsConfig(AttributeConfig):
     pull: float = setting(
         0.3, "weight of the squared distance of the attributes' projection from its start", low=0.0, advanced=True
     )
-    rest: bool = setting(True, "one more token, which reads in all heads without a core attribute", advanced=True)
+    rest: bool = setting(
+        True, "add a token that attends to the image in all heads without a core attribute", advanced=True
+    )
 
 
 AttentionObserver = Callable[[int, Tensor, Tensor], None]
@@ -58,12 +60,12 @@ class Experts(Dear):
         self.register_buffer("head_means", self.tokens.new_zeros(layers, tower.heads, tower.head_dim))
 
     def token_attributes(self) -> tuple[str, ...]:
-        """The attributes with a head of their own: a token of any other would know nothing of the image."""
+        """The attributes with heads of their own: a token without any would not depend on the image."""
         attributes = tuple(name for name in self.roles.core if self.heads_for(name))
         if not attributes:
             raise DearError(
                 f"No head from layer {self.first_layer} on has a core attribute in this role map, and expert tokens "
-                "read in such heads only: make another with `dear roles`, or choose another --method."
+                "need such heads: make another map with `dear roles`, or choose another --method."
             )
         return (*attributes, REST) if self.config.rest and self.heads_for(REST) else attributes
 
@@ -71,17 +73,17 @@ class Experts(Dear):
         return clip_projection.clone()
 
     def heads_for(self, name: str) -> list[Head]:
-        """The heads in which the tokens of an attribute read; those of the rest: all heads without a core attribute."""
+        """The heads in which tokens of an attribute attend to the image; REST: all heads without a core attribute."""
         if name != REST:
             return self.roles.heads_for(name)
         return [at for at, head in self.roles.roles.items() if head.role != CORE_ATTRIBUTE]
 
     def build_masks(self) -> Masks:
-        """No original token attends to a learned one; these attend to the image in their own heads."""
+        """No original token attends to a learned one; learned ones attend to the image in their own heads."""
         tower, keys = self.backbone.image, self.backbone.image.originals + len(self.token_of)
         originals = torch.arange(keys) < tower.originals
         by_layer: dict[int, tuple[Tensor, Tensor]] = {}
-        self._readers: dict[int, list[list[int]]] = {}  # layer -> tokens that read in each visible head, in its order
+        self._readers: dict[int, list[list[int]]] = {}  # layer -> tokens that attend in each visible head, in order
         for layer in range(self.first_layer, tower.layers + 1):
             attribute_of = {h: name for name in self.attributes for at, h in self.heads_for(name) if at == layer}
             readers = {
@@ -147,7 +149,7 @@ class Experts(Dear):
     # --- loss and pictures -------------------------------------------------------------------------------
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
-        """As DeAR's, but the class feature cannot move, and the attributes' projection is held back."""
+        """DeAR's loss without the class feature's drift, which is zero, and with a pull of P_attr to its start."""
         text = self.encode_text()
         logits = self.logits(self.encode_image(x), text)
         parts = {
@@ -162,7 +164,7 @@ class Experts(Dear):
 
     @torch.no_grad()
     def attention_maps(self, pixels: Tensor) -> dict[str, Tensor]:
-        """Of each attribute's tokens, mean over its heads, without registers, [batch, rows, columns]."""
+        """Attention of each attribute's tokens, mean over its heads, without registers, [batch, rows, columns]."""
         tower = self.backbone.image
         rows, columns = tower.grid
         sums = {name: pixels.new_zeros(len(pixels), rows * columns) for name in self.attributes}

@@ -1,4 +1,4 @@
-"""KgCoOp: CoOp held near the text of the hand-written prompt (Yao et al., CVPR 2023)."""
+"""KgCoOp: CoOp with class texts kept close to those of a hand-written prompt (Yao et al., CVPR 2023)."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from dear.clip.layer_input import LayerInput
 from dear.core.config import setting
-from dear.methods.base import Loss
+from dear.methods.base import Loss, cosine_distance
 from dear.methods.coop import CoOp, CoOpConfig
 from dear.methods.recipe import Recipe
 from dear.methods.shared.context import COOP
@@ -15,18 +15,20 @@ from dear.methods.shared.context import COOP
 
 @dataclass(frozen=True)
 class KgCoOpConfig(CoOpConfig):
-    """The learned context, and what holds it."""
+    """The learned context and its regularisation."""
 
-    knowledge: float = setting(8.0, "weight of 1 - cos between learned and hand-written class text", low=0.0)
+    knowledge: float = setting(
+        8.0, "weight of 1 - cos between class texts of learned and hand-written prompts", low=0.0
+    )
 
 
 class KgCoOp(CoOp):
-    """Loss: cross entropy + 8 (1 - mean over the classes of cos(learned text, text of the template)).
+    """L = CE + 8 (1 - mean over classes of cos(learned class text, class text of the template)).
 
-    Differs from the official code: the template is the dataset's own (there a table, in which DTD's is another one);
-    the modules it creates and never uses are left out. Until August 2023 the official trainer stepped two schedulers,
-    so that under newer PyTorch its rate stayed below 1e-5; which of them the published numbers come from is not known.
-    Here is the repaired one: the rate rises to 0.002.
+    Differs from the official code: the template is the dataset's own (there a table, with another one for DTD); modules
+    that are never used are left out. Until August 2023 the official trainer stepped two schedulers, so that under newer
+    PyTorch its rate stayed below 1e-5; it is not known which version the published numbers come from. This is the
+    repaired one: the rate rises to 0.002.
     """
 
     Config = KgCoOpConfig
@@ -36,10 +38,8 @@ class KgCoOp(CoOp):
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         text = self.encode_text()
         logits = self.logits(self.encode_image(x), text)
-        parts = {"cross_entropy": F.cross_entropy(logits, labels), "knowledge": drift(text, self.classes.frozen)}
+        parts = {
+            "cross_entropy": F.cross_entropy(logits, labels),
+            "knowledge": cosine_distance(text, self.classes.frozen),
+        }
         return Loss(parts["cross_entropy"] + self.config.knowledge * parts["knowledge"], parts, logits)
-
-
-def drift(text: Tensor, frozen: Tensor) -> Tensor:
-    """1 - mean cosine of normalised [classes, dim]."""
-    return 1 - (text * frozen).sum(-1).mean()

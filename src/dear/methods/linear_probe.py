@@ -9,10 +9,9 @@ from torch.nn import functional as F
 
 from dear.clip import Backbone
 from dear.core.config import Config as Settings
-from dear.core.errors import DearError
 from dear.core.metrics import accuracy
-from dear.methods.base import LabelledImages, Method
-from dear.methods.shared.class_index import frozen_features, positions
+from dear.methods.base import LabelledImages
+from dear.methods.shared.class_index import TrainedClasses, frozen_features, positions
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -20,11 +19,8 @@ if TYPE_CHECKING:
 _DECAYS = tuple(10.0**power for power in range(-6, 3))
 
 
-class LinearProbe(Method):
-    """Its weight decay is chosen on the validation images; without any it is the middle of the range.
-
-    It can only answer classes it was trained on.
-    """
+class LinearProbe(TrainedClasses):
+    """The weight decay is chosen on the validation images; without any, it is the middle of the range."""
 
     weight: nn.Parameter  # [trained classes, dim]
     bias: nn.Parameter  # [trained classes]
@@ -34,7 +30,7 @@ class LinearProbe(Method):
         self.set_weights((), *(backbone.image.visual.proj.new_zeros(0, *shape) for shape in ((backbone.dim,), ())))
 
     def set_weights(self, classes: Sequence[str], weight: Tensor, bias: Tensor) -> None:
-        """Parameters that L-BFGS fits, not the training loop."""
+        """Sets the parameters, which L-BFGS fits, not the training loop."""
         self.trained = tuple(classes)
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = nn.Parameter(bias, requires_grad=False)
@@ -57,14 +53,6 @@ class LinearProbe(Method):
             best = max(fits, key=lambda decay: accuracy(features @ fits[decay][0].T + fits[decay][1], labels))
         self.set_weights(images.classes, *fits[best])
 
-    def can_answer(self, names: Sequence[str]) -> bool:
-        return None not in positions(self.trained, names)
-
-    def set_classes(self, names: Sequence[str], template: str) -> None:
-        if self.trained and not self.can_answer(names):
-            raise DearError("A linear probe can only answer the classes it was trained on: choose another method.")
-        super().set_classes(names, template)
-
     def logits(self, features: Tensor, text: Tensor, inference: str | None = None) -> Tensor:
         rows = positions(self.trained, self.classes.names)
         return features[:, 0] @ self.weight[rows].T + self.bias[rows]
@@ -74,7 +62,7 @@ class LinearProbe(Method):
 
 
 def logistic(images: Tensor, labels: Tensor, classes: int, decay: float) -> tuple[Tensor, Tensor]:
-    """Weight [classes, dim] and bias [classes] of a multinomial logistic regression, its weight under an L2 penalty."""
+    """Weight [classes, dim], under an L2 penalty, and bias [classes] of a multinomial logistic regression."""
     weight = torch.zeros(classes, images.shape[1], device=images.device, dtype=images.dtype, requires_grad=True)
     bias = torch.zeros(classes, device=images.device, dtype=images.dtype, requires_grad=True)
     optimizer = torch.optim.LBFGS([weight, bias], max_iter=300, line_search_fn="strong_wolfe")

@@ -1,4 +1,4 @@
-"""MaPLe: deep tokens in both towers, those of the image a linear function of those of the text (CVPR 2023)."""
+"""MaPLe: deep tokens in both towers, the image tokens a linear function of the text tokens (CVPR 2023)."""
 
 from copy import deepcopy
 from dataclasses import dataclass
@@ -10,24 +10,26 @@ from dear.clip import Backbone
 from dear.core.config import Config as Settings
 from dear.core.config import setting
 from dear.methods.base import Method
-from dear.methods.deep_prompts import DASSL, WORDS, DeepPrompts
+from dear.methods.deep_prompts import DASSL, WORDS, DeepPrompts, initial_text_tokens
 from dear.methods.recipe import Recipe
 
 
 @dataclass(frozen=True)
 class MapleConfig(Settings):
-    """Coupled tokens."""
+    """Coupled tokens in both towers."""
 
-    text_tokens: int = setting(2, f'learned tokens in the place of the first words of "{WORDS}"', low=1, high=60)
-    depth: int = setting(9, "layers of either tower with tokens of their own, from the first on", low=1, high=1000)
-    token_std: float = setting(0.02, "standard deviation of tokens that are no words at the start", low=0.0, high=10.0)
+    text_tokens: int = setting(2, f'learned tokens in place of the first words of "{WORDS}"', low=1, high=60)
+    depth: int = setting(9, "number of first layers of both towers with their own tokens", low=1, high=1000)
+    token_std: float = setting(
+        0.02, "initial standard deviation of tokens that do not start as words", low=0.0, high=10.0
+    )
 
 
 class Maple(DeepPrompts):
     """Text tokens P_l as in IVLP; the image tokens of layer l are W_l P_l + b_l.
 
-    The projections of layers 2.. start as copies of one draw, the first has its own. Differs from the official code:
-    all in fp32 (there half precision, partly without a master copy).
+    The projections of layers 2.. start as copies of one random draw, the first has its own. Differs from the official
+    code: fp32 (there half precision, partly without a master copy).
     """
 
     Config: ClassVar[type[Settings]] = MapleConfig
@@ -37,12 +39,8 @@ class Maple(DeepPrompts):
     def __init__(self, backbone: Backbone, config: MapleConfig) -> None:
         Method.__init__(self, backbone, config)
         image, text, like = backbone.image, backbone.text, backbone.image.visual.proj
-        depth, count = min(config.depth, image.layers, text.layers), config.text_tokens
-        start = backbone.normal(depth, count, text.width, std=config.token_std)
-        words = text.word_embeddings(WORDS)[:count]
-        if len(words) == count:
-            start[0] = words
-        self.text_tokens = nn.Parameter(start)
+        depth = min(config.depth, image.layers, text.layers)
+        self.text_tokens = initial_text_tokens(backbone, depth, config.text_tokens, config.token_std)
         own, deep = (nn.Linear(text.width, image.width).to(like) for _ in range(2))
         self.couplings = nn.ModuleList([own, *(deepcopy(deep) for _ in range(depth - 1))])
 

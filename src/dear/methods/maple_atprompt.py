@@ -1,4 +1,4 @@
-"""ATPrompt with MaPLe: words for attributes, each with learned tokens, before MaPLe's own (Li et al., ICCV 2025)."""
+"""ATPrompt with MaPLe: attribute words, each with learned tokens, before MaPLe's tokens (Li et al., ICCV 2025)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ from dear.methods.recipe import Recipe
 
 @dataclass(frozen=True)
 class MapleATPromptConfig(MapleConfig):
-    """Coupled tokens, and the words before them."""
+    """Coupled tokens, and the attribute words before them."""
 
-    attributes: str = setting("color shape", "words of the attributes, in order")
-    text_tokens: int = setting(4, "learned tokens before each attribute and before the class name", low=1, high=30)
+    attributes: str = setting("color shape", "attribute words in the prompt, in order")
+    text_tokens: int = setting(4, "learned tokens before each attribute word and before the class name", low=1, high=30)
 
 
 class MapleATPrompt(Maple):
-    """The class "cat" is read as "V V color V V shape V V cat."; only the last V are MaPLe's, replaced layer by layer
-    and coupled to the image. The tokens of attributes, and their words, carry on.
+    """The prompt of "cat" is "V V color V V shape V V cat."; only the last V are MaPLe's, replaced at each layer and
+    coupled to the image. Attribute words and their tokens are carried on.
 
-    Differs from the official code as `atprompt` and `maple` do: ImageNet's attributes everywhere unless others are
-    given, whole words, fp32. MaPLe's tokens start at random here, as there.
+    Differs from the official code as `atprompt` and `maple` do: ImageNet's attributes for all datasets unless
+    --attributes names others, words that are not cut, fp32. As there, MaPLe's tokens start at random.
     """
 
     Config = MapleATPromptConfig
@@ -44,11 +44,11 @@ class MapleATPrompt(Maple):
     def prompts(self, names: Sequence[str], template: str) -> tuple[list[str], Sequence[int]]:
         lead, _ = self._lead()
         start, count = 1 + len(self.backbone.text.word_embeddings(lead)), self.config.text_tokens
-        own = " ".join(["X"] * count)
-        return [f"{lead} {own} {name}.".strip() for name in names], range(start, start + count)
+        placeholders = " ".join(["X"] * count)
+        return [f"{lead} {placeholders} {name}.".strip() for name in names], range(start, start + count)
 
     def _lead(self) -> tuple[str, list[int]]:
-        """The words before MaPLe's own tokens, and the positions of the learned tokens among them."""
+        """The words before MaPLe's tokens, and the positions of the attributes' learned tokens among them."""
         place, count = 1, self.config.text_tokens
         places: list[int] = []
         for word in self.words:
@@ -59,6 +59,6 @@ class MapleATPrompt(Maple):
     def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
         text, classes = self.backbone.text, classes or self.classes
         places = torch.tensor(self._lead()[1], dtype=torch.long, device=classes.states.device)
-        placed = self.of_attributes.flatten(0, 1) + text.module.positional_embedding[places].detach()
-        states = classes.states.index_copy(0, places, placed.to(classes.states.dtype))
+        tokens = self.of_attributes.flatten(0, 1) + text.module.positional_embedding[places].detach()
+        states = classes.states.index_copy(0, places, tokens.to(classes.states.dtype))
         return text.features(classes._replace(states=states), LearnedTokens(self.text_layers(classes)))

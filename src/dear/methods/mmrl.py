@@ -1,4 +1,4 @@
-"""MMRL: tokens from one shared space in both towers, read out by a projection of their own (CVPR 2025)."""
+"""MMRL: tokens from one shared space in both towers, with a projection of their own (CVPR 2025)."""
 
 from copy import deepcopy
 from dataclasses import dataclass
@@ -25,11 +25,11 @@ class MmrlConfig(Settings):
     """Representation tokens."""
 
     first_layer: int | None = setting(
-        None, "first image layer with tokens; default: half way, 6 of 12", low=1, high=1000
+        None, "first image layer with tokens; default: half of the layers, 6 of 12", low=1, high=1000
     )
-    tokens: int = setting(5, "tokens of the shared space", low=1, high=1000)
-    space: int = setting(512, "its width", low=1, high=100_000)
-    alpha: float = setting(0.7, "weight of the class feature", low=0.0, high=1.0)
+    tokens: int = setting(5, "number of shared tokens", low=1, high=1000)
+    space: int = setting(512, "width of the shared tokens", low=1, high=100_000)
+    alpha: float = setting(0.7, "weight of the class feature, against that of the tokens", low=0.0, high=1.0)
     lambda_reg: float = setting(0.5, "weight of the distance to frozen CLIP's features", low=0.0, high=1e6)
 
 
@@ -37,9 +37,9 @@ class Mmrl(Method):
     """Tokens of layer l are a projection F_l(R) of the shared R and replace the output of the layer before.
 
     z = alpha z_cls + (1 - alpha) z_tokens; L = alpha CE(z_cls) + (1 - alpha) CE(z_tokens)
-    + lambda [(1 - cos(f_cls, f0)) + (1 - cos(w, w0))]. Differs from the official code: lambda is one for all datasets
-    (there from 0.01 to 7 by dataset: `--published-constants`), and which read-out answers is not decided by knowing
-    that classes are novel: `fusion` is used throughout, `decoupled` (the class feature alone) is measured beside it.
+    + lambda [(1 - cos(f_cls, f0)) + (1 - cos(w, w0))]. Differs from the official code: lambda is the same for all
+    datasets (there from 0.01 to 7 by dataset: `--published-constants`), and inference does not depend on whether
+    classes are novel: `fusion` is used throughout, `decoupled` (the class feature alone) is measured beside it.
     """
 
     Config: ClassVar[type[Settings]] = MmrlConfig
@@ -61,11 +61,11 @@ class Mmrl(Method):
         self._build(image.width, text.width, like)
 
     def _build(self, image_width: int, text_width: int, like: Tensor) -> None:
-        """The projections of all layers start as copies of one draw."""
-        of_image = nn.Linear(self.config.space, image_width).to(like)
-        of_text = nn.Linear(self.config.space, text_width).to(like)
-        self.into_image = nn.ModuleList([deepcopy(of_image) for _ in self._layers])
-        self.into_text = nn.ModuleList([deepcopy(of_text) for _ in self._text_layers])
+        """The projections of all layers start as copies of one random draw."""
+        image_start = nn.Linear(self.config.space, image_width).to(like)
+        text_start = nn.Linear(self.config.space, text_width).to(like)
+        self.into_image = nn.ModuleList([deepcopy(image_start) for _ in self._layers])
+        self.into_text = nn.ModuleList([deepcopy(text_start) for _ in self._text_layers])
         self.projection = nn.Parameter(torch.randn_like(like) * image_width**-0.5)
 
     @property
@@ -101,12 +101,11 @@ class Mmrl(Method):
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         features, text, alpha = self.encode_image(x), self.encode_text(), self.config.alpha
         cls_logits, token_logits = self.votes(features, text).unbind(1)
-        kept = (features[:, 0] * self.backbone.image.frozen_feature(x)).sum(-1).mean() + (
-            text * self.classes.frozen
-        ).sum(-1).mean()
+        image_cos = (features[:, 0] * self.backbone.image.frozen_feature(x)).sum(-1).mean()
+        text_cos = (text * self.classes.frozen).sum(-1).mean()
         parts = {
             "cross_entropy": alpha * F.cross_entropy(cls_logits, labels)
             + (1 - alpha) * F.cross_entropy(token_logits, labels),
-            "regulariser": self.config.lambda_reg * (2 - kept),
+            "regulariser": self.config.lambda_reg * (2 - (image_cos + text_cos)),
         }
         return Loss(parts["cross_entropy"] + parts["regulariser"], parts, self.logits(features, text))

@@ -1,4 +1,4 @@
-"""MMRL++: MMRL with shared, low-rank projections and tokens that are mixed between layers (IJCV 2026)."""
+"""MMRL++: MMRL with shared, low-rank projections and tokens mixed between layers (IJCV 2026)."""
 
 from dataclasses import dataclass
 
@@ -13,29 +13,29 @@ from dear.methods.recipe import Recipe
 
 @dataclass(frozen=True)
 class MmrlPlusConfig(MmrlConfig):
-    """Representation tokens, shared and mixed."""
+    """Representation tokens, mixed between layers."""
 
     beta: float = setting(
-        0.9, "weight of a layer's own tokens; the rest is what came out of the last", low=0.0, high=1.0
+        0.9, "weight of a layer's own tokens, against the output of the layer before", low=0.0, high=1.0
     )
-    rank: int = setting(4, "rank of what a layer adds to the shared projection", low=1, high=1000)
-    projection_rank: int = setting(64, "rank of what is added to CLIP's image projection", low=1, high=1000)
+    rank: int = setting(4, "rank of each layer's term in the shared projection", low=1, high=1000)
+    projection_rank: int = setting(64, "rank of the term in CLIP's image projection", low=1, high=1000)
     lambda_reg: float = setting(0.2, "weight of the distance to frozen CLIP's features", low=0.0, high=1e6)
 
 
 class SharedProjections(nn.Module):
-    """(W + A_l B_l) r + b_l for every layer l; at the start all layers are alike, since B is zero.
+    """(W + A_l B_l) r + b_l for every layer l; B starts at zero, so all layers start alike.
 
-    A is drawn as in the official code, whose bound is that of the rank and not of the width: smaller values would make
-    the learning rate mean something else.
+    A is drawn as in the official code, whose bound depends on the rank and not on the width: with smaller values the
+    same learning rate would have another effect.
     """
 
     def __init__(self, space: int, width: int, layers: int, rank: int, like: Tensor) -> None:
         super().__init__()
-        drawn = nn.Linear(space, width)
+        start = nn.Linear(space, width)
         bound = rank**-0.5
-        self.weight = nn.Parameter(drawn.weight.detach().to(like))
-        self.bias = nn.Parameter(drawn.bias.detach().to(like).expand(layers, -1).clone())
+        self.weight = nn.Parameter(start.weight.detach().to(like))
+        self.bias = nn.Parameter(start.bias.detach().to(like).expand(layers, -1).clone())
         self.down = nn.Parameter(torch.empty(layers, width, rank).uniform_(-bound, bound).to(like))
         self.up = nn.Parameter(torch.zeros(layers, rank, space).to(like))
 
@@ -45,8 +45,8 @@ class SharedProjections(nn.Module):
 
 
 class MmrlPlus(Mmrl):
-    """Differs from the official code as MMRL does, and in beta: one for all datasets, also at test (there the network
-    is changed at test by the target's own beta)."""
+    """Differs from the official code as MMRL does, and in beta: the same for all datasets and at test (there the test
+    uses the beta of the target dataset)."""
 
     Config = MmrlPlusConfig
     recipe = (

@@ -1,4 +1,4 @@
-"""ProGrad: CoOp without the part of a step that works against zero-shot CLIP (Zhu et al., ICCV 2023)."""
+"""ProGrad: CoOp without the part of the gradient that conflicts with zero-shot CLIP (Zhu et al., ICCV 2023)."""
 
 from dataclasses import dataclass
 
@@ -19,19 +19,19 @@ class ProGradConfig(Config):
     """The learned context, and the projection of its gradient."""
 
     context_tokens: int = setting(
-        16, "learned vectors: zeros, then the template's first words; at most half of what the backbone reads", low=1
+        16, "learned vectors: zeros, then the template's first words; at most half of the context length", low=1
     )
-    projection: float = setting(1.0, "share of the conflicting part that is taken out of the gradient", low=0.0)
+    projection: float = setting(1.0, "share of the conflicting part that is removed from the gradient", low=0.0)
 
 
 class ProGrad(WordContext):
-    """g = gradient of the cross entropy, h = gradient of KL(zero-shot, adapted): where <g, h> is negative, the share
-    `projection` of g's part along h is taken out.
+    """g = gradient of the cross entropy, h = gradient of KL(zero-shot, adapted): if <g, h> is negative, the share
+    `projection` of g's component along h is removed.
 
-    Differs from the official code: teacher and start come from the dataset's own template (there one of its own, with
-    the type in front), all of whose words before the name are learned (there a miscount leaves one of some templates
-    frozen); there is one copy of CLIP in one precision. Its published tables are RN50 with 4 shots; others cite 16
-    shots on ViT-B/16, for which no settings were released: epochs and batch are those of the 4 shots.
+    Differs from the official code: teacher and initial context come from the dataset's own template (there another one,
+    with the type of the classes first), all of whose words before the name are learned (there a miscount leaves a word
+    of some templates frozen); there is one copy of CLIP in one precision. The published tables are RN50 with 4 shots;
+    others cite 16 shots on ViT-B/16, for which no settings were released: epochs and batch are those of 4 shots.
     """
 
     Config = ProGradConfig
@@ -44,7 +44,7 @@ class ProGrad(WordContext):
 
     @torch.no_grad()
     def before_training(self, images: LabelledImages) -> None:
-        """The start: zeros, then the words of the template before the class name."""
+        """Initialises the context: zeros, then the words of the template before the class name."""
         words = images.template.partition("{}")[0].strip()
         if words:
             start = self.backbone.text.word_embeddings(words)[-len(self.context) :]
@@ -54,9 +54,9 @@ class ProGrad(WordContext):
         features = self.encode_image(x)
         logits = self.logits(features, self.encode_text())
         expected = self.logits(features, self.classes.frozen).softmax(-1)
-        kept = F.cross_entropy(logits, expected)  # KL up to a constant
+        divergence = F.cross_entropy(logits, expected)  # KL up to a constant
         total = F.cross_entropy(logits, labels)
-        return Loss(total, {"cross_entropy": total, "zero_shot": kept}, logits)
+        return Loss(total, {"cross_entropy": total, "zero_shot": divergence}, logits)
 
     def backward(self, loss: Loss, gradients: Gradients) -> None:
         (general,), (own,) = gradients(loss.parts["zero_shot"], keep_graph=True), gradients(loss.total)
@@ -66,6 +66,6 @@ class ProGrad(WordContext):
 
 
 def without_conflict(own: Tensor, general: Tensor, share: float) -> Tensor:
-    """`own` less `share` of its part against `general`, of the same shape, where they point apart (so never 0 / 0)."""
+    """`own` without `share` of its component against `general` (same shape) if <own, general> < 0; so never 0 / 0."""
     overlap = (own * general).sum()
     return own - share * overlap / general.square().sum() * general if overlap < 0 else own

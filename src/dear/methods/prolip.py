@@ -1,4 +1,4 @@
-"""ProLIP: CLIP's image projection, fine-tuned and held to its start (Fahes et al., 2024, arXiv 2410.05270)."""
+"""ProLIP: CLIP's image projection, fine-tuned close to its start (Fahes et al., 2024, arXiv 2410.05270)."""
 
 from dataclasses import dataclass
 
@@ -14,13 +14,15 @@ from dear.methods.recipe import Recipe
 
 @dataclass(frozen=True)
 class ProLipConfig(Settings):
-    """The projection, and what holds it."""
+    """The regularisation of the projection."""
 
-    pull: float | None = setting(None, "weight of |P - P0|^2; default: 1 / shots", low=0.0)
+    pull: float | None = setting(
+        None, "weight of the squared distance of the projection from its start; default: 1 / shots", low=0.0
+    )
 
 
 class ProLip(Method):
-    """f = n(ln_post(CLS) P), L = CE + lambda |P - P0|^2 (a sum), lambda = 1 / shots. A step sees one view of all shots.
+    """f = n(ln_post(CLS) P), L = CE + lambda |P - P0|^2 (a sum), lambda = 1 / shots. A step has one view of all shots.
 
     Differs from the official code: P is fp32 (there half precision without a master copy, in which steps at this rate
     are often lost).

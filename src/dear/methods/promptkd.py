@@ -1,4 +1,4 @@
-"""PromptKD: an image tower with learned tokens that imitates a teacher on unlabelled images (Li et al., CVPR 2024)."""
+"""PromptKD: learned image tokens that imitate a teacher on unlabelled images (Li et al., CVPR 2024)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from dear.core.errors import DearError
 from dear.methods.base import Loss, Teacher, normalized
 from dear.methods.deep_prompts import DASSL, VptConfig, VptDeep
 from dear.methods.recipe import Recipe
-from dear.methods.shared.class_index import positions
+from dear.methods.shared.class_index import TrainedClasses, positions
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -23,37 +23,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PromptKDConfig(VptConfig):
-    """Tokens in the image tower, and whom they imitate."""
+    """Tokens in the image tower, and their teacher."""
 
-    image_tokens: int = setting(4, "learned tokens in each of the first image layers", low=1, high=1000)
-    image_depth: int = setting(9, "image layers with tokens of their own", low=1, high=1000)
+    image_tokens: int = setting(4, "learned tokens per image layer", low=1, high=1000)
+    image_depth: int = setting(9, "number of first image layers with their own tokens", low=1, high=1000)
     teacher: str = setting(
         "", "OpenCLIP name of the teacher's backbone (published: ViT-L-14); empty: the student's own"
     )
     teacher_pretrained: str | None = setting(None, "OpenCLIP tag or checkpoint file of the teacher's backbone")
-    imitation: float = setting(1000.0, "weight of the divergence from the teacher's answers", low=0.0)
+    imitation: float = setting(1000.0, "weight of the divergence from the teacher's predictions", low=0.0)
 
 
-class PromptKD(VptDeep):
-    """A teacher learns by PromptSRC from the labelled images. Then, on *all* training images of *all* classes, without
-    their labels, L = 1000 KL(teacher || student), summed and divided by images and classes. The student's class feature
-    goes through a projector into the teacher's space, and is compared with the teacher's class texts.
+class PromptKD(TrainedClasses, VptDeep):
+    """A teacher is trained with PromptSRC on the labelled images. Then, on *all* training images of *all* classes,
+    without labels, L = 1000 KL(teacher || student), summed and divided by images and classes. A projector maps the
+    student's class feature into the teacher's space, where it is compared with the teacher's class texts.
 
-    It has seen images and names of the novel classes: it is transductive, and stands in a table of its own. It answers
-    only classes that were there in training. Differs from the official code: the teacher answers once for each image as
-    it is (there: for every random crop); the last epoch is kept of both (there: the best on *test* images); the teacher
-    learns for as many epochs as the student, and is the student's own backbone unless a larger one is named.
+    Training uses images and names of the novel classes: the method is transductive, and reported in a table of its own.
+    Differs from the official code: the teacher predicts once per image,
+    without augmentation (there: per random crop); both use the last epoch (there: the best on *test* images); the
+    teacher is trained for as many epochs as the student, on the student's backbone unless a larger one is named.
     """
 
     Config = PromptKDConfig
     recipe = Recipe(DASSL, lr=0.005, epochs=20, batch=8)
     config: PromptKDConfig
-    class_texts: Tensor  # the teacher's, normalised, [known classes, teacher's dim]
-    probabilities: Tensor  # the teacher's, [unlabelled images, known classes]; only in training
-
-    def __init__(self, backbone: Backbone, config: PromptKDConfig) -> None:
-        super().__init__(backbone, config)
-        self.trained: tuple[str, ...] = ()
+    class_texts: Tensor  # the teacher's, normalised, [trained classes, teacher's dim]
+    probabilities: Tensor  # the teacher's, [unlabelled images, trained classes]; only in training
 
     @classmethod
     def restore(cls, backbone: Backbone, config: Any, extra_state: Mapping[str, Any]) -> "Self":
@@ -78,27 +74,21 @@ class PromptKD(VptDeep):
         self._build(names, text)
         self.probabilities = logits.to(self.class_texts).softmax(-1)
 
-    def can_answer(self, names: Sequence[str]) -> bool:
-        return None not in positions(self.trained, names)
-
-    def set_classes(self, names: Sequence[str], template: str) -> None:
-        if self.trained and not self.can_answer(names):
-            raise DearError("PromptKD can only answer classes that were there in training: choose another method.")
-        super().set_classes(names, template)
-
     def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
-        """The teacher's, normalised, [classes, teacher's dim]."""
+        """The teacher's class features, normalised, [classes, teacher's dim]."""
         rows = positions(self.trained, (classes or self.classes).names)
         if None in rows:
-            raise DearError("PromptKD has its teacher's features of the classes alone: no other text can be compared.")
+            raise DearError(
+                "PromptKD has features of its training classes only: search by image, or choose another method."
+            )
         return self.class_texts[rows]
 
     def encode_image(self, x: LayerInput) -> Tensor:
-        """In the teacher's space, normalised, [batch, 1, teacher's dim]."""
+        """Class features in the teacher's space, normalised, [batch, 1, teacher's dim]."""
         return normalized(self.projector(self.class_feature(x)))
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
-        """labels: the rows of the images among the teacher's probabilities."""
+        """`labels` are the rows of the images in the teacher's probabilities."""
         logits = self.logits(self.encode_image(x), self.class_texts)
         expected = self.probabilities[labels]
         divergence = F.kl_div(logits.log_softmax(-1), expected, reduction="sum") / logits.numel()

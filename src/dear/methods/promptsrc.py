@@ -1,4 +1,4 @@
-"""PromptSRC: deep prompts that are held to frozen CLIP, and averaged over the epochs (ICCV 2023)."""
+"""PromptSRC: deep prompts regularised towards frozen CLIP, and averaged over the epochs (ICCV 2023)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ from dear.methods.zero_shot import ensemble
 
 @dataclass(frozen=True)
 class PromptSrcConfig(DeepPromptConfig):
-    """Tokens in both towers, held to frozen CLIP."""
+    """Tokens in both towers, regularised towards frozen CLIP."""
 
     lambda_text: float = setting(25.0, "weight of the distance of text features to frozen CLIP's", low=0.0, high=1e6)
-    lambda_image: float = setting(10.0, "weight of the distance of image features", low=0.0, high=1e6)
-    lambda_logits: float = setting(1.0, "weight of the divergence from frozen CLIP's answers", low=0.0, high=1e6)
+    lambda_image: float = setting(10.0, "weight of the distance of image features to frozen CLIP's", low=0.0, high=1e6)
+    lambda_logits: float = setting(1.0, "weight of the divergence from frozen CLIP's predictions", low=0.0, high=1e6)
 
 
 class PromptSrc(DeepPrompts):

@@ -1,4 +1,4 @@
-"""ProVP-Ref: deep image tokens, each layer's mixed with a little of the last one's, and a contrast (IJCV 2024)."""
+"""ProVP-Ref: deep image tokens, mixed between layers, and a contrastive loss (IJCV 2024)."""
 
 from dataclasses import dataclass
 
@@ -18,19 +18,19 @@ from dear.methods.recipe import Recipe
 class ProVpConfig(Config):
     """Progressive image tokens."""
 
-    image_tokens: int = setting(16, "learned tokens in each image layer", low=1, high=1000)
+    image_tokens: int = setting(16, "learned tokens per image layer", low=1, high=1000)
     beta: float = setting(
-        0.99, "weight of a layer's own tokens; the rest is what came out of the last", low=0.0, high=1.0
+        0.99, "weight of a layer's own tokens, against the output of the layer before", low=0.0, high=1.0
     )
-    lambda_ref: float = setting(1.0, "weight of the contrast with frozen features", low=0.0, high=1e6)
+    lambda_ref: float = setting(1.0, "weight of the contrastive loss against frozen features", low=0.0, high=1e6)
 
 
 class ProVp(Method):
-    """Tokens enter after the first LayerNorm of the tower; text is frozen CLIP's.
+    """Tokens enter after ln_pre; class texts are frozen CLIP's.
 
-    L = CE + contrast: among the frozen features of the batch, that of the same image should be nearest (cosines as they
-    are, no temperature). Differs from the official code: the last epoch is taken (there the best one on test images),
-    any number of tokens works (there four or fewer break it), and the template is the dataset's own.
+    L = CE + contrastive loss: among the frozen features of the batch, that of the same image should be nearest (cosines
+    without a temperature). Differs from the official code: the last epoch is used (there the best on test images), any
+    number of tokens works (there four or fewer fail), and the template is the dataset's own.
     """
 
     Config = ProVpConfig
@@ -47,7 +47,7 @@ class ProVp(Method):
     def __init__(self, backbone: Backbone, config: ProVpConfig) -> None:
         super().__init__(backbone, config)
         tower, like = backbone.image, backbone.image.visual.proj
-        bound = (6 / (3 * 14 * 14 + tower.width)) ** 0.5  # as published, with the patches of another model
+        bound = (6 / (3 * 14 * 14 + tower.width)) ** 0.5  # as published: for patches of 14 x 14 pixels
         start = torch.empty(tower.layers, self.config.image_tokens, tower.width, device=like.device, dtype=like.dtype)
         self.image_tokens = nn.Parameter(start.uniform_(-bound, bound))
 
@@ -58,10 +58,10 @@ class ProVp(Method):
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         features = self.encode_image(x)
         logits = self.logits(features, self.encode_text())
-        similar = features[:, 0] @ self.backbone.image.frozen_feature(x).T  # [batch, batch]
-        itself = torch.arange(len(similar), device=similar.device)
+        similarity = features[:, 0] @ self.backbone.image.frozen_feature(x).T  # [batch, batch]
+        same_image = torch.arange(len(similarity), device=similarity.device)
         parts = {
             "cross_entropy": F.cross_entropy(logits, labels),
-            "contrast": self.config.lambda_ref * F.cross_entropy(similar, itself),
+            "contrast": self.config.lambda_ref * F.cross_entropy(similarity, same_image),
         }
         return Loss(parts["cross_entropy"] + parts["contrast"], parts, logits)

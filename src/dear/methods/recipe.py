@@ -1,4 +1,4 @@
-"""Published settings of a method: those that differ from the defaults, and what changes under a protocol."""
+"""Published settings of a method: those that differ from the defaults, and changes under a protocol."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,8 +7,8 @@ from typing import Any
 class Recipe:
     """`Recipe(epochs=10, batch=4).on("few-shot", epochs=50).on("few-shot", shots=1, epochs=20)`.
 
-    A mapping, or the settings of another recipe, may come first; the keywords win over it. Settings are those of
-    training and the method's own.
+    A mapping or another recipe may come first; keywords override its settings. Settings are those of training and of
+    the method.
     """
 
     def __init__(self, base: "Recipe | Mapping[str, Any] | None" = None, /, **settings: Any) -> None:
@@ -17,7 +17,7 @@ class Recipe:
         self.changes: dict[str, dict[str, Any]] = {}
 
     def on(self, *protocols: str, shots: int | None = None, **settings: Any) -> "Recipe":
-        """The same recipe with other settings under some protocols, or under them with so many shots."""
+        """The same recipe with other settings under some protocols, or under them with this number of shots."""
         recipe = Recipe(self.settings)
         names = [name if shots is None else f"{name} {shots}" for name in protocols]
         recipe.changes = {**self.changes, **{name: {**self.changes.get(name, {}), **settings} for name in names}}
@@ -29,5 +29,5 @@ class Recipe:
 
 
 def changes_under(changes: Mapping[str, Any], protocol: str | None, shots: int | None) -> dict[str, Any]:
-    """First the changes of the protocol, then those of the protocol with so many shots."""
+    """The changes of the protocol, then those of the protocol with this number of shots."""
     return {**changes.get(f"{protocol}", {}), **changes.get(f"{protocol} {shots}", {})}

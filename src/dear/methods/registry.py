@@ -1,4 +1,4 @@
-"""Every method there is, by name. Only the one that is asked for is imported."""
+"""All methods by name. A method is imported when it is used."""
 
 import importlib
 import json
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MethodInfo:
-    """What can be said of a method without importing it."""
+    """Facts about a method that are known without importing it."""
 
     where: str  # module in dear.methods, and class
     summary: str
     published: str
     trained: bool = True
-    ours: bool = False  # this project's subject: reports show it in more detail
-    transductive: bool = False  # it sees unlabelled images of all classes: its numbers stand in a table of their own
-    texts_per_image: bool = False  # class texts depend on the image, so that no graph of an image can hold them
+    ours: bool = False  # a subject of this project: reports show it in more detail
+    transductive: bool = False  # it trains on unlabelled images of all classes, and is reported in a table of its own
+    texts_per_image: bool = False  # class texts depend on the image, so it cannot be exported
 
 
 _CONSTANTS = Path(__file__).parent / "assets" / "published_constants.json"
-"""{method: {dataset: {setting: value}}}: what the official scripts set by dataset. In place of a setting may stand a
-protocol, or a protocol and shots, with the settings under it."""
+"""{method: {dataset: {setting: value}}}: settings of the official scripts per dataset. In place of a setting there may
+be a protocol, or a protocol and shots, with the settings under it."""
 
 METHODS = {
-    "zero-shot": MethodInfo("zero_shot:ZeroShot", "CLIP as it is", "Radford et al., ICML 2021", False),
+    "zero-shot": MethodInfo("zero_shot:ZeroShot", "frozen CLIP", "Radford et al., ICML 2021", False),
     "zero-shot-ensemble": MethodInfo(
         "zero_shot:ZeroShotEnsemble", "CLIP with the mean text of eight templates", "Radford et al., ICML 2021", False
     ),
@@ -46,27 +46,25 @@ METHODS = {
         "Zhang et al., ECCV 2022",
         False,
     ),
-    "coop": MethodInfo("coop:CoOp", "learned words in front of the class name", "Zhou et al., IJCV 2022"),
-    "kgcoop": MethodInfo("kgcoop:KgCoOp", "CoOp, its class texts kept near hand-written ones", "Yao et al., CVPR 2023"),
+    "coop": MethodInfo("coop:CoOp", "learned vectors before the class name", "Zhou et al., IJCV 2022"),
+    "kgcoop": MethodInfo("kgcoop:KgCoOp", "CoOp, class texts kept close to hand-written ones", "Yao et al., CVPR 2023"),
     "prograd": MethodInfo(
-        "prograd:ProGrad", "CoOp, without what works against zero-shot in each step", "Zhu et al., ICCV 2023"
+        "prograd:ProGrad", "CoOp, without gradients that conflict with zero-shot", "Zhu et al., ICCV 2023"
     ),
-    "tcp": MethodInfo(
-        "tcp:TCP", "KgCoOp, with tokens made from each class's own text deep inside", "Yao et al., CVPR 2024"
-    ),
+    "tcp": MethodInfo("tcp:TCP", "KgCoOp, with tokens from each class text in deeper layers", "Yao et al., CVPR 2024"),
     "atprompt": MethodInfo(
-        "atprompt:ATPrompt", "CoOp, with words for attributes in front of the class name", "Li et al., ICCV 2025"
+        "atprompt:ATPrompt", "CoOp, with attribute words before the class name", "Li et al., ICCV 2025"
     ),
     "prolip": MethodInfo("prolip:ProLip", "fine-tunes the image projection", "Fahes et al., 2024"),
     "clip-adapter": MethodInfo(
-        "clip_adapter:ClipAdapter", "two small layers behind the image feature", "Gao et al., IJCV 2024"
+        "clip_adapter:ClipAdapter", "two small layers after the image feature", "Gao et al., IJCV 2024"
     ),
-    "tip-adapter-f": MethodInfo("tip_adapter:TipAdapterF", "tip-adapter, its keys learned", "Zhang et al., ECCV 2022"),
+    "tip-adapter-f": MethodInfo("tip_adapter:TipAdapterF", "tip-adapter with learned keys", "Zhang et al., ECCV 2022"),
     "cocoop": MethodInfo(
-        "cocoop:CoCoOp", "CoOp, its context moved by every image", "Zhou et al., CVPR 2022", texts_per_image=True
+        "cocoop:CoCoOp", "CoOp with a context that depends on the image", "Zhou et al., CVPR 2022", texts_per_image=True
     ),
     "textrefiner": MethodInfo(
-        "text_refiner:TextRefiner", "CoOp, its class texts corrected by cached patches", "Xie et al., AAAI 2025"
+        "text_refiner:TextRefiner", "CoOp, class texts corrected by cached patch features", "Xie et al., AAAI 2025"
     ),
     "promptkd": MethodInfo(
         "promptkd:PromptKD",
@@ -75,36 +73,38 @@ METHODS = {
         transductive=True,
     ),
     "vpt-shallow": MethodInfo("deep_prompts:VptShallow", "image tokens at the first layer", "Jia et al., ECCV 2022"),
-    "vpt-deep": MethodInfo("deep_prompts:VptDeep", "image tokens, fresh ones in every layer", "Jia et al., ECCV 2022"),
+    "vpt-deep": MethodInfo("deep_prompts:VptDeep", "image tokens, new ones at every layer", "Jia et al., ECCV 2022"),
     "ivlp": MethodInfo(
         "deep_prompts:DeepPrompts", "tokens in the first layers of both towers", "Khattak et al., CVPR 2023"
     ),
     "maple": MethodInfo(
-        "maple:Maple", "the same, image tokens a linear function of text tokens", "Khattak et al., CVPR 2023"
+        "maple:Maple", "ivlp, image tokens a linear function of text tokens", "Khattak et al., CVPR 2023"
     ),
     "maple-atprompt": MethodInfo(
-        "maple_atprompt:MapleATPrompt", "MaPLe behind words for attributes", "Li et al., ICCV 2025"
+        "maple_atprompt:MapleATPrompt", "MaPLe with attribute words in the prompt", "Li et al., ICCV 2025"
     ),
     "promptsrc": MethodInfo(
-        "promptsrc:PromptSrc", "ivlp held to frozen CLIP, averaged over epochs", "Khattak et al., ICCV 2023"
+        "promptsrc:PromptSrc", "ivlp regularised towards frozen CLIP, averaged over epochs", "Khattak et al., ICCV 2023"
     ),
-    "provp": MethodInfo("provp:ProVp", "image tokens mixed between layers, and a contrast", "Xu et al., IJCV 2024"),
+    "provp": MethodInfo(
+        "provp:ProVp", "image tokens mixed between layers, and a contrastive loss", "Xu et al., IJCV 2024"
+    ),
     "mmrl": MethodInfo("mmrl:Mmrl", "tokens from a shared space in both towers", "Guo and Gu, CVPR 2025"),
     "mmrlpp": MethodInfo("mmrlpp:MmrlPlus", "mmrl with shared low-rank projections", "Guo and Gu, IJCV 2026"),
-    "tac": MethodInfo("tac:Tac", "ivlp in all layers beside tokens of the task", "Hao et al., CVPR 2025"),
+    "tac": MethodInfo("tac:Tac", "ivlp in all layers, with tokens of the task", "Hao et al., CVPR 2025"),
     "skipt": MethodInfo("skipt:SkipT", "fine-tunes the upper half of both towers", "Wu et al., CVPR 2025"),
     "clip-lora": MethodInfo(
         "clip_lora:ClipLora", "low-rank terms in all attention projections", "Zanella and Ben Ayed, CVPRW 2024"
     ),
     "experts": MethodInfo(
         "experts:Experts",
-        "attribute tokens that read in the heads of their attribute only",
+        "attribute tokens that attend in the heads of their attribute only",
         "this project",
         ours=True,
     ),
     "dear": MethodInfo(
         "dear:Dear",
-        "attribute tokens that heads see by their roles, from layer 9 on",
+        "attribute tokens visible to heads by role, from layer 9 on",
         "Ma et al., CVPR 2026",
         ours=True,
     ),
@@ -127,8 +127,8 @@ def recipe_of(
 ) -> Mapping[str, Any]:
     """The published settings of a method, of training and its own, under one of the protocols.
 
-    constants_of: a dataset, to add what the authors set for it alone, if it is a known one. A fair comparison does not
-    choose by dataset, so this must be asked for.
+    `constants_of`: a dataset, to add the settings that the authors chose for it alone, if it is a known one. Off by
+    default, because settings per dataset make no fair comparison.
     """
     settings = find_method(name).recipe.under(protocol, shots)
     known = find_known(constants_of) if constants_of else None
@@ -140,10 +140,10 @@ def recipe_of(
 
 
 def with_overrides(recipe: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe with some settings replaced. A number of epochs also replaces a recipe's number of images, and moves
-    the bell of an average over epochs, so that it keeps its place in the run."""
+    """The recipe with some settings replaced. A number of epochs also replaces a recipe's number of images, and scales
+    the peak and width of a gaussian average over epochs."""
     settings = {name: value for name, value in recipe.items() if name != "images_seen" or "epochs" not in overrides}
     if overrides.get("epochs"):
-        bell = {"average_peak", "average_width"} & recipe.keys()
-        settings |= {name: recipe[name] * overrides["epochs"] / recipe["epochs"] for name in bell}
+        gaussian = {"average_peak", "average_width"} & recipe.keys()
+        settings |= {name: recipe[name] * overrides["epochs"] / recipe["epochs"] for name in gaussian}
     return {**settings, **overrides}

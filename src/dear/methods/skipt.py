@@ -22,20 +22,20 @@ from dear.methods.recipe import Recipe
 
 @dataclass(frozen=True)
 class SkipConfig(Settings):
-    """Which layers and which classes."""
+    """Rates, and the classes of each step."""
 
     image_rate: float = setting(0.25, "learning rate of the image tower, as a share of --lr", low=0.0, high=1e3)
-    class_share: float = setting(0.5, "share of the classes that every step keeps, the nearest ones", low=0.0, high=1.0)
-    class_limit: int = setting(50, "but at most so many", low=1)
-    decay: float = setting(0.3, "how fast the chance of a further class falls with its rank", low=0.01, high=100.0)
+    class_share: float = setting(0.5, "share of the classes, the nearest ones, in every step", low=0.0, high=1.0)
+    class_limit: int = setting(50, "largest number of nearest classes in every step", low=1)
+    decay: float = setting(0.3, "decay of the probability of further classes with their rank", low=0.01, high=100.0)
 
 
 class SkipT(Method):
-    """Trains copies of the blocks of the upper half, the last LayerNorms and the projections; 62 M on ViT-B/16.
+    """Trains copies of the upper half of the blocks, the last LayerNorms and the projections; 62 M on ViT-B/16.
 
-    A step encodes only the classes nearest to its images, and further ones with a chance that falls with their rank.
-    Differs from the official code: fp32 (there half precision, in which steps this small are often lost), a fresh draw
-    of ranks at every step (there one draw, made before training, for the whole run), and the dataset's own template.
+    A step encodes the classes nearest to its images, and further ones with a probability that decays with their rank.
+    Differs from the official code: fp32 (there half precision, in which steps this small are often lost), a new draw of
+    ranks at every step (there one draw before training, for the whole run), and the dataset's own template.
     """
 
     Config = SkipConfig
@@ -91,11 +91,11 @@ class SkipT(Method):
         return normalized(self._image.features(LayerInput(self._image, x.layer, x.states)).cls)
 
     @torch.no_grad()
-    def kept_classes(self, features: Tensor, labels: Tensor) -> Tensor:
-        """The classes [kept] of this step, in order: the nearest to any of its images, its own first of all."""
-        near = features[:, 0] @ self.classes.frozen.T
-        near[torch.arange(len(labels)), labels] = 1e4
-        order = near.max(0).values.argsort(descending=True)
+    def sample_classes(self, features: Tensor, labels: Tensor) -> Tensor:
+        """The sorted class indices of this step: the labels, the classes nearest to any image, a draw of the others."""
+        similarity = features[:, 0] @ self.classes.frozen.T
+        similarity[torch.arange(len(labels)), labels] = 1e4
+        order = similarity.max(0).values.argsort(descending=True)
         always = min(math.ceil(len(order) * self.config.class_share), self.config.class_limit)
         always = max(always, len(labels.unique()))
         rest = len(order) - always
@@ -103,17 +103,17 @@ class SkipT(Method):
             return order.sort().values
         rank = torch.linspace(0, 5, rest, device=order.device) if rest > 1 else order.new_full((1,), 5.0)
         end = torch.exp(torch.tensor(-5 / self.config.decay, device=order.device))
-        chance = ((-rank / self.config.decay).exp() - end) / (1 - end)
-        kept = torch.ones_like(order, dtype=torch.bool)
-        kept[always:] = torch.rand(rest, device=order.device) < chance
-        return order[kept].sort().values
+        probability = ((-rank / self.config.decay).exp() - end) / (1 - end)
+        drawn = torch.ones_like(order, dtype=torch.bool)
+        drawn[always:] = torch.rand(rest, device=order.device) < probability
+        return order[drawn].sort().values
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         features = self.encode_image(x)
-        kept = self.kept_classes(features, labels)
-        prompts, places = self.classes.prompts.subset(kept)
-        some = self.classes._replace(prompts=prompts, states=self.classes.states[places])
-        logits = self.logits(features, self.encode_text(some))
-        total = F.cross_entropy(logits, torch.searchsorted(kept, labels))
-        answers = logits.new_full((len(labels), len(self.classes.names)), -torch.inf)
-        return Loss(total, {"cross_entropy": total}, answers.index_copy(1, kept, logits.detach()))
+        indices = self.sample_classes(features, labels)
+        prompts, places = self.classes.prompts.subset(indices)
+        sample = self.classes._replace(prompts=prompts, states=self.classes.states[places])
+        logits = self.logits(features, self.encode_text(sample))
+        total = F.cross_entropy(logits, torch.searchsorted(indices, labels))
+        all_logits = logits.new_full((len(labels), len(self.classes.names)), -torch.inf)
+        return Loss(total, {"cross_entropy": total}, all_logits.index_copy(1, indices, logits.detach()))

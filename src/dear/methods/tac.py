@@ -1,4 +1,4 @@
-"""TAC: deep prompts beside tokens of the task, which are centres of its class embeddings (CVPR 2025)."""
+"""TAC: deep prompts and tokens of the task, which are cluster centres of its class embeddings (CVPR 2025)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,23 +26,25 @@ CENTRES = 5
 
 @dataclass(frozen=True)
 class TacConfig(Settings):
-    """Tokens of the task and learned tokens in all layers of both towers."""
+    """Task tokens and learned tokens in all layers of both towers."""
 
-    tokens: int = setting(5, "learned tokens in each layer of either tower", low=1, high=60)
+    tokens: int = setting(5, "learned tokens per layer of both towers", low=1, high=60)
     views: int = setting(4, "random views of each image per step", low=1, high=100)
-    dropout: float = setting(0.3, "share of the image feature that is dropped in training", low=0.0, high=0.99)
+    dropout: float = setting(0.3, "dropout on the image feature", low=0.0, high=0.99)
     lambda_text: float = setting(20.0, "weight of the distance to the class embeddings", low=0.0, high=1e6)
     lambda_image: float = setting(25.0, "weight of the distance to frozen CLIP's image features", low=0.0, high=1e6)
-    descriptions: str | None = setting(None, 'JSON file {"class": ["a sentence about it", ...], ...}')
+    descriptions: str | None = setting(
+        None, 'JSON file with descriptions of the classes: {"class": ["a sentence about it", ...], ...}'
+    )
 
 
 class Tac(Method):
-    """Text: BOT, task tokens, learned tokens, the whole sentence. Image: patches may not see the task tokens.
+    """Text: BOT, task tokens, learned tokens, the whole prompt. Image: patches do not attend to the task tokens.
 
     L = CE + 20 |w - e| + 25 |f - f0|, |.| the mean over all elements; f0 is frozen CLIP's on the clean picture, e the
-    class embeddings. Differs from the official code: sixty templates stand in for the descriptions that a language
-    model wrote, unless a file is given; the teacher has no dropout (there it has, by accident); the clean picture is
-    evaluation's (there its sides are squashed); learned weights alone are averaged, in fp32.
+    class embeddings. Differs from the official code: sixty templates replace the descriptions written by a language
+    model, unless --descriptions names a file; the frozen features have no dropout (there they have, by accident); the
+    clean picture is that of evaluation (there it is squashed to a square); only learned weights are averaged, in fp32.
     """
 
     Config = TacConfig
@@ -65,24 +67,24 @@ class Tac(Method):
         self.into_image = nn.Linear(backbone.dim, image.width).to(like)
         self.register_buffer("centres", like.new_zeros(CENTRES, backbone.dim))
         originals = image.originals
-        seen = torch.ones(originals, originals + CENTRES + count, dtype=torch.bool, device=like.device)
-        seen[1:, originals : originals + CENTRES] = False
+        mask = torch.ones(originals, originals + CENTRES + count, dtype=torch.bool, device=like.device)
+        mask[1:, originals : originals + CENTRES] = False
         layers = range(1, image.layers + 1)
-        self.masks = Masks(dict.fromkeys(layers, (seen[None, None], None)), image.heads, originals)
+        self.masks = Masks(dict.fromkeys(layers, (mask[None, None], None)), image.heads, originals)
         self.views = (*[RANDOM] * config.views, CLEAN)
 
     def before_training(self, images: LabelledImages) -> None:
-        self._embeddings = self._described(images.classes)
+        self._embeddings = self._class_embeddings(images.classes)
         self.centres = centres(self._embeddings, CENTRES)
 
-    def _described(self, names: Sequence[str]) -> Tensor:
+    def _class_embeddings(self, names: Sequence[str]) -> Tensor:
         """e, [classes, dim], normalised: means of raw features of a class's descriptions, or of templates."""
-        found = read_json(self.config.descriptions) if self.config.descriptions else {}
+        descriptions = read_json(self.config.descriptions) if self.config.descriptions else {}
         embeddings = ensemble(self, names, SIXTY, normalised=False)
         with torch.no_grad():
             for row, name in enumerate(names):
-                if name in found:
-                    embeddings[row] = F.normalize(self.backbone.text.encode(found[name]).mean(0), dim=-1)
+                if name in descriptions:
+                    embeddings[row] = F.normalize(self.backbone.text.encode(descriptions[name]).mean(0), dim=-1)
         return embeddings
 
     def prompts(self, names: Sequence[str], template: str) -> tuple[list[str], Sequence[int]]:
@@ -116,15 +118,15 @@ class Tac(Method):
 
 
 def centres(embeddings: Tensor, count: int, rounds: int = 100) -> Tensor:
-    """k-means by cosine, from classes drawn at random; [count, dim], normalised. Few classes: some come twice."""
+    """k-means by cosine, started at random classes, [count, dim], normalised. With few classes some start twice."""
     order = torch.randperm(len(embeddings)).repeat(-(-count // len(embeddings)))[:count]
-    found = embeddings[order.to(embeddings.device)]
+    means = embeddings[order.to(embeddings.device)]
     for _ in range(rounds):
-        nearest = (embeddings @ F.normalize(found, dim=-1).T).argmax(-1)
+        nearest = (embeddings @ F.normalize(means, dim=-1).T).argmax(-1)
         members = F.one_hot(nearest, count).to(embeddings)
         sizes = members.sum(0)[:, None]
-        moved = torch.where(sizes > 0, members.T @ embeddings / sizes.clamp(min=1), found)
-        if (moved - found).norm() < 1e-4:
+        moved = torch.where(sizes > 0, members.T @ embeddings / sizes.clamp(min=1), means)
+        if (moved - means).norm() < 1e-4:
             break
-        found = moved
+        means = moved
     return F.normalize(moved, dim=-1)

@@ -1,4 +1,4 @@
-"""TCP: CoOp whose context becomes, deep in the text tower, tokens made of the class's text (Yao et al., CVPR 2024)."""
+"""TCP: CoOp with tokens from each class text in the deeper text layers (Yao et al., CVPR 2024)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,22 +17,22 @@ from dear.methods.shared.context import COOP
 
 @dataclass(frozen=True)
 class TCPConfig(KgCoOpConfig):
-    """The learned context, what takes its place, and what holds it."""
+    """The learned context, the class tokens and the regularisation."""
 
-    context_words: str = setting("", "words that the context starts as; empty: at random")
+    context_words: str = setting("", "words that initialise the context; empty: random")
     context_tokens: int = setting(
-        4, "learned vectors where they start at random; at most half of what the backbone reads", low=1
+        4, "number of learned vectors if they start at random; at most half of the context length", low=1
     )
 
 
 class TCP(KgCoOp):
-    """From the last third of the text layers on (9 of 12), the slots of the context hold tokens that a small network
-    makes of the frozen text of the class. Loss: KgCoOp's.
+    """At the first layer of the last third (9 of 12), the context is replaced by tokens that a small network computes
+    from the frozen class text. Loss: KgCoOp's.
 
-    Differs from the official code: one template, the dataset's own (there one for the network and the loss and another
-    for the words behind the class name, both its own; UCF101 keeps "person doing" in front of the name there). Adam's
-    eps of 1e-3 is kept, though it was for half precision: with 1e-8 the steps would be other ones. The mixing weight,
-    which the official code ignores, is left out.
+    Differs from the official code: one template, the dataset's own (there one for the network and the loss, and another
+    for the words after the class name; for UCF101 "person doing" stays before the name there). Adam's eps is 1e-3 as
+    there, though that was for half precision: with 1e-8 the steps would differ. The mixing weight, which the official
+    code ignores, is left out.
     """
 
     Config = TCPConfig

@@ -1,4 +1,4 @@
-"""TextRefiner with CoOp: class texts corrected by a cache of what image patches look like (Xie et al., AAAI 2025)."""
+"""TextRefiner with CoOp: class texts corrected by a cache of local image features (Xie et al., AAAI 2025)."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from dear.methods.coop import CoOp, CoOpConfig
 from dear.methods.recipe import Recipe
 from dear.methods.shared.context import COOP
 
-_LOCAL = 5  # patches that CLS looks at most
+_LOCAL = 5  # patches with the most attention of CLS
 
 
 @dataclass(frozen=True)
@@ -24,19 +24,19 @@ class TextRefinerConfig(CoOpConfig):
     """The learned context, the cache and the losses."""
 
     slots: int = setting(25, "vectors in the cache of local features", low=1)
-    cache_momentum: float = setting(0.8, "share of a cached vector that stays when it is written to", low=0.0, high=1.0)
-    refinement: float = setting(0.2, "weight of the correction of a class text", low=0.0)
+    cache_momentum: float = setting(0.8, "momentum of the cached vectors", low=0.0, high=1.0)
+    refinement: float = setting(0.2, "weight of the correction of class texts", low=0.0)
     local_weight: float = setting(0.02, "weight of the cross entropy of local features", low=0.0)
     stay_weight: float = setting(20.0, "weight of the distance between a class text and its correction", low=0.0)
 
 
 class TextRefiner(CoOp):
-    """t' = t + 0.2 E[t; r], with t CoOp's class text and r what t reads in the cache by attention. In training, 7 local
-    features of every image (CLS, the five patches it looks at most, the mean of all; projected) are written into the
+    """t' = t + 0.2 E[t; r], with t CoOp's class text and r its attention read-out of the cache. In training, 7 local
+    features of every image (CLS, the five patches it attends to most, the mean of all; projected) are written into the
     cache, and classified against t.
 
-    Differs from the official code: the last epoch is kept, not the best on validation images, which CoOp does not use
-    (on ImageNet they are the test images). In evaluation nothing but the class feature is computed.
+    Differs from the official code: the last epoch is used, not the best on validation images, which CoOp does not use
+    (on ImageNet they are the test images). In evaluation only the class feature is computed.
     """
 
     Config = TextRefinerConfig
@@ -56,26 +56,26 @@ class TextRefiner(CoOp):
 
     @property
     def first_layer(self) -> int:
-        """Training needs what the last layer makes of the patches; evaluation nothing but the frozen class feature."""
+        """Training needs the patches after the last layer; evaluation only the frozen class feature."""
         return self.backbone.image.layers + (not self.training)
 
     def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
-        """Corrected, and *not* normalised, [classes, dim]."""
+        """Corrected class texts, *not* normalised, [classes, dim]."""
         return self._corrected(super().encode_text(classes))
 
     def _corrected(self, text: Tensor) -> Tensor:
-        read = (text @ self.cache.T).softmax(-1) @ self.cache
-        return text + self.config.refinement * self.extractor(torch.cat([text, read], -1))
+        attended = (text @ self.cache.T).softmax(-1) @ self.cache
+        return text + self.config.refinement * self.extractor(torch.cat([text, attended], -1))
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         images, local = self.local_features(x)
         text = super().encode_text()
         corrected = self._corrected(text)
         logits = self.logits(images[:, None], corrected)
-        near = self.backbone.temperature * local.flatten(0, 1) @ text.T
+        local_logits = self.backbone.temperature * local.flatten(0, 1) @ text.T
         parts = {
             "cross_entropy": F.cross_entropy(logits, labels),
-            "local": F.cross_entropy(near, labels.repeat_interleave(local.shape[1])),
+            "local": F.cross_entropy(local_logits, labels.repeat_interleave(local.shape[1])),
             "stay": (F.normalize(corrected, dim=-1) - text).abs().mean(),
         }
         self.write(local.flatten(0, 1))
@@ -89,19 +89,19 @@ class TextRefiner(CoOp):
             tokens = tower.project(tower.gather(tower.run_layer(x)))  # [batch, 1 + patches, dim]
             attention = attention_weights(x.cls_q, x.kv[0], None)[:, :, 0, 1:].mean(1)
             attention = tower.gather(attention)
-            most = 1 + attention.topk(min(_LOCAL, attention.shape[1])).indices
+            top = 1 + attention.topk(min(_LOCAL, attention.shape[1])).indices
         projected = self.projector(tokens.flatten(0, 1)).view_as(tokens)
-        patches = projected.gather(1, most[..., None].expand(-1, -1, tokens.shape[-1]))
+        patches = projected.gather(1, top[..., None].expand(-1, -1, tokens.shape[-1]))
         local = torch.cat([projected[:, :1], patches, projected.mean(1, keepdim=True)], 1)
         return F.normalize(tokens[:, 0], dim=-1), local
 
     @torch.no_grad()
     def write(self, local: Tensor) -> None:
-        """Each local feature [rows, dim] moves the slot it is most like, by how alike it is next to the most alike."""
+        """Each local feature [rows, dim] moves its most similar slot, weighted by exp(similarity - slot's largest)."""
         rows = F.normalize(local, dim=-1)
-        alike = rows @ self.cache.T  # [rows, slots]
-        member = F.one_hot(alike.argmax(1), len(self.cache)).to(alike.dtype)
-        added = (member * (alike - alike.amax(0)).exp()).T @ rows
-        stays = self.config.cache_momentum
-        moved = F.normalize(stays * self.cache + (1 - stays) * added, dim=-1)
+        similarity = rows @ self.cache.T  # [rows, slots]
+        member = F.one_hot(similarity.argmax(1), len(self.cache)).to(similarity.dtype)
+        update = (member * (similarity - similarity.amax(0)).exp()).T @ rows
+        momentum = self.config.cache_momentum
+        moved = F.normalize(momentum * self.cache + (1 - momentum) * update, dim=-1)
         self.cache = torch.where(member.any(0)[:, None], moved, self.cache)

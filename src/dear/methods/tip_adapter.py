@@ -27,7 +27,7 @@ class TipAdapter(Method):
 
     Classes that are not in the cache get the zero-shot logits alone. Differs from the official code: alpha and beta are
     chosen on the few validation images of the draw (there: on a full validation split, on ImageNet on test images), and
-    the cache holds each image once, as evaluation sees it (there: ten augmented passes).
+    the cache has one feature per image, without augmentation (there: the mean of ten augmented passes).
     """
 
     keys: Tensor  # [shots, dim]
@@ -68,7 +68,7 @@ class TipAdapter(Method):
 
     @torch.no_grad()
     def choose(self, images: LabelledImages, alphas: Sequence[float], betas: Sequence[float]) -> None:
-        """The pair that is best on the validation images, if there are any."""
+        """Sets the pair with the best accuracy on the validation images, if there are any."""
         features, truth = frozen_features(self, images.val())
         if not len(truth):
             return
@@ -98,18 +98,18 @@ class TipAdapter(Method):
 class TipAdapterFConfig(Settings):
     """The cache. The defaults are those published for ImageNet."""
 
-    alpha: float = setting(1.17, "weight of the cache while its keys are trained", low=0.0)
-    beta: float = setting(1.0, "sharpness of the cache while its keys are trained", low=0.0)
-    largest_alpha: float = setting(3.0, "end of the range that alpha is chosen from, on the validation images", low=0.1)
-    largest_beta: float = setting(7.0, "end of the range that beta is chosen from", low=0.1)
+    alpha: float = setting(1.17, "weight of the cache in training", low=0.0)
+    beta: float = setting(1.0, "sharpness of the cache in training", low=0.0)
+    largest_alpha: float = setting(3.0, "largest alpha to try on the validation images after training", low=0.1)
+    largest_beta: float = setting(7.0, "largest beta to try on the validation images after training", low=0.1)
 
 
 class TipAdapterF(TipAdapter):
-    """Tip-Adapter whose keys are learned, with cross entropy, from the cached features on.
+    """Tip-Adapter with keys that start as the cached features and are learned with cross entropy.
 
     As in the official code, alpha and beta are fixed in training and chosen afterwards. Differs from it: they are
-    chosen on the validation images of the draw, in 20 steps each, and the last epoch is kept (there: the epoch with the
-    best *test* accuracy, and of that and the chosen pair the better one).
+    chosen on the validation images of the draw, in 20 steps each, and the last epoch is used (there: the epoch with the
+    best *test* accuracy, with the fixed or the chosen pair, whichever is better).
     """
 
     Config = TipAdapterFConfig

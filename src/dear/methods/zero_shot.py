@@ -1,4 +1,4 @@
-"""CLIP as it is: the class feature against the text features of the classes."""
+"""Frozen CLIP: the class feature against the class texts."""
 
 from collections.abc import Sequence
 
@@ -24,11 +24,11 @@ ENSEMBLE = (
 
 
 class ZeroShot(Method):
-    """All of its answers are frozen CLIP's."""
+    """Frozen CLIP, which `Method` itself is."""
 
 
 class ZeroShotEnsemble(Method):
-    """The text feature of a class is the mean over the dataset's own template and CLIP's seven for ImageNet."""
+    """Class texts are means over the dataset's own template and CLIP's seven for ImageNet."""
 
     def encode_classes(self, names: Sequence[str], template: str) -> ClassTexts:
         classes = super().encode_classes(names, template)
@@ -39,8 +39,8 @@ class ZeroShotEnsemble(Method):
 def ensemble(method: Method, names: Sequence[str], templates: Sequence[str], normalised: bool = True) -> Tensor:
     """Frozen text features averaged over templates, normalised, [names, dim].
 
-    `normalised`: each template's feature before they are averaged, as CLIP does; else only their mean, as PromptSRC.
-    A small backbone may read fewer tokens than CLIP: templates that are too long for it are left out, if not all are.
+    `normalised`: normalise each template's feature before the mean, as CLIP does; else only the mean, as PromptSRC.
+    Templates that are too long for a small backbone's context are left out, unless all are.
     """
     text, by_template = method.backbone.text, []
     for template in templates:

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, first_line
 from dear.core.files import write_json
 from dear.core.schema import damaged
 from dear.model.adapter import CONFIG, WEIGHTS, component_names, read_config, write_config
@@ -34,7 +34,7 @@ def push(run: Path, name: str, private: bool = False) -> tuple[str, list[str]]:
         except Exception as error:  # the hub client raises many kinds
             raise DearError(
                 f"{name} could not be pushed: log in with `hf auth login`, with a token that may write there "
-                f"({_first_line(error)})."
+                f"({first_line(error)})."
             ) from error
     return address, files
 
@@ -60,7 +60,7 @@ def fetch(source: str) -> Path:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=[WEIGHTS, CONFIG]))
     except Exception as error:  # the hub client raises many kinds
         raise DearError(
-            f"{name} could not be fetched: check the name and the network ({_first_line(error)})."
+            f"{name} could not be fetched: check the name and the network ({first_line(error)})."
         ) from error
 
 
@@ -115,7 +115,3 @@ def _refuse_traces(folder: Path, run: Path) -> None:
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise DearError(f"{name!r} is not a name on the hub: write ORG/NAME.")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -63,7 +63,7 @@ def train_run(
     `cache`: a folder of cached states, shared by runs.
     Inside `dear.parallel.processes.process_group` all processes do this together, and the first one writes.
     """
-    with only_writer(out) if processes.is_first() else nullcontext():
+    with only_writer(out) if processes.is_rank_zero() else nullcontext():
         return _train(run, method, train, RunFolder(out), resume, cache)
 
 
@@ -71,29 +71,29 @@ def _train(
     run: RunConfig, method: Config, train: TrainConfig, folder: RunFolder, resume: bool, cache: Path | None
 ) -> dict[str, float]:
     settings = {**run.to_json(), **method.to_json(), **train.to_json()}
-    if processes.is_first():
+    if processes.is_rank_zero():
         folder.check_free(settings, resume)
-    processes.wait()  # no process reads a folder that is not this run's
+    processes.barrier()  # no process reads a folder that is not this run's
     dataset = resolve_dataset(run.data, run.template, run.class_names, run.data_root)
     whole, dataset = dataset, dataset.few_shot(train.shots, train.seed)
     check_before_training(dataset, train.shots)
     trained = dataset.base() if train.classes == "base" else dataset
     source = ImageSource(
-        load_backbone(run.model, run.pretrained, device=processes.own_device(pick_device(train.device))),
+        load_backbone(run.model, run.pretrained, device=processes.local_device(pick_device(train.device))),
         cache,
         train.workers,
         run.fast_decode,
     )
 
     def started() -> None:  # a run that could not start leaves no folder
-        if processes.is_first():
+        if processes.is_rank_zero():
             folder.write_start(settings, trained.train, trained.val)
 
     model = adapt(find_method(run.method), method, trained, train, source, folder.path, started, run.validate, whole)
-    if processes.is_first():
+    if processes.is_rank_zero():
         save_adapter(folder.path, run.method, model, trained.template)
     accuracies = test_accuracies(model, dataset, train.classes, source)
-    if processes.is_first():
+    if processes.is_rank_zero():
         folder.write_test(accuracies)
     return accuracies
 

@@ -1,10 +1,9 @@
-"""Many at once on a Ray cluster: cells of a grid as tasks, images in chunks through workers that hold a model.
+"""Work on a Ray cluster: cells of a grid as tasks, chunks of images through workers that each hold a model.
 
-Every machine of a cluster needs this package, and the folders that are named under the same paths.
+Every machine of a cluster needs this package, and the same folders under the same paths.
 
-Images go through plain actors with a bounded number of chunks under way, and not through Ray Data, which starts
-processes of its own for every step: here a chunk is read, decoded and encoded in one place, and only what comes out is
-sent.
+Images go through plain actors with a bounded number of pending chunks, and not through Ray Data, which starts processes
+of its own for every step: here one worker reads, decodes and encodes a chunk, and only the result is sent.
 """
 
 import argparse
@@ -21,13 +20,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from dear.core.config import number
-from dear.core.errors import DearError, os_errors_as_dear_errors
+from dear.core.errors import DearError, first_line, os_errors_as_dear_errors
 
 LOCAL = "local"
-_RETRIES = 3  # of work whose worker died
-_AHEAD = 2  # results that may wait for their turn, for each chunk that is being worked on
-_ARRIVED = 1.0  # seconds; Ray 2.60 aborts the program if a task is cancelled on its way to a worker
-_REACHED = 10.0  # seconds; Ray itself would try for minutes
+_RETRIES = 3  # of a task whose worker died
+_AHEAD = 2  # results that may wait for their turn, per chunk in progress
+_SUBMIT_DELAY = 1.0  # seconds; Ray 2.60 aborts the program if a task is cancelled before it has reached a worker
+_CONNECT_TIMEOUT = 10.0  # seconds; Ray itself would try for minutes
 _ADDRESS = re.compile(rf"auto|{LOCAL}|(?:ray://)?(?P<host>[^/:\s]+):(?P<port>\d{{1,5}})")
 
 Item = TypeVar("Item")
@@ -36,31 +35,31 @@ Stream = Callable[[Iterable[Any]], Iterator[Any]]
 
 
 def add_ray_arguments(parser: argparse.ArgumentParser, each: str) -> None:
-    """`each`: what gets CPUs and GPUs of its own."""
+    """`each` names the unit that gets its own CPUs and GPUs, for the help lines."""
     parser.add_argument(
         "--ray", nargs="?", const=LOCAL, type=_address, metavar="ADDRESS",
-        help="run on a Ray cluster: HOST:PORT, auto, or without ADDRESS one of its own on this machine",
+        help="run on a Ray cluster: HOST:PORT, or auto; without ADDRESS, start one on this machine",
     )  # fmt: skip
     parser.add_argument(
-        "--ray-cpus", type=number("--ray-cpus", 1, 1024), metavar="N", help=f"with --ray: CPUs of each {each} (1)"
+        "--ray-cpus", type=number("--ray-cpus", 1, 1024), metavar="N", help=f"CPUs per {each}, with --ray (1)"
     )
     parser.add_argument(
         "--ray-gpus", type=number("--ray-gpus", 0, 64, float), metavar="N",
-        help=f"with --ray: GPUs of each {each}, or the share of one (1 if the cluster has any)",
+        help=f"GPUs per {each}, or a fraction of one, with --ray (1 if the cluster has any)",
     )  # fmt: skip
 
 
 def _address(text: str) -> str:
     if not _ADDRESS.fullmatch(text):
-        raise DearError(f"--ray {text} is no address: write HOST:PORT or auto, or put --ray behind everything else.")
+        raise DearError(f"--ray {text} is no address: write HOST:PORT or auto, or put --ray after all other arguments.")
     return text
 
 
-def given_cluster(args: argparse.Namespace, device: str) -> "Cluster | None":
-    """What was asked for; None: no cluster."""
+def cluster_from_args(args: argparse.Namespace, device: str) -> "Cluster | None":
+    """The cluster of the arguments; None: no cluster."""
     if args.ray is None:
         if args.ray_cpus is not None or args.ray_gpus is not None:
-            raise DearError("--ray-cpus and --ray-gpus say what each worker of a cluster gets: add --ray.")
+            raise DearError("--ray-cpus and --ray-gpus apply to a cluster only: add --ray.")
         return None
     _ray()
     return Cluster(args.ray, args.ray_cpus or 1, args.ray_gpus, device)
@@ -68,10 +67,10 @@ def given_cluster(args: argparse.Namespace, device: str) -> "Cluster | None":
 
 @dataclass(frozen=True)
 class Cluster:
-    """`address` of a running cluster, or LOCAL: one of its own on this machine, which ends with the work.
+    """`address` of a running cluster, or LOCAL: a new one on this machine, shut down after the work.
 
-    A program that is connected to a cluster already stays on that one. `cpus` and `gpus` are what each cell, or each
-    worker that holds a model, gets; gpus None: one where there are any.
+    A program that is already connected to a cluster uses that one. `cpus` and `gpus` are the resources per cell, or per
+    worker; gpus None: one, if the cluster has any.
     """
 
     address: str = LOCAL
@@ -79,50 +78,51 @@ class Cluster:
     gpus: float | None = None
     device: str = "auto"
 
-    def finished(self, work: Callable[[Item, str], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
-        """Items and their `work(item, device)`, as they get finished, on as many threads each as it has CPUs."""
-        stays = _ray().is_initialized()
-        with self._joined() as ray:
-            share, device, _ = self._share(ray)
-            task = ray.remote(**share, max_retries=_RETRIES)(_do)
+    def as_completed(self, work: Callable[[Item, str], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
+        """Items and their `work(item, device)`, as they complete; each uses as many threads as it has CPUs."""
+        was_connected = _ray().is_initialized()
+        with self._connected() as ray:
+            resources, device, _ = self._resources(ray)
+            task = ray.remote(**resources, max_retries=_RETRIES)(_run_task)
             running = {task.remote(os.getcwd(), self.cpus, work, item, device): item for item in items}
             try:
                 while running:
                     (done, *_), _ = ray.wait(list(running))
-                    yield running.pop(done), _got(ray, done)
+                    yield running.pop(done), _result(ray, done)
             finally:
-                if running and stays:  # otherwise all of it ends with the connection
-                    time.sleep(_ARRIVED)
-                    for left in reversed(running):
-                        ray.cancel(left, force=True)
+                if running and was_connected:  # otherwise the tasks end with the connection
+                    time.sleep(_SUBMIT_DELAY)
+                    for reference in reversed(running):
+                        ray.cancel(reference, force=True)
 
     @contextmanager
     def workers(self, make: Callable[[str], Callable[[Any], Any]], chunks: int) -> Iterator[Stream]:
-        """As many workers as there is room for, or chunks to come, each with a `make(device)` of its own.
+        """As many workers as the cluster has room for, at most one per chunk; each runs its own `make(device)`.
 
-        Yields a function: chunks -> what the workers make of them, in the order of the chunks. A worker is at as many
-        chunks at once as it has CPUs, each on one thread.
+        Yields a function: chunks -> results of the workers, in the order of the chunks. A worker processes as many
+        chunks at once as it has CPUs, one thread each.
         """
-        with self._joined() as ray:
-            share, device, room = self._share(ray)
-            kind = ray.remote(**share, max_restarts=-1, max_task_retries=_RETRIES, max_concurrency=self.cpus)(_Worker)
+        with self._connected() as ray:
+            resources, device, room = self._resources(ray)
+            options = {"max_restarts": -1, "max_task_retries": _RETRIES, "max_concurrency": self.cpus}
+            kind = ray.remote(**resources, **options)(_Worker)
             workers = [kind.remote(os.getcwd(), make, device) for _ in range(min(room, chunks))]
             try:
-                yield partial(_streamed, ray, workers, self.cpus + 1)
+                yield partial(_stream, ray, workers, self.cpus + 1)
             finally:
                 for worker in workers:
                     ray.kill(worker)
 
     @contextmanager
-    def _joined(self) -> Iterator[Any]:
+    def _connected(self) -> Iterator[Any]:
         """Ray, connected."""
         ray = _ray()
         if ray.is_initialized():
             yield ray
             return
-        self._reach()
+        self._require_reachable()
         local = {"include_dashboard": False} if self.address == LOCAL else {}
-        if local:  # Ray would end our workers, again and again, when other programs take the memory
+        if local:  # Ray would kill our workers again and again when other programs use up the memory
             os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
         try:
             with warnings.catch_warnings():
@@ -130,24 +130,24 @@ class Cluster:
                 warnings.filterwarnings("ignore", message="lancedb fork support is experimental")
                 ray.init(self.address, log_to_driver=False, logging_level="ERROR", **local)
         except Exception as error:  # Ray raises many kinds
-            ray.shutdown()  # what was started of it
+            ray.shutdown()  # parts of it may have started
             what = "start a Ray cluster here" if local else f"join the Ray cluster at {self.address}"
-            raise DearError(f"Cannot {what}: {_first_line(error)}.") from error
+            raise DearError(f"Cannot {what}: {first_line(error)}.") from error
         try:
             yield ray
         finally:
             ray.shutdown()
 
-    def _reach(self) -> None:
-        found = _ADDRESS.fullmatch(self.address)
-        if found and found["host"]:
+    def _require_reachable(self) -> None:
+        match = _ADDRESS.fullmatch(self.address)
+        if match and match["host"]:
             try:
-                socket.create_connection((found["host"], int(found["port"])), _REACHED).close()
+                socket.create_connection((match["host"], int(match["port"])), _CONNECT_TIMEOUT).close()
             except (OSError, OverflowError) as error:
                 raise DearError(f"Nothing answers at {self.address} ({error}): is the Ray cluster up?") from None
 
-    def _share(self, ray: Any) -> tuple[dict[str, float], str, int]:
-        """What Ray is asked for, the device to use with it, and how many have room; refused if nobody has."""
+    def _resources(self, ray: Any) -> tuple[dict[str, float], str, int]:
+        """Resources per task or worker, its device, and how many fit; refused if no machine has room for one."""
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         gpus = self.gpus
         if gpus is None:
@@ -160,14 +160,14 @@ class Cluster:
                 f"No machine of the cluster has {self.cpus} CPUs and {gpus:g} GPUs (the largest {most[0]} and "
                 f"{most[1]}): ask for less with --ray-cpus and --ray-gpus."
             )
-        # Ray lets a worker without a GPU see those of others.
+        # A worker without a GPU of its own can still use those of others.
         device = "cpu" if self.device == "auto" and not gpus else self.device
         return {"num_cpus": self.cpus, "num_gpus": gpus}, device, room
 
 
 def _ray() -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anybody
-    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # the first error is said, the others are its echo
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # the first error is reported; others follow from it
     try:
         import ray
     except ImportError:
@@ -175,7 +175,7 @@ def _ray() -> Any:
     return ray
 
 
-def _got(ray: Any, reference: Any) -> Any:
+def _result(ray: Any, reference: Any) -> Any:
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
@@ -184,22 +184,18 @@ def _got(ray: Any, reference: Any) -> Any:
         raise
     except ray.exceptions.RayError as error:
         raise DearError(
-            f"A worker of the cluster died, and so did those that tried again ({_first_line(error)}): most likely they "
-            "have too little memory; give each more CPUs with --ray-cpus, so that fewer run at once."
+            f"A worker of the cluster died, and so did its replacements ({first_line(error)}): most likely they have "
+            "too little memory; give each more CPUs with --ray-cpus, so that fewer run at once."
         ) from error
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".")
-
-
-def _streamed(ray: Any, workers: Sequence[Any], each: int, chunks: Iterable[Any]) -> Iterator[Any]:
-    """A worker has `each` chunks, at work or in its queue, and who is free takes the next."""
+def _stream(ray: Any, workers: Sequence[Any], each: int, chunks: Iterable[Any]) -> Iterator[Any]:
+    """Each worker has up to `each` chunks, running or queued; a free one takes the next chunk."""
     source, ended = iter(chunks), False
     running = {worker.ready.remote(): worker for worker in workers for _ in range(each)}
     starting = set(running)
     free: list[Any] = []
-    ordered: deque[Any] = deque()  # what was not handed out yet
+    ordered: deque[Any] = deque()  # results that have not been yielded yet
     while True:
         while free and not ended and len(ordered) < _AHEAD * each * len(workers):
             try:
@@ -211,37 +207,37 @@ def _streamed(ray: Any, workers: Sequence[Any], each: int, chunks: Iterable[Any]
             ordered.append(worker.do.remote(chunk))
             running[ordered[-1]] = worker
         if ordered and ordered[0] not in running:
-            yield _got(ray, ordered.popleft())
+            yield _result(ray, ordered.popleft())
         elif ended and not ordered:
             return
         else:
             for done in ray.wait(list(running))[0]:
                 free.append(running.pop(done))
                 if done in starting:
-                    _got(ray, done)  # says what is wrong
+                    _result(ray, done)  # raises the error of a failed start
 
 
-def _do(folder: str, threads: int, work: Callable[[Item, str], Result], item: Item, device: str) -> Result:
+def _run_task(folder: str, threads: int, work: Callable[[Item, str], Result], item: Item, device: str) -> Result:
     with os_errors_as_dear_errors():
-        _settle(folder, threads)
+        _set_up(folder, threads)
         return work(item, device)
 
 
 class _Worker:
-    """Holds what `make` made; Ray makes a new one of it when it dies."""
+    """An actor that holds the function of `make`; Ray restarts it when it dies."""
 
     def __init__(self, folder: str, make: Callable[[str], Callable[[Any], Any]], device: str) -> None:
-        self.failed: DearError | None = None
+        self.error: DearError | None = None
         try:
             with os_errors_as_dear_errors():
-                _settle(folder, 1)
+                _set_up(folder, 1)
                 self.work = make(device)
         except DearError as error:  # Ray would wrap it in a traceback
-            self.failed = error
+            self.error = error
 
     def ready(self) -> None:
-        if self.failed is not None:
-            raise self.failed
+        if self.error is not None:
+            raise self.error
 
     def do(self, chunk: Any) -> Any:
         self.ready()
@@ -249,13 +245,13 @@ class _Worker:
             return self.work(chunk)
 
 
-def _settle(folder: str, threads: int) -> None:
-    """In the folder of the one who asked, where relative paths begin."""
+def _set_up(folder: str, threads: int) -> None:
+    """Enters the caller's folder, so that relative paths work, and limits the threads."""
     import torch
 
     torch.set_num_threads(threads)
     if not os.path.isdir(folder):
         raise DearError(
-            f"The machine {socket.gethostname()} has no folder {folder}: a cluster needs the same everywhere."
+            f"The machine {socket.gethostname()} has no folder {folder}: all machines need the same folders."
         )
     os.chdir(folder)

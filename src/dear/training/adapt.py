@@ -1,4 +1,4 @@
-"""From settings to an adapted model, and from a model to its logits, for train, bench and demo alike."""
+"""From settings to an adapted model, and from a model to its logits; used by train, bench and demo."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,27 +30,27 @@ def adapt(
     train: TrainConfig,
     source: ImageSource,
     out: Path,
-    started: Callable[[], None] = lambda: None,
+    on_start: Callable[[], None] = lambda: None,
     validate: bool = False,
     pool: Dataset | None = None,
 ) -> Method:
     """A method adapted to the few-shot images and classes of `data`; it resumes from a checkpoint in `out`.
 
-    `pool`: training images of all classes, for transductive methods, which do not see their labels.
-    `started` is called when all settings have been accepted, before the long work.
+    `pool`: training images of all classes, which transductive methods use without their labels.
+    `on_start` is called once all settings are accepted, before training.
     """
     seed_everything(train.seed)
     model = kind(source.backbone, config)
     model.set_classes(data.classes, data.template)
-    started()
+    on_start()
     examples = data.train
     if isinstance(model, Student):
         examples = train_teacher(model, data, pool or data, train, source, out / "teacher")
     epochs = train.epochs if train.images_seen is None else max(1, round(train.images_seen / len(examples)))
-    if processes.world() > 1:
-        seen = [[example.label, str(example.picture).rpartition("/")[2]] for example in examples]
+    if processes.world_size() > 1:
+        names = [[example.label, str(example.picture).rpartition("/")[2]] for example in examples]
         processes.require_same(
-            job_of(seen), "The processes of this run see different images in --data: all need the same."
+            job_of(names), "The processes of this run find different images in --data: all need the same."
         )
     views = source.training(examples, model, train, epochs) if epochs else None
     images = DatasetImages(data, source, model.first_layer, views)
@@ -75,22 +75,22 @@ def adapt(
 def train_teacher(
     student: Student, data: Dataset, pool: Dataset, train: TrainConfig, source: ImageSource, out: Path
 ) -> tuple[Example, ...]:
-    """Trains the student's teacher on the labelled images of `data`, and gives it its logits on all images of `pool`.
+    """Trains the student's teacher on the labelled images of `data`, and sets its logits on all images of `pool`.
 
-    Returns these images, labelled with their rows among the logits: the student sees no true label.
+    Returns these images, labelled with their rows in the logits: the student gets no true labels.
     """
-    wanted = student.teacher()
-    kind = find_method(wanted.method)
-    recipe = with_overrides({**recipe_of(wanted.method), **wanted.recipe}, {"epochs": train.epochs})
+    choice = student.teacher()
+    kind = find_method(choice.method)
+    recipe = with_overrides({**recipe_of(choice.method), **choice.recipe}, {"epochs": train.epochs})
     settings = {**train.to_json(), **recipe}
-    if wanted.backbone:
-        backbone = load_backbone(wanted.backbone, wanted.pretrained, device=source.backbone.device)
+    if choice.backbone:
+        backbone = load_backbone(choice.backbone, choice.pretrained, device=source.backbone.device)
         source = ImageSource(backbone, source.cache, source.workers)
     teacher = adapt(kind, kind.Config.pick(settings), data, TrainConfig.pick(settings), source, out)
     teacher.set_classes(pool.classes, pool.template)
-    usual = inferences(teacher.components)[0]
-    logits = predict_logits(teacher, pool.train, source, "teacher", [usual])[usual]
-    seed_everything(train.seed)  # independent of what the teacher has drawn
+    inference = inferences(teacher.components)[0]
+    logits = predict_logits(teacher, pool.train, source, "teacher", [inference])[inference]
+    seed_everything(train.seed)  # independent of the teacher's random numbers
     with torch.no_grad():
         student.set_teacher(pool.classes, teacher.encode_text(), logits)
     return tuple(Example(example.picture, row) for row, example in enumerate(pool.train))
@@ -105,10 +105,10 @@ def predict_logits(
     by: Sequence[str] = (),
     observer: Callable[[Tensor, Tensor], None] | None = None,
 ) -> dict[str, Tensor]:
-    """Logits [images, classes] over the current classes, for each way of inference in `by` (default: all).
+    """Logits [images, classes] of the current classes, per inference in `by` (default: all).
 
     `observer` gets features [batch, components, dim] and votes [batch, components, classes] of each batch.
-    Each process of a run computes its part of the images, and gets the logits of all.
+    Each process of a run computes its local images, and gets the logits of all.
     """
     model.eval()
     text = model.encode_text()
@@ -125,9 +125,9 @@ def predict_logits(
 
 
 def evaluate(model: Method, examples: Sequence[Example], source: ImageSource, title: str) -> float:
-    """Accuracy (%) on examples of the current classes, by the usual inference."""
+    """Accuracy (%) on examples of the current classes, by the default inference."""
     if not examples:
         raise DearError(f"There are no images for {title}: add some, or give a dataset with a test split.")
-    usual = inferences(model.components)[0]
+    inference = inferences(model.components)[0]
     labels = torch.tensor([e.label for e in examples])
-    return accuracy(predict_logits(model, examples, source, title, [usual])[usual], labels)
+    return accuracy(predict_logits(model, examples, source, title, [inference])[inference], labels)

@@ -1,4 +1,4 @@
-"""Weights averaged over the epochs: alike, or by a bell (PromptSRC's Gaussian aggregation)."""
+"""Weights averaged over the epochs: uniform, or gaussian (PromptSRC's Gaussian aggregation)."""
 
 import math
 
@@ -9,21 +9,21 @@ from dear.training.config import TrainConfig
 
 
 def epoch_weights(config: TrainConfig, epochs: int) -> list[float]:
-    """How much the weights at the end of each epoch count, summing to one.
+    """The weight of each epoch in the average, summing to one.
 
-    A bell is placed among `config.epochs`; where another number of them is trained, it keeps its place in the run.
+    Peak and width of the gaussian are for `config.epochs`, and scaled if another number of epochs is trained.
     """
     if config.average == "uniform":
         return [1 / epochs] * epochs
-    share = epochs / config.epochs if config.epochs else 1.0
-    peak, width = share * config.average_peak, 2 * (share * config.average_width) ** 2
+    scale = epochs / config.epochs if config.epochs else 1.0
+    peak, width = scale * config.average_peak, 2 * (scale * config.average_width) ** 2
     distances = [(epoch - peak) ** 2 / width for epoch in range(1, epochs + 1)]
-    bell = [math.exp(min(distances) - d) for d in distances]  # scaled, so that a narrow one does not vanish
-    return [share / math.fsum(bell) for share in bell]
+    density = [math.exp(min(distances) - d) for d in distances]  # scaled, so that a narrow one does not vanish
+    return [value / math.fsum(density) for value in density]
 
 
 class WeightAverage:
-    """A running sum of the learned parameters in fp32 or better; frozen weights are left alone."""
+    """A running sum of the learned parameters, in fp32 or better."""
 
     def __init__(self, model: nn.Module, config: TrainConfig, epochs: int) -> None:
         self.weights = epoch_weights(config, epochs)
@@ -34,7 +34,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def add(self, model: nn.Module, epoch: int) -> None:
-        """At the end of `epoch`, counted from 0."""
+        """Adds the parameters at the end of `epoch`, counted from 0."""
         for name, parameter in model.named_parameters():
             self.sums[name] += self.weights[epoch] * parameter
 

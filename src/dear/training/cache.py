@@ -1,7 +1,7 @@
 """Caches: states of the constant layers, computed once per picture, on disk for all runs; keys and values in memory.
 
-Evaluation pictures never change, so caching them is exact (fp32). Training views do change, so N fixed ones (fp16,
-300 kB each for ViT-B/16) are not the same as fresh crops: they are for comparing many settings cheaply.
+Evaluation pictures never change, so caching them is exact (fp32). Training views do change: N fixed ones (fp16, 300 kB
+each for ViT-B/16) are not equivalent to fresh crops, but make comparisons of many settings cheap.
 """
 
 import hashlib
@@ -28,8 +28,8 @@ from dear.data.loading import Mapped, from_workers
 from dear.parallel import processes
 
 _BATCH = 16
-_SENT = 64  # pictures whose states are sent to other processes at once
-_LIMIT = 4 * 2**30  # bytes of memory, for states and for keys and values
+_SENT = 64  # pictures per exchange of states between processes
+_LIMIT = 4 * 2**30  # bytes in memory, for states, and again for keys and values
 
 
 class StateCache:
@@ -42,26 +42,26 @@ class StateCache:
         self, folder: Path | None, backbone: Backbone, first_layer: int, workers: int = 2, crop: float = 0.5
     ) -> None:
         self.backbone, self.first_layer, self.workers, self.crop = backbone, first_layer, workers, crop
-        # "upright": photos are turned as their EXIF note says
-        seen_as = f"{backbone.identity.weights}{backbone.image.image_size}{backbone.mean}{backbone.std}upright"
-        self.folder = Path(f"{hashlib.sha256(seen_as.encode()).hexdigest()[:12]}-layer-{first_layer}")
+        # "upright": photos are rotated by their EXIF orientation
+        preprocessing = f"{backbone.identity.weights}{backbone.image.image_size}{backbone.mean}{backbone.std}upright"
+        self.folder = Path(f"{hashlib.sha256(preprocessing.encode()).hexdigest()[:12]}-layer-{first_layer}")
         self._memory: dict[Path, dict[str, Tensor]] | None = {} if folder is None else None
         if folder is not None:
             self.folder = folder / self.folder
         self._keys: dict[Picture, str] = {}
 
     def has_room(self, pictures: int) -> bool:
-        """Whether the states of so many pictures can be cached: always on disk, up to a limit in memory."""
+        """Whether the states of this number of pictures can be cached: always on disk, up to a limit in memory."""
         tower = self.backbone.image
-        places = 1 + tower.grid[0] * tower.grid[1] if self.first_layer <= tower.layers else 1
-        return self._memory is None or pictures * places * tower.width * 4 <= _LIMIT
+        tokens = tower.originals if self.first_layer <= tower.layers else 1
+        return self._memory is None or pictures * tokens * tower.width * 4 <= _LIMIT
 
     def prepare(self, examples: Sequence[Example], view: int | None, title: str) -> None:
-        """Computes what is not there yet. `view` is the number of a fixed training view; None: as in evaluation."""
+        """Computes the missing states. `view` is the number of a fixed training view; None: as in evaluation."""
         missing = {self._path(e.picture, view): e.picture for e in examples}
-        missing = {path: picture for path, picture in missing.items() if not self._there(path)}
+        missing = {path: picture for path, picture in missing.items() if not self._is_cached(path)}
         if self.first_layer > self.backbone.image.layers:
-            missing = {path: picture for path, picture in missing.items() if not self._copied_from_other_layer(path)}
+            missing = {path: picture for path, picture in missing.items() if not self._copy_from_other_layer(path)}
         if not missing:
             return
         paths = list(missing)
@@ -73,39 +73,39 @@ class StateCache:
                 return transform(missing[path].open())
 
         loader = DataLoader(Mapped(paths, decode), _BATCH, num_workers=self.workers)
-        done = iter(paths)
+        pending = iter(paths)
         with Progress(f"{title}: states", len(paths)) as bar:
             for pixels in from_workers(loader):
                 for states, cls in zip(*self._compute(pixels.to(self.backbone.device)), strict=True):
-                    stored = states if view is None else states.half()
-                    # Where nothing is adapted the two are one tensor, which a file may not hold twice.
-                    self._write(next(done), {"states": stored.cpu().contiguous(), "cls": cls.cpu().clone()})
+                    states = states if view is None else states.half()
+                    # If no layer is adapted both are one tensor, which a file may not contain twice.
+                    self._write(next(pending), {"states": states.cpu().contiguous(), "cls": cls.cpu().clone()})
                 bar.update(len(pixels))
 
     def prepare_together(self, examples: Sequence[Example], view: int | None, title: str) -> None:
-        """As `prepare`, by all processes of a run: each computes its part and takes the others' from disk, or from
-        them."""
-        if processes.world() > 1:
-            own = processes.local_rows(examples)
-            self.prepare(own, view, title)
+        """`prepare` by all processes of a run: each computes its local pictures, and gets the others from disk or by
+        exchange."""
+        if processes.world_size() > 1:
+            local = processes.local_rows(examples)
+            self.prepare(local, view, title)
             if self._memory is None:
-                processes.wait()
+                processes.barrier()
             else:
-                for start in range(0, -(-len(examples) // processes.world()), _SENT):  # a part at a time
-                    paths = [self._path(e.picture, view) for e in own[start : start + _SENT]]
-                    for part in processes.tell_all({path: self._memory[path] for path in paths}):
+                for start in range(0, -(-len(examples) // processes.world_size()), _SENT):
+                    paths = [self._path(e.picture, view) for e in local[start : start + _SENT]]
+                    for part in processes.all_gather_objects({path: self._memory[path] for path in paths}):
                         self._memory |= part
         self.prepare(examples, view, title)
 
     def read(self, examples: Sequence[Example], view: int | None = None) -> CachedStates:
-        """Of examples that `prepare` has seen."""
+        """The states of examples that `prepare` has had."""
         entries = [self._read(e, view) for e in examples]
         return CachedStates(torch.stack([e["states"] for e in entries]), torch.stack([e["cls"] for e in entries]))
 
     def batches(
         self, examples: Sequence[Example], title: str, batch: int = 64, reader: "KVReader | None" = None
     ) -> Iterator[tuple[Any, Tensor]]:
-        """As `evaluation_batches`, with cached states, or keys and values, instead of pixels."""
+        """`evaluation_batches` with cached states, or keys and values, instead of pixels."""
         self.prepare(examples, None, title)
         with Progress(title, len(examples)) as bar:
             for start in range(0, len(examples), batch):
@@ -119,15 +119,15 @@ class StateCache:
             return self._memory[path]
         try:
             entry, _ = read_tensors(path)
-        except DearError:  # damaged: it can be computed again
+        except DearError:  # damaged: computed again
             path.unlink(missing_ok=True)
             self.prepare([example], view, "again")
             entry, _ = read_tensors(path)
         if entry.keys() != {"states", "cls"}:
-            raise DearError(f"{path} does not hold cached states: remove it.")
+            raise DearError(f"{path} does not contain cached states: remove it.")
         return entry
 
-    def _there(self, path: Path) -> bool:
+    def _is_cached(self, path: Path) -> bool:
         return path.exists() if self._memory is None else path in self._memory
 
     def _write(self, path: Path, entry: dict[str, Tensor]) -> None:
@@ -136,8 +136,8 @@ class StateCache:
             return
         save_tensors(path, entry)
 
-    def _copied_from_other_layer(self, path: Path) -> bool:
-        """CLS after the last layer is cached with the states before any layer: taken over from there."""
+    def _copy_from_other_layer(self, path: Path) -> bool:
+        """Copies CLS after the last layer, which is cached with the states of every first layer; False: none there."""
         if self._memory is not None:
             return False
         layers = self.folder.parent.glob(self.folder.name.rpartition("-")[0] + "-*")
@@ -153,20 +153,20 @@ class StateCache:
     def _compute(self, pixels: Tensor) -> CachedStates:
         tower = self.backbone.image
         x = tower.layer_input(pixels, self.first_layer)
-        return CachedStates(x.states.clone(), tower.cls_state(x))  # a file holds no tensor twice
+        return CachedStates(x.states.clone(), tower.cls_state(x))  # a file may not contain a tensor twice
 
     def _path(self, picture: Picture, view: int | None) -> Path:
         if picture not in self._keys:
             content = read_bytes(picture.path) if isinstance(picture, ImageFile) else repr(picture).encode()
             self._keys[picture] = hashlib.sha256(content).hexdigest()[:32]
         key = self._keys[picture]
-        # The crops of a view depend on their smallest share; 0.5 is the usual one.
+        # The crops of a view depend on their smallest share; 0.5 is the default.
         name = "eval" if view is None else str(view) if self.crop == 0.5 else f"{view}-crop-{self.crop:g}"
         return self.folder / key[:2] / f"{key}-{name}.safetensors"
 
 
 class KVCache:
-    """Keys and values that learned tokens attend to, where they are constant: in memory, as far as they fit."""
+    """Constant keys and values that learned tokens attend to, in memory up to a limit."""
 
     def __init__(self) -> None:
         self._key: Hashable = None
@@ -174,7 +174,7 @@ class KVCache:
         self._bytes = 0
 
     def reader(self, states: StateCache, compute: Callable[[CachedStates], CachedKV], key: Hashable) -> "KVReader":
-        """Equal keys mean equal tensors; only the entries of the last key are in memory."""
+        """Equal keys mean equal tensors; only the entries of the last key stay in memory."""
         if (key, states.crop) != self._key:
             self._key, self._bytes = (key, states.crop), 0
             self._entries.clear()
@@ -194,24 +194,24 @@ class KVCache:
 
 @dataclass(frozen=True)
 class KVReader:
-    """In place of a `StateCache`: keys and values computed from its states."""
+    """Reads keys and values computed from the states of a `StateCache`, in its place."""
 
     cache: KVCache
     states: StateCache
     compute: Callable[[CachedStates], CachedKV]
 
     def read(self, examples: Sequence[Example], view: int | None = None) -> CachedKV:
-        return _joined([self.cache.get(e.picture, view, partial(self._compute, e, view)) for e in examples])
+        return _concatenate([self.cache.get(e.picture, view, partial(self._compute, e, view)) for e in examples])
 
     def _compute(self, example: Example, view: int | None) -> CachedKV:
-        """Of one image alone, so that its last bits do not depend on when it was first used."""
+        """Keys and values of one image at a time, so that their last bits do not depend on the batch."""
         return self.compute(self.states.read([example], view).to(self.states.backbone.device))
 
 
 class CachedViews:
-    """Batches of cached views, in place of `FreshViews`: each epoch takes the next of the `fixed` random ones.
+    """Batches of cached views, in place of `FreshViews`: each epoch uses the next of `fixed` random views.
 
-    `reader`, if given, is read instead of `states`.
+    `reader`, if any, replaces `states`.
     """
 
     def __init__(
@@ -234,8 +234,8 @@ class CachedViews:
         return _CachedEpoch(self, number)
 
     def read(self, examples: Sequence[Example], views: Sequence[int | None]) -> Any:
-        """One view after the other."""
-        return _joined([(self.reader or self.states).read(examples, view) for view in views])
+        """One view after the other, along the batch."""
+        return _concatenate([(self.reader or self.states).read(examples, view) for view in views])
 
 
 class _CachedEpoch:
@@ -254,8 +254,8 @@ class _CachedEpoch:
             yield self.data.read(part, self.views), labels
 
 
-def _joined(parts: Sequence[Any]) -> Any:
-    """Named tuples of tensors, one after the other along the batch."""
+def _concatenate(parts: Sequence[Any]) -> Any:
+    """Named tuples of tensors, concatenated along the batch."""
     if len(parts) == 1:
         return parts[0]
     return type(parts[0])(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))

@@ -13,11 +13,11 @@ from dear.core.files import parse_json
 from dear.core.schema import damaged
 from dear.core.tensors import load_state, read_tensors, require_finite, save_tensors
 
-_ADVICE = "train anew into another folder"
+_ADVICE = "train again into another folder"
 
 
 def job_of(*parts: object) -> str:
-    """What a checkpoint belongs to: it is never the start of another run."""
+    """A hash of a run's settings: a checkpoint is refused by any other run."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -34,8 +34,8 @@ def save_checkpoint(
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"average.{name}": value for name, value in sums.items()}
     for index, state in optimizer.state_dict()["state"].items():
-        kept = {name: value for name, value in state.items() if value is not None}
-        tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in kept.items()}
+        values = {name: value for name, value in state.items() if value is not None}
+        tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in values.items()}
     save_tensors(path, tensors, {"epoch": str(epoch), "scaler": json.dumps(scaler.state_dict()), "job": job})
 
 
@@ -48,13 +48,13 @@ def load_checkpoint(
     epochs: int,
     job: str,
 ) -> int:
-    """Restores everything and returns the last finished epoch; or restores nothing, and says why."""
+    """Restores everything and returns the last finished epoch; or raises an error and restores nothing."""
     where = f"The checkpoint {path}"
     with damaged(where, _ADVICE):
         tensors, notes = read_tensors(path)
         if notes["job"] != job:
             raise DearError(f"{where} is of a run with other settings: {_ADVICE}.")
-        epoch, scaled = int(notes["epoch"]), parse_json(notes["scaler"])
+        epoch, scaler_state = int(notes["epoch"]), parse_json(notes["scaler"])
         if not 1 <= epoch <= epochs:
             raise ValueError(f"epoch {epoch} of {epochs}")
         require_finite(tensors, where)
@@ -63,7 +63,7 @@ def load_checkpoint(
             raise ValueError("its averages are of other weights")
         state = _optimizer_state(_below("optimizer.", tensors), optimizer)
         load_state(model, _below("model.", tensors), where)
-        scaler.load_state_dict(scaled)
+        scaler.load_state_dict(scaler_state)
     for name, value in sums.items():
         value.copy_(averages[name])
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
@@ -75,7 +75,7 @@ def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _optimizer_state(tensors: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Tensor]]:
-    """Every tensor is one number, or as large as the parameter it belongs to."""
+    """The state by parameter; every tensor must be a scalar or have the shape of its parameter."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
@@ -83,6 +83,6 @@ def _optimizer_state(tensors: Mapping[str, Tensor], optimizer: torch.optim.Optim
         if value.shape not in (torch.Size([]), parameters[int(index)].shape):
             raise ValueError(f"the optimizer's {name} is of another size")
         state.setdefault(int(index), {})[key] = value
-    if len({frozenset(kept) for kept in state.values()}) > 1:
+    if len({frozenset(entry) for entry in state.values()}) > 1:
         raise ValueError("a part of the optimizer's state is missing")
     return state

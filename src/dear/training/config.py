@@ -1,4 +1,4 @@
-"""Settings of a run: what is trained, on which data, and how."""
+"""Settings of a run: method, backbone, data and training."""
 
 import math
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ FRESH, NONE = "fresh", "none"
 
 @dataclass(frozen=True)
 class RunConfig(Config):
-    """What is trained, on which data."""
+    """Method, backbone and data."""
 
-    method: str = setting("dear", "method: see `dear methods`")
+    method: str = setting("dear", "method, as listed by `dear methods`")
     model: str = setting(
         "dear-mini", "OpenCLIP name, transformers:FOLDER_OR_NAME, hf-hub:NAME, local-dir:FOLDER, or dear-mini"
     )
     pretrained: str | None = setting(None, "OpenCLIP tag or checkpoint file")
     data: str = setting("world:signs", HELP)
-    data_root: str | None = setting(None, "folder that holds the known datasets, as CoOp lays them out")
+    data_root: str | None = setting(None, "folder of the known datasets, in CoOp's layout")
     template: str | None = setting(None, "prompt with one {} for the class name; default: the dataset's own")
     class_names: str | None = setting(None, 'JSON file {"name as shown": "better name", ...} to rename classes')
     fast_decode: bool = setting(
@@ -31,7 +31,7 @@ class RunConfig(Config):
 
 @dataclass(frozen=True)
 class TrainConfig(Config):
-    """Training. The defaults are DeAR's (paper, supplement A); the recipe of a method names what differs."""
+    """Training. The defaults are DeAR's (paper, supplement A); the recipes of methods override them."""
 
     shots: int = setting(16, "training images per class", low=1)
     seed: int = setting(1, "seed of the few-shot draw, of initial values and of the order", low=0, high=2**32 - 1)
@@ -44,7 +44,7 @@ class TrainConfig(Config):
     drop_last: bool = setting(False, "drop the last batch of an epoch if it is not full", advanced=True)
     order: str = setting(
         "shuffled",
-        "one_class: each batch holds one class",
+        "order of the training images; one_class: each batch has images of one class",
         choices=("shuffled", "one_class"),
         advanced=True,
     )
@@ -55,13 +55,13 @@ class TrainConfig(Config):
     eps: float = setting(1e-8, "eps of Adam and AdamW", low=0.0, advanced=True)
     schedule: str = setting(
         "epoch",
-        "cosine per epoch, after a warm-up (CoOp's); or per step, down to --final-lr",
+        "cosine schedule of the learning rate: per epoch after a warm-up (CoOp's), or per step down to --final-lr",
         choices=("epoch", "step"),
         advanced=True,
     )
-    warmup_epochs: int = setting(1, "first epochs, at the rate --warmup-lr", low=0, advanced=True)
+    warmup_epochs: int = setting(1, "number of first epochs at the rate --warmup-lr", low=0, advanced=True)
     warmup_lr: float = setting(1e-5, "learning rate of the warm-up", low=0.0, advanced=True)
-    final_lr: float = setting(0.0, "last learning rate of the cosine by step", low=0.0, advanced=True)
+    final_lr: float = setting(0.0, "final learning rate of --schedule step", low=0.0, advanced=True)
     average: str = setting(
         "none",
         "average the weights of all epochs: uniform, or gaussian (--average-peak, --average-width)",
@@ -72,20 +72,20 @@ class TrainConfig(Config):
     average_width: float = setting(
         1.0, "standard deviation of the gaussian average, in epochs", low=0.01, advanced=True
     )
-    crop: float = setting(0.5, "smallest share of the image a random crop keeps", low=0.01, high=1.0, advanced=True)
+    crop: float = setting(0.5, "smallest share of the image in a random crop", low=0.01, high=1.0, advanced=True)
     augment: str = setting(
         "fresh",
-        "fresh: new random crops in every epoch; fixed:N: N random crops of each image, with cached states: cheaper, "
-        "not the same; none: the image as evaluation sees it, with cached states",
+        "fresh: new random crops in every epoch; fixed:N: N random crops per image, with cached states: cheaper, not "
+        "equivalent; none: the image as in evaluation, with cached states",
     )
     workers: int = setting(2, "worker processes that decode images", low=0, high=256, advanced=True)
     precision: str = setting(
         "auto",
-        "bf16 or fp16 on CUDA; auto: bf16 on CUDA, fp32 on the CPU",
+        "precision of training; auto: bf16 on CUDA, fp32 on the CPU",
         choices=("auto", "fp32", "bf16", "fp16"),
         advanced=True,
     )
-    device: str = setting("auto", "cpu, cuda, cuda:N")
+    device: str = setting("auto", "device: cpu, cuda, cuda:N, auto")
     tensorboard: bool = setting(False, "also write TensorBoard logs (needs the tensorboard package)", advanced=True)
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class TrainConfig(Config):
 
 
 def fixed_views(augment: str) -> int:
-    """N of "fixed:N", and 0 for fresh and none; refuses everything else."""
+    """N of "fixed:N", 0 for fresh and none; refuses other values."""
     kind, _, number = augment.partition(":")
     if augment in (FRESH, NONE):
         return 0
@@ -104,16 +104,16 @@ def fixed_views(augment: str) -> int:
 
 
 def learning_rate(config: TrainConfig, epochs: int, epoch: int, step: int = 0, steps: int = 1) -> float:
-    """Learning rate of a step (from 0, of `steps` in the epoch, from 0) as a share of --lr.
+    """Learning rate of a step as a share of --lr; `epoch` and `step` (of `steps` in the epoch) count from 0.
 
-    By epoch: CoOp's constant warm-up, then its cosine, which keeps the period of all epochs and so never reaches zero.
+    Per epoch: CoOp's constant warm-up, then its cosine, whose period is all epochs, so that it never reaches zero.
     """
     if not config.lr:
         return 0.0
     if config.schedule == "step":
         end = config.final_lr / config.lr
         return end + (1 - end) * 0.5 * (1 + math.cos(math.pi * (epoch * steps + step) / (epochs * steps)))
-    warmup = min(config.warmup_epochs, epochs - 1)  # a shortened run must not be warm-up alone
+    warmup = min(config.warmup_epochs, epochs - 1)  # a short run must not be warm-up only
     if epoch < warmup:
         return config.warmup_lr / config.lr
     return 0.5 * (1 + math.cos(math.pi * (epoch - warmup) / epochs))

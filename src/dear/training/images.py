@@ -1,4 +1,4 @@
-"""The images of a method: decoded anew, or cached after the layers that nothing learned reaches."""
+"""The images of a method: decoded, or cached after the constant layers."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,16 +20,16 @@ from dear.training.config import FRESH, NONE, TrainConfig, fixed_views
 
 
 class ImageSource:
-    """Images for one backbone. `cache`: a folder for states of the constant layers, shared by runs; None: no disk.
+    """Images for one backbone. `cache`: a folder for states of the constant layers, shared by runs; None: no folder.
 
-    `fast_decode`: fresh training views are cut from large photos as `open_picture` reduces them.
+    `fast_decode`: fresh training views of large photos are decoded at a reduced size.
     """
 
     def __init__(
         self, backbone: Backbone, cache: Path | None = None, workers: int = 2, fast_decode: bool = False
     ) -> None:
         self.backbone, self.cache, self.workers, self.fast_decode = backbone, cache, workers, fast_decode
-        self._cls: dict[Picture, Tensor] = {}  # CLS after the frozen tower: small, and used by many methods
+        self._cls: dict[Picture, Tensor] = {}  # CLS after the frozen tower: small, and needed by many methods
         self._kv = KVCache()
 
     def evaluation(self, examples: Sequence[Example], model: Method, title: str) -> Iterator[tuple[Any, Tensor]]:
@@ -42,7 +42,7 @@ class ImageSource:
     def images(
         self, examples: Sequence[Example], first_layer: int, title: str, batch: int = 64
     ) -> Iterator[tuple[Images, Tensor]]:
-        """Images as evaluation sees them, as pixels or cached states, whichever is at hand, and labels, in order."""
+        """Images without augmentation, as cached states if available, else as pixels, and labels, in order."""
         if first_layer > self.backbone.image.layers:
             yield from self._after_tower(examples, title, batch)
             return
@@ -52,7 +52,7 @@ class ImageSource:
     def training(
         self, examples: Sequence[Example], model: Method, train: TrainConfig, epochs: int
     ) -> FreshViews | CachedViews:
-        """The views of `model.views`, as `train.augment` makes them; fixed and clean ones come from cached states, if
+        """The views of `model.views` with the augmentation of `train`; fixed and clean ones come from cached states, if
         these fit on disk or in memory."""
         labels = [e.label for e in examples]
         batches = Batches(labels, train.seed, train.batch, train.order == "one_class", train.drop_last)
@@ -107,12 +107,12 @@ def is_constant(model: Method) -> bool:
 
 
 class DatasetImages:
-    """The labelled images that hooks see (`dear.methods.base.LabelledImages`)."""
+    """The labelled images for hooks (`dear.methods.base.LabelledImages`)."""
 
     def __init__(
         self, data: Dataset, source: ImageSource, first_layer: int, views: FreshViews | CachedViews | None = None
     ) -> None:
-        """`views`: what training will use; if the clean images are cached there, they come from there."""
+        """`views`: those of training; their cached clean images are used, if there are any."""
         self.classes, self.template = data.classes, data.template
         self.shots = max(Counter(e.label for e in data.train).values(), default=0)
         self._data, self._source, self._first = data, source, first_layer

@@ -1,4 +1,4 @@
-"""The one training loop, for every method: few parameters on a frozen backbone."""
+"""The training loop of all methods."""
 
 import math
 import time
@@ -23,7 +23,7 @@ from dear.training.run_folder import CHANGEABLE, CHECKPOINT, TENSORBOARD, RunFol
 
 
 class Epoch(Protocol):
-    """Batches of images (pixels, or what is cached of them) and labels."""
+    """Batches of images (pixels or cached tensors) and labels."""
 
     def __len__(self) -> int: ...
 
@@ -44,8 +44,8 @@ def fit(
 ) -> None:
     """Trains in place, from the last checkpoint in `out` if there is one.
 
-    An epoch depends on its number and the state before it alone, so that a run that was killed and resumed ends in the
-    same bits as one that was not (on the CPU).
+    An epoch depends only on its number and the state before it, so on the CPU a resumed run ends in the same bits as an
+    uninterrupted one.
     """
     device = model.backbone.device
     dtype = pick_precision(config.precision, device)
@@ -54,30 +54,30 @@ def fit(
     scaler = gradient_scaler(device, dtype)
     average = WeightAverage(model, config, epochs) if config.average != "none" else None
     sums = average.sums if average else {}
-    decides = {name: value for name, value in config.to_json().items() if name not in CHANGEABLE}
-    job = job_of(decides, model.config.to_json(), model.backbone.identity.weights, model.classes.names)
-    processes.take_from_first(model.state_dict().values())
-    there = (out / CHECKPOINT).exists()
-    done = load_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums, epochs, job) if there else 0
+    settings = {name: value for name, value in config.to_json().items() if name not in CHANGEABLE}
+    job = job_of(settings, model.config.to_json(), model.backbone.identity.weights, model.classes.names)
+    processes.broadcast_from_first(model.state_dict().values())
+    resumes = (out / CHECKPOINT).exists()
+    done = load_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums, epochs, job) if resumes else 0
     processes.require_same(
-        f"{done} {job}", "The processes of this run differ in settings or in what --out holds: all need the same."
+        f"{done} {job}", "The processes of this run differ in settings or in the content of --out: all need the same."
     )
     history = RunFolder(out).history(done) if done else []
-    board = _tensorboard(out) if config.tensorboard and processes.is_first() else None
+    board = _tensorboard(out) if config.tensorboard and processes.is_rank_zero() else None
     parameters = list(model.parameters())
 
     def gradients(loss: Tensor, keep_graph: bool = False) -> list[Tensor | None]:
-        scaled = scaler.scale(loss / processes.world())
+        scaled = scaler.scale(loss / processes.world_size())
         values = torch.autograd.grad(scaled, parameters, retain_graph=keep_graph, allow_unused=True)
-        processes.add_up(value for value in values if value is not None)
+        processes.all_reduce_sum(value for value in values if value is not None)
         return list(values)
 
     model.train()
     for epoch in range(done, epochs):
-        torch.manual_seed(hash((config.seed, epoch)))  # dropout, by the epoch alone
+        torch.manual_seed(hash((config.seed, epoch)))  # dropout depends on the epoch only
         batches = data.epoch(epoch)
-        began, seen, right, share = time.perf_counter(), 0, 0.0, 0.0
-        sum_of = {"loss": 0.0}
+        start, images_seen, correct, share = time.perf_counter(), 0, 0.0, 0.0
+        totals = {"loss": 0.0}
         with Progress(f"epoch {epoch + 1}/{epochs}", len(batches), "step", leave=True) as bar:
             for step, (images, labels) in enumerate(from_workers(batches)):
                 share = learning_rate(config, epochs, epoch, step, len(batches))
@@ -95,14 +95,15 @@ def fit(
                     model.backward(loss, gradients)
                 scaler.step(optimizer)
                 scaler.update()
-                seen += len(labels)
-                answers = loss.logits.argmax(-1).view(-1, len(labels))  # of each view
-                right += int((answers == (labels if loss.targets is None else loss.targets)).sum()) / len(answers)
+                images_seen += len(labels)
+                predictions = loss.logits.argmax(-1).view(-1, len(labels))  # [views, batch]
+                targets = labels if loss.targets is None else loss.targets
+                correct += int((predictions == targets).sum()) / len(predictions)
                 for name, value in {"loss": loss.total, **loss.parts}.items():
-                    sum_of[name] = sum_of.get(name, 0.0) + value.item() * len(labels)
-                images_per_second = seen / (time.perf_counter() - began)
+                    totals[name] = totals.get(name, 0.0) + value.item() * len(labels)
+                images_per_second = images_seen / (time.perf_counter() - start)
                 state = (
-                    f"loss {sum_of['loss'] / seen:.3f}, accuracy {100 * right / seen:.1f}%, "
+                    f"loss {totals['loss'] / images_seen:.3f}, accuracy {100 * correct / images_seen:.1f}%, "
                     f"lr {config.lr * share:.1e}, {images_per_second:.1f} images/s"
                 )
                 bar.note(state)
@@ -114,8 +115,8 @@ def fit(
         if average:
             average.add(model, epoch)
         record: dict[str, Any] = {"epoch": epoch + 1, "lr": config.lr * share}
-        record |= {name: total / seen for name, total in sum_of.items()}
-        record |= {"accuracy": 100 * right / seen, "images_per_second": images_per_second}
+        record |= {name: total / images_seen for name, total in totals.items()}
+        record |= {"accuracy": 100 * correct / images_seen, "images_per_second": images_per_second}
         if len(model.components) > 1:
             record["fusion"] = model.fusion_weights().tolist()
         if validate is not None:
@@ -123,7 +124,7 @@ def fit(
             model.train()
         log_line(f"epoch {epoch + 1}/{epochs}: {state}")
         history.append(record)
-        if processes.is_first():
+        if processes.is_rank_zero():
             RunFolder(out).write_history(history)
             save_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums, epoch + 1, job)
         if board is not None:
@@ -144,10 +145,10 @@ def make_optimizer(model: Method, config: TrainConfig) -> torch.optim.Optimizer:
 
 
 def _diverged(what: str, epoch: int, out: Path, dtype: torch.dtype) -> DearError:
-    """`epoch` epochs were finished before."""
-    kept = f"the state after epoch {epoch} is kept in {out / CHECKPOINT}" if epoch else "no epoch was finished"
-    also = "" if dtype is torch.float32 else ", or --precision fp32"
-    return DearError(f"{what} in epoch {epoch + 1}, so training stopped; {kept}. Try a lower --lr{also}.")
+    """`epoch` is the number of finished epochs."""
+    state = f"the state after epoch {epoch} is in {out / CHECKPOINT}" if epoch else "no epoch was finished"
+    advice = "" if dtype is torch.float32 else ", or --precision fp32"
+    return DearError(f"{what} in epoch {epoch + 1}, so training stopped; {state}. Try a lower --lr{advice}.")
 
 
 def _tensorboard(out: Path) -> Any:

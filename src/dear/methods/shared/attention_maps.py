@@ -1,4 +1,4 @@
-"""Where components look: attention over the patches, for pictures of why."""
+"""Attention of components to the patches, for the pictures of `dear explain`."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -18,11 +18,11 @@ _REGISTER = 5.0  # times the median length
 
 
 def registers(states: Tensor) -> Tensor:
-    """Patches whose states no longer describe their place, [batch, patches]: many times longer than most.
+    """Patches whose states do not describe their place, [batch, patches], True: much longer than the median.
 
-    states [batch, 1 + patches, width]. Large ViTs use a few background patches to store what concerns the whole image
-    (Darcet et al., 2024). In OpenAI's ViT-B/16 their states are 20 times as long as others, and every token of every
-    attribute looks at them first.
+    states [batch, 1 + patches, width]. Large ViTs use a few background patches to store information on the whole image
+    (Darcet et al., 2024). In OpenAI's ViT-B/16 their states are 20 times as long as others, and the tokens of all
+    attributes attend to them most.
     """
     lengths = states[:, 1:].norm(dim=-1)
     return lengths > _REGISTER * lengths.median(dim=1, keepdim=True).values
@@ -30,7 +30,7 @@ def registers(states: Tensor) -> Tensor:
 
 @torch.no_grad()
 def cls_attention(method: "Method", pixels: Tensor) -> Tensor:
-    """CLS in the last layer, mean over heads, without registers, [batch, rows, columns], summing to at most one."""
+    """Attention of CLS in the last layer, mean over heads, without registers, [batch, rows, columns]; sum at most 1."""
     tower = method.backbone.image
     maps: list[Tensor] = []
 
@@ -56,10 +56,10 @@ def token_attention(
     token_of: Sequence[str],
     masks: Masks,
 ) -> dict[str, Tensor]:
-    """Attention of each component's learned tokens over the patches, [batch, rows, columns], summing to at most one.
+    """Attention of each component's learned tokens to the patches, [batch, rows, columns], summing to at most one.
 
     Averaged over the component's `heads`; `token_of` names the component of each token. Attention to `registers` is
-    left out: it is the same for every token and says nothing about a place.
+    left out: it is the same for every token and does not depend on the place.
     """
     tower = method.backbone.image
     patches = tower.originals - 1
@@ -69,14 +69,14 @@ def token_attention(
         if learned is None:
             return
         keys = original.kv[0]
-        own_keys, queries = (t.expand(len(keys), *t.shape[1:]) for t in (learned.kv[0], learned.q))
-        weights = attention_weights(queries, torch.cat([keys, own_keys], 2), masks[learned.layer][1])
-        for name, chosen in heads.items():
+        learned_keys, queries = (t.expand(len(keys), *t.shape[1:]) for t in (learned.kv[0], learned.q))
+        weights = attention_weights(queries, torch.cat([keys, learned_keys], 2), masks[learned.layer][1])
+        for name, component_heads in heads.items():
             tokens = [i for i, component in enumerate(token_of) if component == name]
-            for layer, head in chosen:
+            for layer, head in component_heads:
                 if layer == learned.layer:
                     attention = weights[:, head, tokens, 1 : 1 + patches].mean(1)
-                    sums[name] += attention.unflatten(-1, tower.grid) / len(chosen)
+                    sums[name] += attention.unflatten(-1, tower.grid) / len(component_heads)
 
     x = method.layer_input(pixels)
     with observing(add):

@@ -1,4 +1,4 @@
-"""For methods that store something per training class: where requested classes are among these."""
+"""For methods that store something per training class: the positions of other class names among these."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,15 +6,33 @@ import torch
 from torch import Tensor
 
 from dear.clip.layer_input import Images
+from dear.core.errors import DearError
 from dear.methods.base import Method
 
 
 def positions(trained: Sequence[str], names: Sequence[str]) -> list[int | None]:
-    """Where each name is among the trained classes. Equal lists map one to one: ImageNet has two names twice."""
+    """The index of each name among the trained classes, None if absent.
+
+    Equal lists map one to one, because ImageNet has two names twice.
+    """
     if tuple(trained) == tuple(names):
         return list(range(len(names)))
     index = {name: i for i, name in enumerate(trained)}
     return [index.get(name) for name in names]
+
+
+class TrainedClasses(Method):
+    """A method that can only answer the classes it was trained on."""
+
+    trained: tuple[str, ...] = ()
+
+    def can_answer(self, names: Sequence[str]) -> bool:
+        return None not in positions(self.trained, names)
+
+    def set_classes(self, names: Sequence[str], template: str) -> None:
+        if self.trained and not self.can_answer(names):
+            raise DearError("This method can only answer the classes it was trained on: choose another method.")
+        super().set_classes(names, template)
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Methods whose learned vectors take the place of the words before each class name."""
+"""Methods with learned vectors in place of the words before each class name."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,7 +18,7 @@ COOP = Recipe(DASSL, lr=0.002, batch=32)
 
 
 def epochs_by_shots(recipe: Recipe) -> Recipe:
-    """CoOp's number of epochs where all classes are learned from few shots."""
+    """The recipe with CoOp's number of epochs per number of shots, under the few-shot protocol."""
     for shots, epochs in ((1, 50), (2, 100), (4, 100), (8, 200), (16, 200)):
         recipe = recipe.on("few-shot", shots=shots, epochs=epochs)
     return recipe
@@ -28,8 +28,8 @@ PLACEHOLDER = "X"  # one token in CLIP's vocabulary
 
 
 class WordContext(Method):
-    """The prompt of "cat" is "V1 .. Vn cat.", with V learned; like words, they have positions, and are carried on from
-    the first text layer to the last. `classes.frozen` are CLIP's features of the dataset's own template."""
+    """The prompt of "cat" is "V1 .. Vn cat.", with V learned; like words, they have positional embeddings and are
+    carried through all text layers. `classes.frozen` are CLIP's features of the dataset's own template."""
 
     context: nn.Parameter  # [tokens, width]
 
@@ -38,9 +38,9 @@ class WordContext(Method):
         return 1
 
     def prompts(self, names: Sequence[str], template: str) -> tuple[list[str], Sequence[int]]:
-        places = len(self.context)
-        words = " ".join([PLACEHOLDER] * places)
-        return [f"{words} {name}." for name in names], range(1, 1 + places)
+        count = len(self.context)
+        words = " ".join([PLACEHOLDER] * count)
+        return [f"{words} {name}." for name in names], range(1, 1 + count)
 
     @torch.no_grad()
     def encode_classes(self, names: Sequence[str], template: str) -> ClassTexts:
@@ -55,7 +55,7 @@ class WordContext(Method):
     def encode_with(self, context: Tensor, classes: ClassTexts, deeper: Mapping[int, Tensor] | None = None) -> Tensor:
         """Text features, normalised, [classes, dim], with `context` [tokens, width] in the slots.
 
-        deeper: layer -> tokens that replace the slots' states there, [tokens, width] or [classes, tokens, width].
+        `deeper`: layer -> tokens that replace the states in the slots, [tokens, width] or [classes, tokens, width].
         """
         text = self.backbone.text
         tokens = LearnedTokens({1: text.add_positions(context, classes.prompts), **(deeper or {})})

@@ -1,4 +1,4 @@
-"""The role map that a method uses: found by its name, and changed as an ablation asks for."""
+"""The role map of a method, chosen by name, with changes for ablations."""
 
 import sys
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class RoleSettings(Config):
     shuffle_seed: int = setting(1, "seed of role_strategy shuffled", low=0, high=2**32 - 1, advanced=True)
     role_quantile: float | None = setting(
         None,
-        "for ablations: judge the heads again with this quantile at either end of the entropy",
+        "for ablations: assign the roles again, with this quantile at either end of the entropy",
         low=0.01,
         high=0.5,
         advanced=True,
@@ -44,7 +44,7 @@ class RoleSettings(Config):
 
 
 def pick_roles(config: RoleSettings, backbone: Backbone) -> RoleMap:
-    """The role map that the settings ask for."""
+    """The role map of the settings."""
     roles = find_roles(config.roles, backbone)
     if config.role_quantile is not None:
         roles = rejudge(roles, config.role_quantile)
@@ -63,7 +63,7 @@ def roles_of(method: "Method") -> RoleMap:
 
 
 def find_roles(name: str, backbone: Backbone) -> RoleMap:
-    """`find_role_map` for use in a model: a note in the map (that of the paper has one) is printed once."""
+    """`find_role_map` for use in a model: a note in the map (the paper's has one) is printed once."""
     roles = find_role_map(name, backbone)
     if note := roles.origin.get("note"):
         _print_once(note)

@@ -1,4 +1,4 @@
-"""Templates for texts that methods are held to."""
+"""Templates of frozen class texts that serve as targets."""
 
 from open_clip import OPENAI_IMAGENET_TEMPLATES
 
