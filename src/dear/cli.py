@@ -151,7 +151,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, help="one of the commands below")
     words = os.environ.get("COMP_LINE", "").split() if _completing() else argv
     for name, what in COMMANDS.items():
-        command = commands.add_parser(name, description=what[0].upper() + what[1:] + ".")
+        command = commands.add_parser(name, description=what[0].upper() + what[1:] + "." * (not what.endswith("?")))
         if name in words:  # other commands are not imported
             module = importlib.import_module(f"dear.commands.{name.replace('-', '_')}")
             module.add_arguments(command)
