@@ -210,7 +210,7 @@ def test_data_list_says_what_is_found_and_where_to_get_the_rest(tree, capsys) ->
         assert f"  {entry.name}: get " in page
     assert main(["data", "list"]) == 0
     assert main(["data", "list", "--data-root", str(root / "nowhere")]) == 2
-    assert "--data-root must be the folder that holds the datasets" in capsys.readouterr().err
+    assert "--data-root must be the folder of the datasets" in capsys.readouterr().err
 
 
 def test_data_check_compares_with_what_is_known(tree, capsys) -> None:
