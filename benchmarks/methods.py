@@ -170,9 +170,13 @@ class Case:
         self.labels = torch.arange(batch) % min(classes, 8)
         self.published = PUBLISHED[name]
 
+    def gradients(self, loss: Tensor, keep_graph: bool = False) -> list[Tensor | None]:
+        parameters = list(self.method.parameters())
+        return list(torch.autograd.grad(loss, parameters, retain_graph=keep_graph, allow_unused=True))
+
     def our_step(self) -> Tensor:
         loss = self.method.loss(self.method.layer_input(self.pixels), self.labels)
-        self.method.backward(loss, lambda total: total)
+        self.method.backward(loss, self.gradients)
         return loss.total.detach()
 
     def with_part(self, classes: int) -> tuple[Callable[[], None], Callable[[], Tensor]]:
