@@ -2,11 +2,19 @@
 
 import math
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dear.core.metrics import bootstrap_interval, calibration_error, confusions, evaluation, harmonic_mean
+from dear.core.metrics import (
+    bootstrap_interval,
+    calibration_error,
+    confusions,
+    evaluation,
+    harmonic_mean,
+    wilson_interval,
+)
 
 
 def test_harmonic_mean_recomputes_what_the_paper_misprints() -> None:
@@ -53,3 +61,16 @@ def test_a_bootstrap_interval_is_that_of_a_share() -> None:
     assert abs(high - (75 + 1.96 * error)) < 0.8
     assert bootstrap_interval(right) == [low, high]  # no luck in it
     assert bootstrap_interval(torch.tensor([True] * 5)) == [100.0, 100.0]
+
+
+def test_an_interval_contains_the_shares_that_a_score_test_does_not_reject() -> None:
+    """Its ends are the shares p with |right / images - p| = 1.96 sqrt(p (1 - p) / images)."""
+    for right, images in ((0, 3), (2, 2), (29, 30), (7, 10), (250, 1000)):
+        low, high = (end / 100 for end in wilson_interval(right, images))
+        assert 0 <= low <= right / images <= high <= 1
+        for end in (low, high):
+            if 0 < end < 1:
+                deviation = abs(right / images - end)
+                assert deviation == pytest.approx(1.96 * (end * (1 - end) / images) ** 0.5)
+    assert wilson_interval(29, 30) == pytest.approx((83.3, 99.4), abs=0.1)
+    assert wilson_interval(2, 2)[0] < 40

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from dear.core.errors import DearError
-from dear.core.metrics import bootstrap_interval, evaluation, unique_names
+from dear.core.metrics import evaluation, unique_names, wilson_interval
 from dear.core.table import Table
 from dear.data.dataset import Dataset, Example
 from dear.data.resolve import resolve_dataset
@@ -27,7 +27,7 @@ class ClassAccuracy:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Accuracies in %, with 95% bootstrap intervals; `str` gives a table."""
+    """Accuracies in %, with 95% intervals (Wilson's); `str` gives a table."""
 
     images: int
     accuracy: float
@@ -80,12 +80,14 @@ def evaluate(
     right = logits.argmax(-1) == labels
     metrics = evaluation(logits, labels, classes)
     per_class = {
-        name: ClassAccuracy(int(own.sum()), metrics["per_class"][name], _pair(bootstrap_interval(right[own])))
+        name: ClassAccuracy(
+            int(own.sum()), metrics["per_class"][name], wilson_interval(int(right[own].sum()), int(own.sum()))
+        )
         for own, name in ((labels == number, name) for number, name in enumerate(unique_names(classes)))
         if own.any()
     }
     confused = tuple((true, answer, count) for true, answer, count in metrics["confused"])
-    interval = _pair(metrics["interval"])
+    interval = wilson_interval(int(right.sum()), len(right))
     return Evaluation(len(examples), metrics["accuracy"], interval, metrics["ece"], per_class, confused)
 
 
@@ -96,7 +98,3 @@ def _examples(data: Dataset, split: str) -> tuple[Example, ...]:
     if not examples:
         raise DearError(f"{data.name} has no {split} images: choose another split.")
     return examples
-
-
-def _pair(interval: list[float]) -> tuple[float, float]:
-    return interval[0], interval[1]
