@@ -27,23 +27,27 @@ def train(
     resume: bool = False,
     published_constants: bool = False,
     cache: str | Path | None = None,
+    time_limit: str | None = None,
     **settings: Any,
 ) -> "Predictor":
     """Adapts a backbone to the classes of `data` from a few images each, as `dear train` does.
 
     `data`: a folder with one folder of images per class, or anything else that --data takes. The method's published
     recipe applies; `settings` (model, pretrained, shots, epochs, lr, ...: see `dear train --help-all`) win over it.
-    Everything is written to the folder `out`; the result is that of `dear.load(out)`.
+    Everything is written to the folder `out`; the result is that of `dear.load(out)`. `time_limit`: "5m", for example;
+    then there are fewer epochs.
     """
     from dear.core.runtime import pick_device
     from dear.model.train import run_settings, train_run
     from dear.parallel.processes import process_group
+    from dear.training.estimate import parse_duration
 
     with os_errors_as_dear_errors():
         settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
         run, own, training = run_settings({**settings, "data": str(data), "method": method}, published_constants)
+        limit = None if time_limit is None else parse_duration(time_limit)
         with process_group(pick_device(training.device)):
-            train_run(run, own, training, Path(out), resume, None if cache is None else Path(cache))
+            print(train_run(run, own, training, Path(out), resume, None if cache is None else Path(cache), limit))
     return load(out, device=training.device)
 
 

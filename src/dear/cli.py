@@ -109,9 +109,10 @@ def _run(argv: Sequence[str]) -> None:
     args = _parser(argv).parse_args(argv)
     if args.command != "train" and _by_torchrun():
         raise DearError(f"Only `dear train` runs in several processes: start `dear {args.command}` without torchrun.")
+    from dear.core.progress import reporting_phases
     from dear.core.table import showing  # `--help` needs none of it
 
-    with showing(getattr(args, "json_tables", False)) as args.show:
+    with reporting_phases(), showing(getattr(args, "json_tables", False)) as args.show:
         args.run(args)
 
 

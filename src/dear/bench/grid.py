@@ -19,6 +19,7 @@ from dear.bench.results import (
 )
 from dear.bench.run_cell import run_cell
 from dear.bench.workbench import Workbench, shared_workbench
+from dear.clip import MINI
 from dear.core.errors import DearError
 from dear.core.lock import only_writer
 from dear.core.metrics import harmonic_mean
@@ -28,6 +29,7 @@ from dear.data import loading
 from dear.data.resolve import is_world
 from dear.methods.registry import METHODS, find_method, recipe_of, with_overrides
 from dear.parallel.cluster import Cluster
+from dear.training.backbone import AUTO
 from dear.training.config import RunConfig, TrainConfig
 
 MAX_WORLD_EPOCHS = 10  # on Attribute World, which is for trying out: as many as DeAR's recipe has
@@ -88,6 +90,8 @@ def plan(
         raise DearError(f"--targets belongs to cross-dataset and domain, not to {protocol}.")
     if has_targets and split != TEST:
         raise DearError(f"{protocol} is measured on test images: leave --split out.")
+    if overrides.get("model", AUTO) == AUTO and all(map(is_world, datasets)):
+        overrides = {**overrides, "model": MINI}  # for others the command chooses, and says which
     shots = shots or (FEW_SHOTS if protocol == FEW_SHOT else (TrainConfig.pick(overrides).shots,))
 
     def settings(method: str, dataset: str, count: int) -> dict[str, Any]:

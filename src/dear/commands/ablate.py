@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
     from dear.training.config import RunConfig
 
     method = chosen_method(args, _DEFAULT_METHOD)
-    overrides = overridden_settings(args, [method])
+    overrides = overridden_settings(args, [method], args.datasets)
     config = RunConfig.pick(overrides)
     defaults = plan(BASE_TO_NOVEL, args.datasets, [method], args.seeds, overrides, split=args.split)
     roles = find_roles(RoleSettings.pick(overrides).roles, load_backbone(config.model, config.pretrained))

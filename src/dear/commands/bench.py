@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
     from dear.bench.tables import main_tables
 
     methods = chosen_methods(args.methods)
-    overrides = overridden_settings(args, methods)
+    overrides = overridden_settings(args, methods, [*args.datasets, *args.targets])
     shots = [args.shots] if "shots" in args else []
     cells = plan(
         args.protocol, args.datasets, methods, args.seeds, overrides, shots, args.targets, args.split,
@@ -110,10 +110,14 @@ def add_method_settings(parser: argparse.ArgumentParser, methods: Sequence[str])
     add(parser, *_configs(methods))
 
 
-def overridden_settings(args: argparse.Namespace, methods: Sequence[str]) -> dict[str, Any]:
+def overridden_settings(args: argparse.Namespace, methods: Sequence[str], data: Sequence[str]) -> dict[str, Any]:
+    """The user's settings, with a backbone that suits the data if none is named."""
     from dear.core.config import given_arguments
+    from dear.training.backbone import AUTO, choose_backbone
 
-    return given_arguments(args, *_configs(methods))
+    settings = given_arguments(args, *_configs(methods))
+    model, pretrained = choose_backbone(settings.get("model", AUTO), settings.get("pretrained"), data)
+    return {**settings, "model": model, "pretrained": pretrained}
 
 
 def _configs(methods: Sequence[str]) -> list[Any]:

@@ -135,15 +135,14 @@ def _analyse(args: argparse.Namespace) -> None:
 
 
 def _by_pictures(args: argparse.Namespace) -> None:
-    from dear.clip import load_backbone
-    from dear.core.runtime import pick_device
+    from dear.commands.zero_shot import chosen_backbone
     from dear.heads.by_pictures import roles_by_pictures
     from dear.heads.entropy import CORE_SETS
     from dear.heads.probes import find_probes
     from dear.parallel.cluster import cluster_from_args
 
     cluster = cluster_from_args(args, args.device)
-    backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
+    backbone = chosen_backbone(args, probe_data(args))
     probes = find_probes(args.probe, max(backbone.image.image_size), args.limit, args.data_root)
     role_map = roles_by_pictures(
         backbone,
@@ -158,6 +157,11 @@ def _by_pictures(args: argparse.Namespace) -> None:
     print(f"wrote {args.out}")
 
 
+def probe_data(args: argparse.Namespace) -> list[str]:
+    """The datasets that --probe names; Attribute World if it is used alone."""
+    return [probe.partition("=")[2] for probe in args.probe] or [_WORLD]
+
+
 def _by_phrases(args: argparse.Namespace) -> None:
     from dear.clip import MINI, load_backbone
     from dear.core.runtime import pick_device
@@ -165,8 +169,11 @@ def _by_phrases(args: argparse.Namespace) -> None:
     from dear.heads.entropy import CORE_SETS
     from dear.heads.phrases import WORLD, load_phrases
     from dear.parallel.cluster import cluster_from_args
+    from dear.training.backbone import choose_backbone
 
-    is_mini, cluster = args.model == MINI, cluster_from_args(args, args.device)
+    cluster = cluster_from_args(args, args.device)
+    args.model, args.pretrained = choose_backbone(args.model, args.pretrained, [args.images or _WORLD])
+    is_mini = args.model == MINI
     pictures = _pictures(args.images or (_WORLD if is_mini else None), args.limit)
     phrases = load_phrases(args.phrases or (WORLD if is_mini else None))  # dear-mini has learned no other words
     backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))

@@ -30,6 +30,11 @@ class ImageFile:
         return open_picture(self.path, self.side)
 
 
+def picture_name(picture: Picture) -> str:
+    """The path of a file, the description of a scene."""
+    return str(picture.path if isinstance(picture, ImageFile) else picture)
+
+
 @dataclass(frozen=True)
 class Example:
     picture: Picture
@@ -38,7 +43,10 @@ class Example:
 
 @dataclass(frozen=True)
 class Dataset:
-    """`template` has one {} for the class name; `note`: a remark on the split for the user, if any."""
+    """`template` has one {} for the class name; `note`: a remark on the split for the user, if any.
+
+    `rule`: the shares of train / val / test in %, if the images were divided by us.
+    """
 
     name: str
     classes: tuple[str, ...]
@@ -47,6 +55,7 @@ class Dataset:
     val: tuple[Example, ...]
     test: tuple[Example, ...]
     note: str = ""
+    rule: str = ""
 
     @property
     def prompts(self) -> list[str]:
@@ -86,6 +95,29 @@ class Dataset:
         rng = random.Random(seed)
         train = _draw(self.train, shots, rng)
         return replace(self, train=train, val=_draw(self.val, min(shots, 4), rng))
+
+    def folds(self, count: int) -> "list[Dataset]":
+        """Cross-validation: `count` datasets, each with another part of the images of every class as its test images.
+
+        Class by class, in an order that is the same every time; each image is a test image once.
+        """
+        images = (*self.train, *self.val, *self.test)
+        place = {}
+        for label in range(len(self.classes)):
+            own = [example for example in images if example.label == label]
+            if len(own) < 2:
+                raise DearError(f"The class {self.classes[label]!r} has {len(own)} image: --folds needs at least two.")
+            random.Random(label).shuffle(own)
+            place.update({example: number % count for number, example in enumerate(own)})
+        return [
+            replace(
+                self,
+                train=tuple(e for e in images if place[e] != fold),
+                val=(),
+                test=tuple(e for e in images if place[e] == fold),
+            )
+            for fold in range(count)
+        ]
 
 
 def _draw(examples: Sequence[Example], shots: int, rng: random.Random) -> tuple[Example, ...]:

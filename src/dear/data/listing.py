@@ -10,7 +10,7 @@ from dear.core.errors import DearError
 from dear.core.files import parse_json
 from dear.core.schema import check_shape
 from dear.data.dataset import Dataset, Example, ImageFile
-from dear.data.splits import SPLITS, make_dataset, split_by_rule
+from dear.data.splits import OWN_SPLIT, SPLITS, make_dataset, split_by_rule
 
 
 class _RequiredFields(TypedDict):
@@ -22,8 +22,8 @@ class _Row(_RequiredFields, total=False):
     split: str | None
 
 
-def read_listing(file: Path, template: str) -> Dataset:
-    """Relative paths start at the file's folder. Without a split column, `split_by_rule` makes the splits."""
+def read_listing(file: Path, template: str, rule: str = OWN_SPLIT) -> Dataset:
+    """Relative paths start at the file's folder. Without a split column, `rule` divides the images."""
     rows = list(_rows(file))
     classes = sorted({label for _, _, label, _ in rows}, key=_numeric_order)
     if len(classes) < 2:
@@ -34,7 +34,7 @@ def read_listing(file: Path, template: str) -> Dataset:
         files: list[list[Path]] = [[] for _ in classes]
         for _, path, label, _ in rows:
             files[number[label]].append(path)
-        return split_by_rule(file.stem, names, template, files)
+        return split_by_rule(file.stem, names, template, files, rule)
     for line, _, _, split in rows:
         if split not in SPLITS:
             raise DearError(f"{file}, line {line}: split must be train, val or test, not {split or 'empty'}.")

@@ -9,6 +9,7 @@ from dear.data.dataset import Dataset
 from dear.data.folder import TEMPLATE, read_dataset
 from dear.data.known import KNOWN, find_known
 from dear.data.prompts import check_name, check_template
+from dear.data.splits import OWN_SPLIT, check_rule
 from dear.data.world.tasks import world_task
 
 HELP = (
@@ -18,16 +19,24 @@ HELP = (
 
 
 def resolve_dataset(
-    name: str, template: str | None = None, class_names: str | None = None, root: str | None = None
+    name: str,
+    template: str | None = None,
+    class_names: str | None = None,
+    root: str | None = None,
+    split: str | None = None,
 ) -> Dataset:
     """`template` (with one {}) and the names in the file `class_names` replace the dataset's own.
 
-    `root`: the folder that holds the known datasets.
+    `root`: the folder that holds the known datasets. `split`: shares as "80/0/20", for images without a split.
     """
+    if split is not None:
+        check_rule(split)
     if template is not None:
         check_template(template)
     names = None if class_names is None else _read_names(Path(class_names))
-    dataset = _find(name, root)
+    dataset = _find(name, root, split or OWN_SPLIT)
+    if split is not None and dataset.rule != split:
+        raise DearError(f"{name} has a split of its own: leave --split out.")
     if template is not None:
         dataset = dataset.with_template(template)
     return dataset if names is None else dataset.with_class_names(names)
@@ -38,13 +47,13 @@ def is_world(name: str) -> bool:
     return name.partition(":")[0] == "world"
 
 
-def _find(name: str, root: str | None) -> Dataset:
+def _find(name: str, root: str | None, rule: str) -> Dataset:
     if is_world(name):
         return world_task(*name.partition(":")[2].split(":", 1))
     entry = find_known(name)
     # With a root, a known name means that dataset even if a local folder has the same name: its template differs.
     if Path(name).exists() and not (entry and root):
-        return read_dataset(Path(name), TEMPLATE)
+        return read_dataset(Path(name), TEMPLATE, rule)
     if entry is None:
         raise DearError(
             f"There is no folder or file {name}: give a folder with one folder of images for each class, or one of "

@@ -12,6 +12,8 @@ from dear.data.dataset import Dataset, Example, ImageFile
 from dear.data.prompts import check_name
 
 SPLITS = ("train", "val", "test")
+COOP_SPLIT = "50/20/30"  # of CoOp's datasets, and of runs on folders before November 2026
+OWN_SPLIT, VALIDATED_SPLIT = "75/0/25", "60/15/25"  # of your own images: few, so none is set aside without a use
 _Entry = tuple[Name, int, str]  # path, label, class name
 
 
@@ -47,8 +49,10 @@ def read_split(file: Path, folders: Sequence[Path], template: str, name: str) ->
     return make_dataset(name, [names[i].replace("_", " ") for i in range(len(names))], template, splits)
 
 
-def split_by_rule(name: str, classes: Sequence[str], template: str, files: Sequence[Sequence[Path]]) -> Dataset:
-    """CoOp's rule: the files of each class are shuffled; half become train, a fifth val, the rest test.
+def split_by_rule(
+    name: str, classes: Sequence[str], template: str, files: Sequence[Sequence[Path]], rule: str = COOP_SPLIT
+) -> Dataset:
+    """The files of each class are shuffled, then divided into train, val and test by the shares of `rule`, in %.
 
     Each class is shuffled with the same seed, so the split is the same every time.
     """
@@ -56,17 +60,45 @@ def split_by_rule(name: str, classes: Sequence[str], template: str, files: Seque
     for label, paths in enumerate(files):
         shuffled = sorted(paths)
         random.Random(0).shuffle(shuffled)
-        train, val = max(1, round(0.5 * len(shuffled))), round(0.2 * len(shuffled))
+        train, val = _counts(len(shuffled), rule)
         parts = (shuffled[:train], shuffled[train : train + val], shuffled[train + val :])
         for split, part in zip(splits, parts, strict=True):
             split += [Example(ImageFile(path), label) for path in part]
-    return make_dataset(name, classes, template, splits)
+    return make_dataset(name, classes, template, splits, rule=rule)
+
+
+def check_rule(rule: str) -> str:
+    """The shares of train, val and test in %, as "80/0/20"; refuses others."""
+    shares = rule.split("/")
+    if len(shares) != 3 or not all(s.isdecimal() and len(s) <= 3 for s in shares) or sum(map(int, shares)) != 100:
+        raise DearError(f"--split must be three shares in % that sum to 100, as 80/0/20, not {rule!r}.")
+    if int(shares[0]) == 0:
+        raise DearError(f"--split {rule} leaves no images to train on: raise the first share.")
+    return rule
+
+
+def _counts(images: int, rule: str) -> tuple[int, int]:
+    """Images to train and to validate on; the rest is for testing."""
+    train_share, val_share, test_share = (int(share) / 100 for share in rule.split("/"))
+    train, val = max(1, round(train_share * images)), round(val_share * images)
+    if rule == COOP_SPLIT:
+        return train, val
+    train = min(train, images)
+    val = min(val, images - train)
+    if test_share and train + val == images:  # small classes: one image to test on is worth more than one to train on
+        val, train = (val - 1, train) if val else (val, max(1, train - 1))
+    return train, val
 
 
 def make_dataset(
-    name: str, classes: Sequence[str], template: str, splits: Iterable[Iterable[Example]], note: str = ""
+    name: str,
+    classes: Sequence[str],
+    template: str,
+    splits: Iterable[Iterable[Example]],
+    note: str = "",
+    rule: str = "",
 ) -> Dataset:
     train, val, test = (tuple(split) for split in splits)
     for text in classes:
         check_name(text)
-    return Dataset(name, tuple(classes), template, train, val, test, note)
+    return Dataset(name, tuple(classes), template, train, val, test, note, rule)

@@ -1,7 +1,5 @@
 """A role map as one HTML file to click through: no network, no other files, opens in any browser."""
 
-import base64
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ from jinja2 import Environment, StrictUndefined
 from PIL import Image
 
 from dear.core.files import write_text
+from dear.core.sheet import thumbnail_url
 from dear.heads.head_role import ROLES
 from dear.heads.map_table import (
     ROLE_MARKS,
@@ -62,7 +61,7 @@ def _page_data(role_map: RoleMap, images: Mapping[Head, Thumbnails]) -> dict[str
             "shares": head.shares,
             "sure": head.sure,
             "phrases": [[phrase.text, phrase.variance, phrase.concept] for phrase in head.phrases],
-            "images": [[_data_url(image) for image in side] for side in images.get((layer, number), ())],
+            "images": [[thumbnail_url(image, THUMBNAIL) for image in side] for side in images.get((layer, number), ())],
         }
         for (layer, number), head in role_map.roles.items()
     }
@@ -75,11 +74,3 @@ def _page_data(role_map: RoleMap, images: Mapping[Head, Thumbnails]) -> dict[str
         "roles": {role: {"name": ROLE_NAMES[role], "mark": ROLE_MARKS[role]} for role in ROLES},
         "heads": heads,
     }
-
-
-def _data_url(image: Image.Image) -> str:
-    thumbnail = image.convert("RGB")
-    thumbnail.thumbnail((THUMBNAIL, THUMBNAIL))
-    out = io.BytesIO()
-    thumbnail.save(out, "JPEG", quality=82)
-    return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode("ascii")

@@ -1,10 +1,12 @@
 """Accuracy of an adapted model on labelled images, with intervals."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dear.core.errors import DearError
 from dear.core.metrics import evaluation, unique_names, wilson_interval
@@ -76,7 +78,11 @@ def evaluate(
         logits = predict_logits(model, examples, ImageSource(model.backbone), f"{split} images", [inference])[inference]
     finally:
         model.set_classes(predictor.classes, predictor.template)
-    labels = torch.tensor([example.label for example in examples])
+    return evaluation_of(logits, torch.tensor([example.label for example in examples]), classes)
+
+
+def evaluation_of(logits: Tensor, labels: Tensor, classes: Sequence[str]) -> Evaluation:
+    """From logits [images, classes] and labels [images]."""
     right = logits.argmax(-1) == labels
     metrics = evaluation(logits, labels, classes)
     per_class = {
@@ -88,7 +94,7 @@ def evaluate(
     }
     confused = tuple((true, answer, count) for true, answer, count in metrics["confused"])
     interval = wilson_interval(int(right.sum()), len(right))
-    return Evaluation(len(examples), metrics["accuracy"], interval, metrics["ece"], per_class, confused)
+    return Evaluation(len(labels), metrics["accuracy"], interval, metrics["ece"], per_class, confused)
 
 
 def _examples(data: Dataset, split: str) -> tuple[Example, ...]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dear.core.errors import DearError
-from dear.core.progress import Progress, log_line
+from dear.core.progress import Progress, duration, log_line
 from dear.core.runtime import autocast, gradient_scaler, pick_precision
 from dear.core.tensors import require_finite
 from dear.data.loading import from_workers
@@ -19,6 +19,7 @@ from dear.parallel import processes
 from dear.training.averaging import WeightAverage
 from dear.training.checkpoint import job_of, load_checkpoint, save_checkpoint
 from dear.training.config import TrainConfig, learning_rate
+from dear.training.estimate import RunEstimate
 from dear.training.run_folder import CHANGEABLE, CHECKPOINT, TENSORBOARD, RunFolder
 
 
@@ -41,8 +42,12 @@ def fit(
     epochs: int,
     out: Path,
     validate: Callable[[], float] | None = None,
-) -> None:
-    """Trains in place, from the last checkpoint in `out` if there is one.
+    estimate: RunEstimate | None = None,
+) -> int:
+    """Trains in place, from the last checkpoint in `out` if there is one; returns the number of epochs.
+
+    `estimate` tells the time left, and may have a deadline: then there are fewer epochs, and the learning rate falls
+    sooner.
 
     An epoch depends only on its number and the state before it, so on the CPU a resumed run ends in the same bits as an
     uninterrupted one.
@@ -72,13 +77,23 @@ def fit(
         processes.all_reduce_sum(value for value in values if value is not None)
         return list(values)
 
+    estimate, planned, epoch = estimate or RunEstimate(), epochs, done
+    if done:
+        log_line(f"epoch {done} of {epochs} is done: training continues after it")
     model.train()
-    for epoch in range(done, epochs):
+    estimate.start()
+    while epoch < epochs:
         torch.manual_seed(hash((config.seed, epoch)))  # dropout depends on the epoch only
         batches = data.epoch(epoch)
         start, images_seen, correct, share = time.perf_counter(), 0, 0.0, 0.0
         totals = {"loss": 0.0}
-        with Progress(f"epoch {epoch + 1}/{epochs}", len(batches), "step", leave=True) as bar:
+        steps = len(batches)
+
+        def seconds_left() -> float:
+            later = (epochs - epoch - 1) * steps  # noqa: B023
+            return estimate.left(later + steps - bar.done, epochs * steps)  # noqa: B023
+
+        with Progress(f"epoch {epoch + 1}/{epochs}", steps, "step", leave=True, left=seconds_left) as bar:
             for step, (images, labels) in enumerate(from_workers(batches)):
                 share = learning_rate(config, epochs, epoch, step, len(batches))
                 for group, rate in zip(optimizer.param_groups, full_rates, strict=True):
@@ -106,7 +121,9 @@ def fit(
                     f"loss {totals['loss'] / images_seen:.3f}, accuracy {100 * correct / images_seen:.1f}%, "
                     f"lr {config.lr * share:.1e}, {images_per_second:.1f} images/s"
                 )
-                bar.note(state)
+                estimate.step()
+                left = f"about {duration(seconds_left())} left"
+                bar.note(f"{state}, {left}")
                 bar.update()
         try:
             require_finite(model.state_dict(), "The model")
@@ -122,7 +139,7 @@ def fit(
         if validate is not None:
             record["validation"] = validate()
             model.train()
-        log_line(f"epoch {epoch + 1}/{epochs}: {state}")
+        log_line(f"epoch {epoch + 1}/{epochs}: {state}, {left}")
         history.append(record)
         if processes.is_rank_zero():
             RunFolder(out).write_history(history)
@@ -131,9 +148,15 @@ def fit(
             for name, value in record.items():
                 if isinstance(value, float):
                     board.add_scalar(name, value, epoch + 1)
+        epoch += 1
+        if estimate.deadline is not None:  # by the clock of the first process, for all
+            epochs = processes.all_gather_objects(estimate.affordable_epochs(epoch, epochs, steps))[0]
+    if epochs < planned:
+        log_line(f"--time-limit: {epochs} of {planned} epochs")
     if average:
         average.put_into(model)
     model.eval()
+    return epochs
 
 
 def make_optimizer(model: Method, config: TrainConfig) -> torch.optim.Optimizer:

@@ -5,9 +5,11 @@ few_shot.json           the images that were drawn, {"train": [[path or scene, l
 metrics.jsonl           one JSON object per finished epoch
 checkpoint.safetensors  the state after the last finished epoch
 adapter_*               the trained adapter (`dear.model.adapter`)
-test.json               test accuracies (%)
+test.json               test accuracies (%), and the comparison with simpler methods (`dear.model.results`)
+results.html            the same as a page with the pictures of mistakes; mistakes.png: these pictures alone
 """
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
@@ -16,9 +18,10 @@ from dear.core.errors import DearError
 from dear.core.files import parse_json, read_json, read_text, to_json, write_json, write_text
 from dear.core.lock import names_in
 from dear.core.schema import Count, Finite, Positive, check_shape, damaged
-from dear.data.dataset import Example, ImageFile
+from dear.data.dataset import Example, picture_name
 
 CONFIG, FEW_SHOT, METRICS, TEST = "config.json", "few_shot.json", "metrics.jsonl", "test.json"
+RESULTS_PAGE, MISTAKES, FOLD = "results.html", "mistakes.png", "fold-"
 CHECKPOINT, TENSORBOARD = "checkpoint.safetensors", "tensorboard"
 ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 CHANGEABLE = ("workers", "device", "tensorboard")  # settings that a run may change when it continues
@@ -36,6 +39,16 @@ class _Settings(TypedDict, total=False):
     class_names: str | None
     classes: str
     epochs: Count
+
+
+class _Test(TypedDict, total=False):
+    """Accuracies on the classes of a part; `results` is missing in files of before November 2026."""
+
+    all: Finite
+    base: Finite
+    novel: Finite
+    hm: Finite
+    results: dict[str, Any]
 
 
 class _FewShot(TypedDict):
@@ -69,7 +82,7 @@ class RunFolder:
     @property
     def is_started(self) -> bool:
         """Whether there is anything to continue from, or a finished run."""
-        return self.is_finished or self.checkpoint.exists()
+        return self.is_finished or self.checkpoint.exists() or any(self.path.glob(f"{FOLD}*/{CHECKPOINT}"))
 
     @property
     def has_history(self) -> bool:
@@ -85,7 +98,11 @@ class RunFolder:
 
     def test(self) -> dict[str, float]:
         """Test accuracies (%): {"all": ...}, or base, novel and hm."""
-        return self._read(TEST, dict[str, Finite])
+        return {name: value for name, value in self._read(TEST, _Test).items() if name != "results"}
+
+    def results(self) -> dict[str, Any]:
+        """What `dear.model.results` found: rows, verdicts, accuracy per class, mistakes; empty in old runs."""
+        return self._read(TEST, _Test).get("results", {})
 
     def history(self, epochs: int | None = None) -> list[dict[str, Any]]:
         """The records of the first `epochs` epochs (default: all).
@@ -114,8 +131,16 @@ class RunFolder:
     def write_history(self, records: Sequence[Mapping[str, Any]]) -> None:
         write_text(self.path / METRICS, "".join(to_json(record) + "\n" for record in records))
 
-    def write_test(self, accuracies: Mapping[str, float]) -> None:
-        write_json(self.path / TEST, accuracies)
+    def write_test(self, accuracies: Mapping[str, float], results: Mapping[str, Any]) -> None:
+        write_json(self.path / TEST, {**accuracies, "results": results})
+
+    def fold(self, number: int) -> Path:
+        """The folder of one training of a cross-validation; only its checkpoint matters, until the run ends."""
+        return self.path / f"{FOLD}{number}"
+
+    def remove_folds(self) -> None:
+        for folder in self.path.glob(f"{FOLD}*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def check_free(self, settings: Mapping[str, Any], resume: bool) -> None:
         """Refuses to overwrite anything, and to continue a run with other settings.
@@ -123,7 +148,8 @@ class RunFolder:
         A run that ended before its first epoch has nothing to continue from and is replaced.
         """
         if not self.is_started:
-            if not set(names_in(self.path)) <= {CONFIG, FEW_SHOT, METRICS, TENSORBOARD}:
+            names = {name for name in names_in(self.path) if not name.startswith(FOLD)}
+            if not names <= {CONFIG, FEW_SHOT, METRICS, TENSORBOARD}:
                 raise DearError(f"{self.path} is not empty and holds no run: choose another --out.")
             return
         if not resume:
@@ -146,4 +172,4 @@ class RunFolder:
 
 def _rows(examples: Sequence[Example]) -> list[list[Any]]:
     """[path or scene, label] of each example."""
-    return [[str(e.picture.path if isinstance(e.picture, ImageFile) else e.picture), e.label] for e in examples]
+    return [[picture_name(e.picture), e.label] for e in examples]
