@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -69,7 +70,7 @@ def write_folder(run: Path, name: str, folder: Path) -> list[str]:
     from dear.model.card import draw_fusion, model_card
 
     config = without_paths(read_config(run))
-    (folder / WEIGHTS).write_bytes((run / WEIGHTS).read_bytes())
+    shutil.copyfile(run / WEIGHTS, folder / WEIGHTS)
     write_config(folder, config)
     if roles := config["extra_state"].get("roles"):
         write_json(folder / ROLES, roles)
