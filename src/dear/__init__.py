@@ -126,9 +126,13 @@ def create(
     method: str = "dear",
     template: str = "a photo of a {}.",
     device: str = "auto",
+    text_features: str | Path | None = None,
     **settings: Any,
 ) -> "Predictor":
-    """An untrained model, with settings of the method such as roles="paper"."""
+    """An untrained model, with settings of the method such as roles="paper".
+
+    `text_features`: a file of class names and their vectors, in place of the text tower.
+    """
     from dear.clip import load_backbone
     from dear.core.runtime import pick_device
     from dear.data.prompts import check_class_names, check_template
@@ -141,6 +145,7 @@ def create(
     check_template(template)
     check_setting_names(settings, method, kind.Config)
     with os_errors_as_dear_errors():
-        adapted = kind(load_backbone(model, pretrained, device=pick_device(device)), kind.Config(**settings))
+        backbone = load_backbone(model, pretrained, device=pick_device(device), text_features=text_features)
+        adapted = kind(backbone, kind.Config(**settings))
     adapted.set_classes(names, template)
     return Predictor(Adapter(adapted.eval().requires_grad_(False), method, names, template))

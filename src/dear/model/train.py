@@ -86,7 +86,12 @@ def _train(
     check_before_training(dataset, train.shots)
     trained = dataset.base() if train.classes == "base" else dataset
     source = ImageSource(
-        load_backbone(run.model, run.pretrained, device=processes.local_device(pick_device(train.device))),
+        load_backbone(
+            run.model,
+            run.pretrained,
+            device=processes.local_device(pick_device(train.device)),
+            text_features=run.text_features,
+        ),
         cache,
         train.workers,
         run.fast_decode,

@@ -21,6 +21,7 @@ from dear.data.dataset import Example
 CONFIG, FEW_SHOT, METRICS, TEST = "config.json", "few_shot.json", "metrics.jsonl", "test.json"
 CHECKPOINT, TENSORBOARD = "checkpoint.safetensors", "tensorboard"
 ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+ADAPTER_TEXT_TABLE = "adapter_text_features.safetensors"  # if the run has --text-features
 CHANGEABLE = ("workers", "device", "tensorboard")  # settings that a run may change when it continues
 _AGAIN = "train the run again"
 _OTHER_FOLDER = "train into another folder"
