@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+import dear
 from dear.cli import main
 from dear.core.metrics import is_above_chance, mcnemar
 from dear.data.dataset import Example, ImageFile
@@ -86,6 +87,12 @@ def test_a_run_says_whether_it_was_worth_it(folds, model_folder, tmp_path: Path,
     assert "Accuracy per class" in page
     assert page.count("data:image/jpeg") >= len(part["largest_losses"])
     assert (out / "mistakes.png").exists() == bool(part["largest_losses"])
+    tested = dear.evaluate(out, data)
+    if folds:
+        assert "trained with --folds" in capsys.readouterr().err
+    else:  # the images that were not trained on, and no others
+        assert tested.accuracy == pytest.approx(part["rows"][-1]["accuracy"])
+        assert tested.images == 6
     # Again, as an interrupted run continues: it finds all trainings done, or does the rest of them.
     assert main([*arguments, "--epochs", "2", "--workers", "0", "--out", str(out), *folds, "--resume"]) == 0
     assert run.results()["parts"]["all"] == part
@@ -95,3 +102,19 @@ def test_a_file_of_before_has_no_comparison(tmp_path: Path) -> None:
     (tmp_path / "test.json").write_text(json.dumps({"base": 90.0, "novel": 80.0, "hm": 84.7}))
     assert RunFolder(tmp_path).test() == {"base": 90.0, "novel": 80.0, "hm": 84.7}
     assert RunFolder(tmp_path).results() == {}
+
+
+def test_a_run_of_before_keeps_its_split(model_folder, tmp_path: Path, capsys) -> None:
+    """Runs on folders were divided 50/20/30, and did not say so in their settings."""
+    data, out = photos(tmp_path / "photos", each=10), tmp_path / "run"
+    arguments = ["train", "--model", f"local-dir:{model_folder}", "--data", str(data), "--method", "clip-adapter"]
+    arguments += ["--epochs", "2", "--workers", "0", "--out", str(out)]
+    assert main([*arguments, "--split", "50/20/30"]) == 0
+    before = RunFolder(out).few_shot()
+    config = json.loads((out / "config.json").read_text())
+    for name in ("split", "folds"):
+        del config[name]
+    (out / "config.json").write_text(json.dumps(config))
+    assert main([*arguments, "--resume"]) == 0
+    assert RunFolder(out).few_shot() == before
+    assert dear.evaluate(out, data).images == 9  # 30% of each class

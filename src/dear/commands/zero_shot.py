@@ -15,6 +15,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.data.resolve import HELP
 
     add_backbone_arguments(parser)
+    parser.add_argument(
+        "--text-features",
+        metavar="FILE",
+        help="class names and their vectors (JSON, NPZ, safetensors, NPY + JSON), in place of the text tower",
+    )
     add_json_argument(parser)
     parser.add_argument("--data-root", metavar="DIR", help="folder of the known datasets")
     parser.add_argument("--data", nargs="+", metavar="DATA", help=f"{HELP} (default: all tasks of Attribute World)")
@@ -67,4 +72,9 @@ def chosen_backbone(args: argparse.Namespace, data: "Sequence[str]") -> "Backbon
     from dear.training.backbone import choose_backbone
 
     args.model, args.pretrained = choose_backbone(args.model, args.pretrained, data)
-    return load_backbone(args.model, args.pretrained, device=pick_device(args.device))
+    return load_backbone(
+        args.model,
+        args.pretrained,
+        device=pick_device(args.device),
+        text_features=getattr(args, "text_features", None),
+    )

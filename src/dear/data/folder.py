@@ -8,7 +8,7 @@ from pathlib import Path
 from dear.core.errors import DearError
 from dear.data.dataset import Dataset, Example, ImageFile
 from dear.data.listing import read_listing
-from dear.data.splits import OWN_SPLIT, SPLITS, make_dataset, read_split, split_by_rule
+from dear.data.splits import SPLITS, make_dataset, read_split, split_by_rule
 
 TEMPLATE = "a photo of a {}."
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"}
@@ -48,31 +48,34 @@ def clean_names(folders: list[str]) -> list[str]:
     return names if len(set(names)) == len(names) else [folder.replace("_", " ") for folder in folders]
 
 
-def read_dataset(path: Path, template: str = TEMPLATE, rule: str = OWN_SPLIT) -> Dataset:
-    """A dataset from a folder, a split JSON or a list of images; `rule` divides images that come without a split."""
+def read_dataset(path: Path, template: str = TEMPLATE) -> Dataset:
+    """A dataset from a folder, a split JSON or a list of images."""
     if path.is_file():
-        return _from_file(path, template, rule)
+        return _from_file(path, template)
     if not path.is_dir():
         raise DearError(f"There is no folder {path}: give a folder with one folder of images for each class.")
     split = [p for p in (path / "split.json", *sorted(path.glob("split_zhou_*.json"))) if p.is_file()]
     if split:
-        return _from_file(split[0], template, rule)
+        return _from_file(split[0], template)
     if (path / "train").is_dir():
         return _from_split_folders(path, template)
     classes = [p for p in sorted(path.iterdir()) if p.is_dir() and not p.name.startswith(".")]
     _require_two_classes(path, classes)
     return split_by_rule(
-        path.resolve().name, clean_names([c.name for c in classes]), template, [_class_files(c) for c in classes], rule
+        path.resolve().name,
+        clean_names([c.name for c in classes]),
+        template,
+        [[ImageFile(f) for f in _class_files(c)] for c in classes],
     )
 
 
-def _from_file(path: Path, template: str, rule: str) -> Dataset:
+def _from_file(path: Path, template: str) -> Dataset:
     kind, folder = path.suffix.lower(), path.parent
     if kind == ".json":
         places = [folder, *sorted(p for p in folder.iterdir() if p.is_dir())]
         return read_split(path, places, template, folder.resolve().name)
     if kind in (".csv", ".jsonl"):
-        return read_listing(path, template, rule)
+        return read_listing(path, template)
     raise DearError(f"{path} is not a dataset: give a folder, a split .json, or a .csv or .jsonl with path and label.")
 
 

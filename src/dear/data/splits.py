@@ -2,13 +2,14 @@
 
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
 from dear.core.errors import DearError
 from dear.core.files import read_json
 from dear.core.schema import Name, check_shape
-from dear.data.dataset import Dataset, Example, ImageFile
+from dear.data.dataset import Dataset, Example, ImageFile, Picture
 from dear.data.prompts import check_name
 
 SPLITS = ("train", "val", "test")
@@ -49,22 +50,76 @@ def read_split(file: Path, folders: Sequence[Path], template: str, name: str) ->
     return make_dataset(name, [names[i].replace("_", " ") for i in range(len(names))], template, splits)
 
 
-def split_by_rule(
-    name: str, classes: Sequence[str], template: str, files: Sequence[Sequence[Path]], rule: str = COOP_SPLIT
+def from_labels(
+    name: str,
+    pictures: Sequence[Picture],
+    labels: Sequence[str | int],
+    template: str,
+    splits: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
 ) -> Dataset:
-    """The files of each class are shuffled, then divided into train, val and test by the shares of `rule`, in %.
+    """Labels are class names, or numbers into `names`. Without `splits`, `split_by_rule` makes them."""
+    if names is None:
+        keys = sorted(set(labels), key=_numeric_order)
+        names = [str(key) for key in keys]
+    else:
+        keys = [*names, *range(len(names))]
+    number = {key: i % len(names) for i, key in enumerate(keys)}
+    if len(names) < 2:
+        raise DearError(f"{name} names {len(names)} classes: it needs images of at least two.")
+    if unknown := [label for label in labels if label not in number]:
+        raise DearError(f"{name} has the label {unknown[0]!r}, which is none of its {len(names)} classes.")
+    classes = [text.replace("_", " ") for text in names]
+    examples = [Example(picture, number[label]) for picture, label in zip(pictures, labels, strict=True)]
+    if splits is not None:
+        parts = [[e for e, of in zip(examples, splits, strict=True) if of == split] for split in SPLITS]
+        return make_dataset(name, classes, template, parts)
+    by_class: list[list[Picture]] = [[] for _ in classes]
+    for example in examples:
+        by_class[example.label].append(example.picture)
+    return split_by_rule(name, classes, template, by_class)
+
+
+def _numeric_order(label: str | int) -> tuple[int, str]:
+    text = str(label)
+    return (int(text), "") if text.isdecimal() and len(text) < 20 else (0, text)
+
+
+def split_by_rule(
+    name: str,
+    classes: Sequence[str],
+    template: str,
+    pictures: Sequence[Sequence[Picture]],
+    rule: str = OWN_SPLIT,
+) -> Dataset:
+    """The pictures of each class are shuffled, then divided into train, val and test by the shares of `rule`, in %.
 
     Each class is shuffled with the same seed, so the split is the same every time.
     """
     splits: list[list[Example]] = [[], [], []]
-    for label, paths in enumerate(files):
-        shuffled = sorted(paths)
+    for label, of_class in enumerate(pictures):
+        shuffled = list(of_class)
         random.Random(0).shuffle(shuffled)
         train, val = _counts(len(shuffled), rule)
         parts = (shuffled[:train], shuffled[train : train + val], shuffled[train + val :])
         for split, part in zip(splits, parts, strict=True):
-            split += [Example(ImageFile(path), label) for path in part]
+            split += [Example(picture, label) for picture in part]
     return make_dataset(name, classes, template, splits, rule=rule)
+
+
+def divide_again(dataset: Dataset, rule: str) -> Dataset:
+    """The same images divided by other shares; refuses a dataset with a split of its own."""
+    check_rule(rule)
+    if not dataset.rule:
+        raise DearError(f"{dataset.name} has a split of its own: leave --split out.")
+    splits: list[list[Example]] = [[], [], []]
+    for label in range(len(dataset.classes)):
+        own = [e for e in (*dataset.train, *dataset.val, *dataset.test) if e.label == label]  # in their shuffled order
+        train, val = _counts(len(own), rule)
+        for split, part in zip(splits, (own[:train], own[train : train + val], own[train + val :]), strict=True):
+            split += part
+    train_part, val_part, test_part = map(tuple, splits)
+    return replace(dataset, train=train_part, val=val_part, test=test_part, rule=rule)
 
 
 def check_rule(rule: str) -> str:

@@ -1,5 +1,6 @@
 """Accuracy of an adapted model on labelled images, with intervals."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,9 +14,11 @@ from dear.core.metrics import evaluation, unique_names, wilson_interval
 from dear.core.table import Table
 from dear.data.dataset import Dataset, Example
 from dear.data.resolve import resolve_dataset
+from dear.data.splits import COOP_SPLIT, divide_again
 from dear.model.predictor import Predictor
 from dear.training.adapt import predict_logits
 from dear.training.images import ImageSource
+from dear.training.run_folder import RunFolder
 
 _SPLITS = ("train", "val", "test", "all")
 
@@ -54,16 +57,15 @@ class Evaluation:
 
 def evaluate(
     predictor: Predictor,
-    data: str | Path | Dataset,
+    data: Any,
     split: str = "test",
     data_root: str | Path | None = None,
     class_names: str | Path | None = None,
     inference: str | None = None,
 ) -> Evaluation:
     """See `Predictor.evaluate`."""
-    if not isinstance(data, Dataset):
-        root, names = (None if path is None else str(path) for path in (data_root, class_names))
-        data = resolve_dataset(str(data), None, names, root)
+    root, names = (None if path is None else str(path) for path in (data_root, class_names))
+    data = _divided_as_in_training(resolve_dataset(data, None, names, root), predictor)
     examples, inference = _examples(data, split), predictor.check_inference(inference)
     model, classes, template = predictor.model, predictor.classes, predictor.template
     if data.classes != classes and set(data.classes) <= set(classes):
@@ -95,6 +97,21 @@ def evaluation_of(logits: Tensor, labels: Tensor, classes: Sequence[str]) -> Eva
     confused = tuple((true, answer, count) for true, answer, count in metrics["confused"])
     interval = wilson_interval(int(right.sum()), len(right))
     return Evaluation(len(labels), metrics["accuracy"], interval, metrics["ece"], per_class, confused)
+
+
+def _divided_as_in_training(data: Dataset, predictor: Predictor) -> Dataset:
+    """Images that we divide are divided as the run divided them: no image that was trained on is a test image."""
+    settings = RunFolder(predictor.folder).settings() if predictor.folder is not None else {}
+    if not data.rule or not settings:
+        return data
+    if settings.get("folds"):
+        print(
+            f"dear: warning: this adapter was trained with --folds, on all images of {settings['data']}: on these its "
+            "accuracy is too high; results.html has the one measured by cross-validation.",
+            file=sys.stderr,
+        )
+        return data
+    return divide_again(data, settings.get("split") or COOP_SPLIT)  # none is stored by older versions
 
 
 def _examples(data: Dataset, split: str) -> tuple[Example, ...]:

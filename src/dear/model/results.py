@@ -11,7 +11,7 @@ from dear.core.errors import DearError
 from dear.core.metrics import accuracy, harmonic_mean, is_above_chance, mcnemar, unique_names, wilson_interval
 from dear.core.names import inferences
 from dear.core.table import Table
-from dear.data.dataset import Dataset, Example, picture_name
+from dear.data.dataset import Dataset, Example
 from dear.methods.base import Method
 from dear.methods.registry import ZERO_SHOT
 from dear.model.evaluation import Evaluation, evaluation_of
@@ -217,7 +217,7 @@ def largest_losses(logits: Tensor, examples: Sequence[Example], classes: Sequenc
         answer, label = int(answers[place]), int(labels[place])
         probability = float(log_probabilities[place, answer].exp())
         if answer != label or probability < 0.5:
-            image = picture_name(examples[place].picture)
+            image = str(examples[place].picture)
             found.append(Mistake(place, image, classes[label], classes[answer], probability, float(losses[place])))
     return tuple(found)
 

@@ -18,7 +18,7 @@ from dear.core.runtime import pick_device
 from dear.data.check import check_before_training, division
 from dear.data.dataset import Dataset
 from dear.data.resolve import resolve_dataset
-from dear.data.splits import COOP_SPLIT, OWN_SPLIT, VALIDATED_SPLIT
+from dear.data.splits import COOP_SPLIT, OWN_SPLIT, VALIDATED_SPLIT, divide_again
 from dear.methods.base import Method
 from dear.methods.registry import ZERO_SHOT, find_method, recipe_of, simple_methods, with_overrides
 from dear.model.adapter import save_adapter
@@ -66,15 +66,17 @@ def train_run(
     resume: bool = False,
     cache: Path | None = None,
     time_limit: float | None = None,
+    data: Dataset | None = None,
 ) -> RunResult:
     """Trains, compares with zero-shot and simple methods on the test images, and writes everything into `out`.
 
     `cache`: a folder of cached states, shared by runs. `time_limit`: seconds of the whole run, which then has fewer
-    epochs. Inside `dear.parallel.processes.process_group` all processes do this together, and the first one writes.
+    epochs. `data`: a dataset in memory, in place of what --data names. Inside
+    `dear.parallel.processes.process_group` all processes do this together, and the first one writes.
     """
     deadline = None if time_limit is None else time.monotonic() + time_limit
     with only_writer(out) if processes.is_rank_zero() else nullcontext(), reporting_phases():
-        return _Run(run, method, train, RunFolder(out), resume, cache, deadline).train()
+        return _Run(run, method, train, RunFolder(out), resume, cache, deadline, data).train()
 
 
 class _Run:
@@ -89,12 +91,13 @@ class _Run:
         resume: bool,
         cache: Path | None,
         deadline: float | None,
+        data: Dataset | None,
     ) -> None:
         stored = folder.settings() if resume else {}
         if run.model == AUTO and stored:
             run = replace(run, model=stored.get("model", MINI), pretrained=stored.get("pretrained"))
         model, pretrained = choose_backbone(run.model, run.pretrained, [run.data])
-        run, whole = _with_split(replace(run, model=model, pretrained=pretrained), stored)
+        run, whole = _with_split(replace(run, model=model, pretrained=pretrained), stored, data)
         self.run, self.method, self.config, self.folder, self.deadline = run, method, train, folder, deadline
         self.settings = {**run.to_json(), **method.to_json(), **train.to_json()}
         if processes.is_rank_zero():
@@ -108,7 +111,7 @@ class _Run:
         self.final = self._seen(drawn)  # what the adapter that is saved has seen
         check_before_training(drawn, train.shots, self.whole, run.folds or 0)
         device = processes.local_device(pick_device(train.device))
-        backbone = load_backbone(run.model, run.pretrained, device=device)
+        backbone = load_backbone(run.model, run.pretrained, device=device, text_features=run.text_features)
         self.source = ImageSource(backbone, cache, train.workers, run.fast_decode)
         find_method(run.method)(backbone, method)  # settings that do not fit the backbone are refused before any work
 
@@ -157,7 +160,9 @@ class _Run:
         for name in names:
             if name != self.run.method:
                 kind = find_method(name)
-                model = adapt(kind, kind.Config(), self._seen(data), train, self.source, self.folder.path)
+                model = adapt(
+                    kind, kind.Config.pick(recipe_of(name)), self._seen(data), train, self.source, self.folder.path
+                )
                 scores.add(name, model, parts, self.source)
         return time.monotonic() - start
 
@@ -186,17 +191,14 @@ def _seconds_after(later: int, comparison: float, test: float, training: float) 
     return test + later * (training + comparison + test)
 
 
-def _with_split(run: SingleRunConfig, stored: Mapping[str, Any]) -> tuple[SingleRunConfig, Dataset]:
+def _with_split(
+    run: SingleRunConfig, stored: Mapping[str, Any], data: Dataset | None
+) -> tuple[SingleRunConfig, Dataset]:
     """The data, and the settings with the split of your own images: that of the stored run, if it continues."""
-
-    def resolve(split: str | None) -> Dataset:
-        return resolve_dataset(run.data, run.template, run.class_names, run.data_root, split)
-
-    dataset = resolve(run.split)
+    dataset = resolve_dataset(data or run.data, run.template, run.class_names, run.data_root, run.split)
     if not dataset.rule or run.split or run.folds:
         return run, dataset
-    if stored:
-        split = stored.get("split")
-        return replace(run, split=split), resolve(split or COOP_SPLIT)  # none is stored by older versions
-    split = VALIDATED_SPLIT if run.validate else OWN_SPLIT
-    return replace(run, split=split), resolve(split)
+    if stored and not stored.get("split"):  # by an older version
+        return run, divide_again(dataset, COOP_SPLIT)
+    split = stored.get("split") or (VALIDATED_SPLIT if run.validate else OWN_SPLIT)
+    return replace(run, split=split), divide_again(dataset, split)
