@@ -113,11 +113,15 @@ def add_method_settings(parser: argparse.ArgumentParser, methods: Sequence[str])
 def overridden_settings(args: argparse.Namespace, methods: Sequence[str], data: Sequence[str]) -> dict[str, Any]:
     """The user's settings, with a backbone that suits the data if none is named."""
     from dear.core.config import given_arguments
+    from dear.data.resolve import resolve_dataset
     from dear.training.backbone import AUTO, choose_backbone
 
     settings = given_arguments(args, *_configs(methods))
-    model, pretrained = choose_backbone(settings.get("model", AUTO), settings.get("pretrained"), data)
-    return {**settings, "model": model, "pretrained": pretrained}
+    for name in data:
+        resolve_dataset(name, root=settings.get("data_root"))  # wrong names are refused first
+    choice = choose_backbone(settings.get("model", AUTO), settings.get("pretrained"), data)
+    choice.say()
+    return {**settings, "model": choice.model, "pretrained": choice.pretrained}
 
 
 def _configs(methods: Sequence[str]) -> list[Any]:

@@ -142,8 +142,9 @@ def _by_pictures(args: argparse.Namespace) -> None:
     from dear.parallel.cluster import cluster_from_args
 
     cluster = cluster_from_args(args, args.device)
-    backbone = chosen_backbone(args, probe_data(args))
+    backbone, choice = chosen_backbone(args, probe_data(args))
     probes = find_probes(args.probe, max(backbone.image.image_size), args.limit, args.data_root)
+    choice.say()
     role_map = roles_by_pictures(
         backbone,
         probes,
@@ -158,8 +159,9 @@ def _by_pictures(args: argparse.Namespace) -> None:
 
 
 def probe_data(args: argparse.Namespace) -> list[str]:
-    """The datasets that --probe names; Attribute World if it is used alone."""
-    return [probe.partition("=")[2] for probe in args.probe] or [_WORLD]
+    """The datasets that --probe names and that exist; Attribute World if there are none."""
+    named = [probe.partition("=")[2] for probe in args.probe]
+    return [data for data in named if Path(data).exists()] or [_WORLD]
 
 
 def _by_phrases(args: argparse.Namespace) -> None:
@@ -172,11 +174,12 @@ def _by_phrases(args: argparse.Namespace) -> None:
     from dear.training.backbone import choose_backbone
 
     cluster = cluster_from_args(args, args.device)
-    args.model, args.pretrained = choose_backbone(args.model, args.pretrained, [args.images or _WORLD])
-    is_mini = args.model == MINI
+    choice = choose_backbone(args.model, args.pretrained, [args.images or _WORLD])
+    is_mini = choice.model == MINI
     pictures = _pictures(args.images or (_WORLD if is_mini else None), args.limit)
     phrases = load_phrases(args.phrases or (WORLD if is_mini else None))  # dear-mini has learned no other words
-    backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
+    backbone = load_backbone(choice.model, choice.pretrained, device=pick_device(args.device))
+    choice.say()
     checkpoint = args.out.with_name(args.out.name + ".moments.safetensors")
     analysis = roles_by_phrases(
         backbone,

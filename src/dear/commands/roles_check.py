@@ -17,9 +17,10 @@ def check(args: argparse.Namespace) -> None:
     from dear.heads.probes import find_probes
     from dear.heads.role_map import find_role_map
 
-    backbone = chosen_backbone(args, probe_data(args))
+    backbone, choice = chosen_backbone(args, probe_data(args))
     role_map = find_role_map(args.map, backbone)
     probes = find_probes(args.probe, max(backbone.image.image_size), args.limit, args.data_root, held_out=True)
+    choice.say()
     result = check_by_search(backbone, role_map, probes)
     for attribute, source in result.sources.items():
         print(f"{attribute}: {result.pictures[attribute]} held-out pictures of {source}")
@@ -33,7 +34,7 @@ def check(args: argparse.Namespace) -> None:
 
         plot_search(result, args.plot)
         print(f"wrote {args.plot}")
-    if args.model == MINI:
+    if choice.model == MINI:
         numbers["causal"] = _check_causal(args, backbone, role_map)
     if args.out is not None:
         write_json(args.out, numbers)
@@ -72,7 +73,8 @@ def layers(args: argparse.Namespace) -> None:
     dataset = None if args.data is None else resolve_dataset(args.data, root=args.data_root)
     if dataset is not None:
         dataset = replace(dataset, test=tuple(spread(dataset.test, args.limit)))
-    backbone = chosen_backbone(args, [args.data or "world"])
+    backbone, choice = chosen_backbone(args, [args.data or "world"])
+    choice.say()
     pictures = world_pictures(args.limit or 500, max(backbone.image.image_size)).pictures if dataset is None else []
     losses = layer_losses(backbone, pictures, dataset)
     print(f"{losses.measure} over {losses.pictures} images, in %: {losses.whole:.1f} with all heads\n")

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dear.clip import Backbone
+    from dear.training.backbone import BackboneChoice
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,8 +43,9 @@ def run(args: argparse.Namespace) -> None:
     from dear.model.results import interval_text
 
     names = args.data or [f"world:{task}" for task in TASKS]
-    backbone = chosen_backbone(args, names)
     datasets = [resolve_dataset(name, root=args.data_root) for name in names]
+    backbone, choice = chosen_backbone(args, names)
+    choice.say()
     table = Table(["data", "classes", "images", "chance", "all", "95% interval", "base", "novel"])
     guessed = []
     for dataset in datasets:
@@ -65,16 +67,12 @@ def run(args: argparse.Namespace) -> None:
         )
 
 
-def chosen_backbone(args: argparse.Namespace, data: "Sequence[str]") -> "Backbone":
-    """Loads the backbone that --model names, or one that suits the data."""
+def chosen_backbone(args: argparse.Namespace, data: "Sequence[str]") -> "tuple[Backbone, BackboneChoice]":
+    """Loads the backbone that --model names, or one that suits the data; `say` its name when all else is accepted."""
     from dear.clip import load_backbone
     from dear.core.runtime import pick_device
     from dear.training.backbone import choose_backbone
 
-    args.model, args.pretrained = choose_backbone(args.model, args.pretrained, data)
-    return load_backbone(
-        args.model,
-        args.pretrained,
-        device=pick_device(args.device),
-        text_features=getattr(args, "text_features", None),
-    )
+    device, choice = pick_device(args.device), choose_backbone(args.model, args.pretrained, data)
+    table = getattr(args, "text_features", None)
+    return load_backbone(choice.model, choice.pretrained, device=device, text_features=table), choice

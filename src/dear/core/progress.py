@@ -1,6 +1,7 @@
 """Progress of long work: a bar on a terminal, a line per minute in a log."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from tqdm import tqdm
 
 T = TypeVar("T")
 _EVERY = 60.0  # seconds between lines of a log
+_SOON = 1.0  # seconds; what takes less is not worth a line
 
 
 class Progress:
@@ -93,23 +95,35 @@ def reporting_phases() -> Iterator[None]:
 
 @contextmanager
 def phase(title: str, has_bar: bool = False) -> Iterator[None]:
-    """A part of long work: prints its name at its start, unless it has a bar, and how long it took at its end.
-
-    On stdout, because stderr is for warnings and errors.
-    """
+    """A part of long work: after a second its name is printed, unless it has a bar, and at its end how long it took."""
     if not _reports_phases:
         yield
         return
     start = time.monotonic()
+    said = threading.Event()
+
+    def say() -> None:
+        said.set()
+        _print_part(f"{title} ...")
+
+    timer = threading.Timer(_SOON, say)
+    timer.daemon = True
     if not has_bar:
-        print(f"{title} ...", end="", flush=True)
+        timer.start()
     try:
         yield
-    except BaseException:
-        if not has_bar:
-            print(" stopped", flush=True)
-        raise
-    print(f"{f'{title}:' if has_bar else ''} {time.monotonic() - start:.1f} s", flush=True)
+    finally:
+        timer.cancel()
+        seconds = time.monotonic() - start
+        if said.is_set():
+            timer.join()
+            _print_part(f" {seconds:.0f} s\n")
+        elif has_bar and seconds >= _SOON:
+            _print_part(f"{title}: {seconds:.0f} s\n")
+
+
+def _print_part(text: str) -> None:
+    print(text, end="", file=sys.stderr, flush=True)
 
 
 def log_line(text: str) -> None:

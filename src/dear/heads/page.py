@@ -8,6 +8,7 @@ from jinja2 import Environment, StrictUndefined
 from PIL import Image
 
 from dear.core.files import write_text
+from dear.core.palette import color_of
 from dear.core.sheet import thumbnail_url
 from dear.heads.head_role import ROLES
 from dear.heads.map_table import (
@@ -16,7 +17,6 @@ from dear.heads.map_table import (
     cell_legend,
     cell_numbers,
     color_strength,
-    concept_colors,
     evidence_lines,
     field_lines,
     map_title,
@@ -48,12 +48,12 @@ def write_page(role_map: RoleMap, path: str | Path, images: Mapping[Head, Thumbn
 
 def _page_data(role_map: RoleMap, images: Mapping[Head, Thumbnails]) -> dict[str, Any]:
     """All that the script needs, for JSON."""
-    colors, numbers = concept_colors(role_map.concepts), cell_numbers(role_map)
+    numbers = cell_numbers(role_map)
     heads = {
         f"{layer}.{number}": {
             "role": head.role,
             "concept": head.concept,
-            "color": colors[head.concept],
+            "color": color_of(head.concept),
             "strength": round(color_strength(head, role_map), 3),
             "number": numbers[layer, number],
             "entropy": head.entropy,
@@ -68,7 +68,7 @@ def _page_data(role_map: RoleMap, images: Mapping[Head, Thumbnails]) -> dict[str
     return {
         "layers": role_map.layers,
         "headCount": role_map.heads,
-        "concepts": [[concept, colors[concept]] for concept in role_map.concepts],
+        "concepts": [[concept, color_of(concept)] for concept in role_map.concepts],
         "core": role_map.core,
         "meanShares": mean_shares(role_map),
         "roles": {role: {"name": ROLE_NAMES[role], "mark": ROLE_MARKS[role]} for role in ROLES},

@@ -96,8 +96,9 @@ class _Run:
         stored = folder.settings() if resume else {}
         if run.model == AUTO and stored:
             run = replace(run, model=stored.get("model", MINI), pretrained=stored.get("pretrained"))
-        model, pretrained = choose_backbone(run.model, run.pretrained, [run.data])
-        run, whole = _with_split(replace(run, model=model, pretrained=pretrained), stored, data)
+        run, whole = _with_split(run, stored, data)
+        choice = choose_backbone(run.model, run.pretrained, [run.data])
+        run = replace(run, model=choice.model, pretrained=choice.pretrained)
         self.run, self.method, self.config, self.folder, self.deadline = run, method, train, folder, deadline
         self.settings = {**run.to_json(), **method.to_json(), **train.to_json()}
         if processes.is_rank_zero():
@@ -109,6 +110,7 @@ class _Run:
         self.whole = replace(whole, train=(*whole.train, *whole.val, *whole.test), val=()) if run.folds else whole
         drawn = self.whole.few_shot(train.shots, train.seed)
         self.final = self._seen(drawn)  # what the adapter that is saved has seen
+        choice.say()
         check_before_training(drawn, train.shots, self.whole, run.folds or 0)
         device = processes.local_device(pick_device(train.device))
         backbone = load_backbone(run.model, run.pretrained, device=device, text_features=run.text_features)
