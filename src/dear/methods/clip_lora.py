@@ -33,6 +33,7 @@ class ClipLora(Method):
     the few-shot protocol has fewer.
     """
 
+    needs_image = needs_text = "full"
     Config = LoraConfig
     recipe = (
         Recipe(
