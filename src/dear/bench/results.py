@@ -48,7 +48,10 @@ class Cell(Struct, frozen=True):
     @property
     def name(self) -> str:
         """A readable file name, with a hash of everything that decides the result."""
-        identity = to_builtins(self) | {"settings": with_current_names(self.settings)}
+        settings = with_current_names(self.settings)
+        if "text_features_sha256" in settings:
+            del settings["text_features"]  # where the file is does not matter
+        identity = to_builtins(self) | {"settings": settings}
         del identity["variant"]
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
         parts = (self.protocol, Path(self.dataset).name, self.method, f"{self.shots}-shots", f"seed-{self.seed}")

@@ -32,6 +32,8 @@ class ImageTower:
     In a training step of several processes, a tower gets the local images and returns features of the whole batch.
     """
 
+    tier = "full"
+
     def __init__(self, visual: Any) -> None:
         self.visual = visual
         self.blocks: Sequence[Any] = visual.transformer.resblocks

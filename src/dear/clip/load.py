@@ -3,7 +3,7 @@
 import difflib
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from dear.clip.image import ImageTower
 from dear.clip.shapes import require_fit
 from dear.clip.support import SUPPORTED, ConfigFile, has_supported_blocks, min_parameters, why_unsupported
 from dear.clip.text import TextTower
+from dear.clip.text_table import TextTable
 from dear.clip.transformers_clip import PREFIX as TRANSFORMERS
 from dear.clip.transformers_clip import load_transformers
 from dear.core.errors import DearError, first_line
@@ -29,11 +30,11 @@ _VOCABULARY = "bpe_vocab.txt.gz"  # a folder may contain its own byte-pair merge
 
 @dataclass(frozen=True)
 class Backbone:
-    """A frozen CLIP: two towers of blocks on one set of weights."""
+    """A frozen CLIP: two towers of blocks on one set of weights, or a text table in place of the text tower."""
 
     model: Any  # the OpenCLIP model, an nn.Module
     image: ImageTower
-    text: TextTower
+    text: Any  # a TextTower; where a method needs no more (`Method.needs_text`), a TextTable
     preprocess: Callable[[Any], Tensor]  # PIL image -> normalised pixels [3, height, width]
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -43,7 +44,8 @@ class Backbone:
 
     @cached_property
     def identity(self) -> BackboneIdentity:
-        return BackboneIdentity(self.name, self.pretrained, self.activation, hash_weights(self.model))
+        table = self.text.sha256 if isinstance(self.text, TextTable) else None
+        return BackboneIdentity(self.name, self.pretrained, self.activation, hash_weights(self.model), table)
 
     @property
     def temperature(self) -> Tensor:
@@ -65,8 +67,19 @@ class Backbone:
 
     def text_layer(self, image_layer: int) -> int:
         """The text layer that corresponds to an image layer: the same share of both towers is adapted."""
+        if not self.text.layers:
+            return 1
         adapted = round((self.image.layers - image_layer + 1) * self.text.layers / self.image.layers)
         return self.text.layers - max(1, adapted) + 1
+
+    def with_text_table(self, table: TextTable) -> "Backbone":
+        """The same image tower, with class features from a table."""
+        if table.width != self.dim:
+            raise DearError(
+                f"The vectors of {table.where} have {table.width} numbers, but the features of {self.name} have "
+                f"{self.dim}: take a table of the same model."
+            )
+        return replace(self, text=table.to(self.device))
 
 
 def load_backbone(
@@ -75,8 +88,19 @@ def load_backbone(
     *,
     device: str | torch.device = "cpu",
     random_weights: bool = False,
+    text_features: str | Path | None = None,
 ) -> Backbone:
-    """Loads a frozen backbone. `random_weights` builds the architecture alone, for tests and benchmarks."""
+    """Loads a frozen backbone.
+
+    `text_features`: a file of class names and their vectors, in place of the text tower (`dear.clip.text_table`).
+    `random_weights` builds the architecture alone, for tests and benchmarks.
+    """
+    table = TextTable.read(text_features) if text_features else None
+    backbone = _load(name, pretrained, device, random_weights)
+    return backbone if table is None else backbone.with_text_table(table)
+
+
+def _load(name: str, pretrained: str | None, device: str | torch.device, random_weights: bool) -> Backbone:
     import open_clip
 
     if name.startswith(TRANSFORMERS):

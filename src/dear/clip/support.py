@@ -11,6 +11,16 @@ SUPPORTED = (
     "(ViT-B-32, ViT-B-16, ViT-L-14, ViT-H-14, ... and their -quickgelu forms; `dear backbones` lists them)"
 )
 
+TIERS = ("table", "features", "words", "full")
+"""What a tower can do, each more than the one before: class names alone, by a text table; features of whole images or
+texts; learned words at the first text layer; learned tokens, masks and heads in every layer."""
+
+
+def reaches(tier: str, needed: str) -> bool:
+    """Whether a tower of this tier does what a method needs."""
+    return TIERS.index(tier) >= TIERS.index(needed)
+
+
 _CUSTOM_BLOCKS = (
     "qk_norm",
     "scaled_cosine_attn",

@@ -118,14 +118,16 @@ class ClassTexts(NamedTuple):
     """The constant part of the text tower for some class names (or sentences)."""
 
     names: tuple[str, ...]
-    prompts: Prompts
+    prompts: Any  # Prompts; None, as the states, where there is no text tower to run
     first_layer: int  # the first adapted text layer
-    states: Tensor  # packed, before that layer, [packed, width]
+    states: Any  # packed, before that layer, [packed, width]
     frozen: Tensor  # features of unadapted CLIP, normalised, [names, dim]
 
 
 class TextTower:
     """OpenCLIP's causal text transformer as a list of blocks. Layers count from 1."""
+
+    tier = "full"
 
     def __init__(self, module: Any, tokenizer: Callable[..., Tensor], end: int | None) -> None:
         """`module` has token_embedding, transformer, ...; `end` is the id of EOT, None: the largest id."""

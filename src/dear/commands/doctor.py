@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _EXTRAS = {
+    "data": ("datasets", "pyarrow"),
     "gallery": ("lancedb", "numkong"),
     "export": ("onnx", "onnxruntime", "onnxscript"),
     "roles": ("sentence_transformers", "hdbscan", "umap"),

@@ -29,6 +29,9 @@ MAX_PIXELS = 178_956_970  # Pillow's own limit
 # Backbones scale the shorter side to their own size S, so a thin picture becomes S x S x its proportion: 30 MB at 224.
 MAX_PROPORTION = 200
 
+ImageLike = str | Path | Image.Image | np.ndarray | bytes
+"""A file, an open picture, an array [height, width, 3] of uint8, or the content of an image file."""
+
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit above decides
 
 _OVERSAMPLING = 2  # a picture decoded at a reduced size still has at least this many times the pixels needed, each way
@@ -83,6 +86,23 @@ def as_rgb(image: Image.Image) -> Image.Image:
     """A picture that is in memory already, under the same rules."""
     with _errors_as("The image in memory cannot be used ({}): give another.", MAX_PIXELS):
         return _decode(image.copy(), MAX_PIXELS)
+
+
+def open_image(image: ImageLike) -> Image.Image:
+    """An upright RGB picture of anything that counts as an image."""
+    if isinstance(image, np.ndarray):
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+            shape = f"{list(image.shape)} of {image.dtype}"
+            raise DearError(f"An image array must have the shape [height, width, 3] and the type uint8, not {shape}.")
+        image = Image.fromarray(np.ascontiguousarray(image))
+    if isinstance(image, Image.Image):
+        return as_rgb(image)
+    if isinstance(image, bytes):
+        return open_bytes(image, "These bytes cannot be read as an image ({}): give the content of an image file.")
+    if isinstance(image, str | Path):
+        return open_picture(image)
+    kinds = "a path, a PIL image, an array [height, width, 3] or bytes"
+    raise DearError(f"An image must be {kinds}, not {type(image).__name__}.")
 
 
 @contextmanager

@@ -3,14 +3,15 @@
 import csv
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
 from dear.core.errors import DearError
 from dear.core.files import parse_json
 from dear.core.schema import check_shape
-from dear.data.dataset import Dataset, Example, ImageFile
-from dear.data.splits import SPLITS, make_dataset, split_by_rule
+from dear.data.dataset import Dataset, ImageFile
+from dear.data.splits import SPLITS, from_labels
 
 
 class _RequiredFields(TypedDict):
@@ -25,21 +26,16 @@ class _Row(_RequiredFields, total=False):
 def read_listing(file: Path, template: str) -> Dataset:
     """Relative paths start at the file's folder. Without a split column, `split_by_rule` makes the splits."""
     rows = list(_rows(file))
-    classes = sorted({label for _, _, label, _ in rows}, key=_numeric_order)
-    if len(classes) < 2:
-        raise DearError(f"{file} names {len(classes)} classes: it needs images of at least two.")
-    number = {label: i for i, label in enumerate(classes)}
-    names = [label.replace("_", " ") for label in classes]
+    splits = None
     if all(split is None for *_, split in rows):
-        files: list[list[Path]] = [[] for _ in classes]
-        for _, path, label, _ in rows:
-            files[number[label]].append(path)
-        return split_by_rule(file.stem, names, template, files)
-    for line, _, _, split in rows:
-        if split not in SPLITS:
-            raise DearError(f"{file}, line {line}: split must be train, val or test, not {split or 'empty'}.")
-    splits = [[Example(ImageFile(path), number[label]) for _, path, label, of in rows if of == s] for s in SPLITS]
-    return make_dataset(file.stem, names, template, splits)
+        rows.sort(key=lambda row: row[1])  # the order of a list does not matter
+    else:
+        splits = [split or "" for *_, split in rows]
+        for line, _, _, split in rows:
+            if split not in SPLITS:
+                raise DearError(f"{file}, line {line}: split must be train, val or test, not {split or 'empty'}.")
+    pictures, labels = [ImageFile(path) for _, path, *_ in rows], [label for _, _, label, _ in rows]
+    return replace(from_labels(str(file), pictures, labels, template, splits), name=file.stem)
 
 
 def _rows(file: Path) -> Iterator[tuple[int, Path, str, str | None]]:
@@ -74,7 +70,3 @@ def _records(file: Path) -> Iterator[tuple[int, dict]]:
                     yield line, row
     except (OSError, ValueError, csv.Error) as error:
         raise DearError(f"{file} cannot be read as a list of images: {error}.") from None
-
-
-def _numeric_order(label: str) -> tuple[int, str]:
-    return (int(label), "") if label.isdecimal() and len(label) < 20 else (0, label)

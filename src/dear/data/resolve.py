@@ -1,6 +1,8 @@
 """The value of --data -> a dataset."""
 
+import hashlib
 from pathlib import Path
+from typing import Any
 
 from dear.core.errors import DearError
 from dear.core.files import read_json
@@ -8,6 +10,7 @@ from dear.core.schema import Name, check_shape
 from dear.data.dataset import Dataset
 from dear.data.folder import TEMPLATE, read_dataset
 from dear.data.known import KNOWN, find_known
+from dear.data.memory import as_dataset
 from dear.data.prompts import check_name, check_template
 from dear.data.world.tasks import world_task
 
@@ -17,20 +20,30 @@ HELP = (
 )
 
 
-def resolve_dataset(
-    name: str, template: str | None = None, class_names: str | None = None, root: str | None = None
-) -> Dataset:
-    """`template` (with one {}) and the names in the file `class_names` replace the dataset's own.
+IN_MEMORY = "memory"
 
-    `root`: the folder that holds the known datasets.
+
+def resolve_dataset(
+    data: Any, template: str | None = None, class_names: str | None = None, root: str | None = None
+) -> Dataset:
+    """The dataset that --data names, or one made of data in memory (`dear.data.memory.as_dataset`).
+
+    `template` (with one {}) and the names in the file `class_names` replace the dataset's own; `root`: the folder that
+    holds the known datasets.
     """
     if template is not None:
         check_template(template)
     names = None if class_names is None else _read_names(Path(class_names))
-    dataset = _find(name, root)
+    dataset = _find(str(data), root) if isinstance(data, str | Path) else as_dataset(data)
     if template is not None:
         dataset = dataset.with_template(template)
     return dataset if names is None else dataset.with_class_names(names)
+
+
+def name_in_memory(dataset: Dataset) -> str:
+    """The value of --data in a run on data in memory; a run is not continued on data with other labels."""
+    parts = [[example.label for example in split] for split in (dataset.train, dataset.val, dataset.test)]
+    return f"{IN_MEMORY}:{hashlib.sha256(repr((dataset.classes, parts)).encode()).hexdigest()[:12]}"
 
 
 def is_world(name: str) -> bool:
@@ -41,6 +54,8 @@ def is_world(name: str) -> bool:
 def _find(name: str, root: str | None) -> Dataset:
     if is_world(name):
         return world_task(*name.partition(":")[2].split(":", 1))
+    if name.partition(":")[0] == IN_MEMORY:
+        raise DearError("This run was trained on data in memory, which is gone: give the data again.")
     entry = find_known(name)
     # With a root, a known name means that dataset even if a local folder has the same name: its template differs.
     if Path(name).exists() and not (entry and root):

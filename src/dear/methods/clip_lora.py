@@ -30,6 +30,7 @@ class ClipLora(Method):
     tower the shared prefix of the prompts is computed once, so that in training all classes share its dropout.
     """
 
+    needs_image = needs_text = "full"
     Config = LoraConfig
     recipe = Recipe(
         optimizer="adamw", lr=2e-4, weight_decay=1e-2, batch=32, steps_per_shot=500, schedule="step", final_lr=1e-6,

@@ -14,6 +14,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from dear.clip import Backbone, load_backbone
+from dear.clip.text_table import TextTable
 from dear.core.errors import DearError
 from dear.core.files import read_bytes, read_json, write_bytes, write_json
 from dear.core.names import CLS
@@ -24,6 +25,7 @@ from dear.data.prompts import check_class_names, check_name, check_template
 from dear.methods.base import Method
 from dear.methods.registry import METHODS, find_method
 from dear.training.run_folder import ADAPTER_CONFIG as CONFIG
+from dear.training.run_folder import ADAPTER_TEXT_TABLE as TEXT_TABLE
 from dear.training.run_folder import ADAPTER_WEIGHTS as WEIGHTS
 
 _FORMAT = 2
@@ -51,6 +53,8 @@ def save_adapter(folder: Path, method: str, model: Method, template: str) -> Non
     weights = save({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()})
     write_bytes(folder / WEIGHTS, weights)
     backbone = model.backbone
+    if isinstance(backbone.text, TextTable):
+        backbone.text.save(folder / TEXT_TABLE)
     config = {
         "format": _FORMAT,
         "method": method,
@@ -103,6 +107,8 @@ def load_adapter(
     config, weights = _read(folder)
     identity = config["backbone"]
     backbone = backbone or load_backbone(identity["model"], identity["pretrained"], device=device)
+    if identity.get("text_table"):
+        backbone = backbone.with_text_table(TextTable.of_adapter(folder / TEXT_TABLE))
     backbone.identity.require_same(identity, f"The adapter in {folder}")
     kind = find_method(config["method"])
     with damaged(str(folder / CONFIG), _AGAIN):

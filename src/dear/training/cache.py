@@ -19,11 +19,10 @@ from torch.utils.data import DataLoader
 from dear.clip import Backbone
 from dear.clip.layer_input import CachedKV, CachedStates
 from dear.core.errors import DearError
-from dear.core.files import read_bytes
 from dear.core.progress import Progress
 from dear.core.tensors import read_tensors, save_tensors
 from dear.data.augment import CLEAN, RANDOM, Batches, training_view
-from dear.data.dataset import Example, ImageFile, Picture
+from dear.data.dataset import Example, Picture
 from dear.data.loading import Mapped, from_workers
 from dear.parallel import processes
 
@@ -157,8 +156,7 @@ class StateCache:
 
     def _path(self, picture: Picture, view: int | None) -> Path:
         if picture not in self._keys:
-            content = read_bytes(picture.path) if isinstance(picture, ImageFile) else repr(picture).encode()
-            self._keys[picture] = hashlib.sha256(content).hexdigest()[:32]
+            self._keys[picture] = hashlib.sha256(picture.content()).hexdigest()[:32]
         key = self._keys[picture]
         # The crops of a view depend on their smallest share; 0.5 is the default.
         name = "eval" if view is None else str(view) if self.crop == 0.5 else f"{view}-crop-{self.crop:g}"
