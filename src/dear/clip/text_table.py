@@ -17,14 +17,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dear.core.errors import DearError, first_line
-from dear.core.files import read_bytes, read_json
-from dear.core.tensors import read_tensors, save_tensors
+from dear.core.files import parse_json, read_bytes, read_json
+from dear.core.schema import check_shape, damaged
+from dear.core.tensors import read_tensors, require_finite, save_tensors
 
 FORMS = (
     'a JSON {"class name": [numbers], ...}, an NPZ or safetensors file with one vector per class name, or NAME.npy '
     "[classes, dim] beside NAME.json with the names in order"
 )
 _ROWS, _NAMES = "features", "names"
+_AGAIN = "copy or train the run again"
 
 
 class TextTable:
@@ -67,12 +69,15 @@ class TextTable:
 
     @classmethod
     def of_adapter(cls, path: Path) -> "TextTable":
-        """A table that `save` wrote."""
-        tensors, notes = read_tensors(path)
-        try:
-            return cls(json.loads(notes[_NAMES]), tensors[_ROWS], str(path))
-        except (KeyError, ValueError, IndexError) as error:
-            raise DearError(f"{path} is damaged: copy or train the run again.") from error
+        """A table that `save` wrote; an adapter made by others may hold anything."""
+        tensors, notes = read_tensors(path, _AGAIN)
+        require_finite(tensors, str(path), _AGAIN)
+        with damaged(str(path), _AGAIN):
+            names = check_shape(parse_json(notes[_NAMES]), list[str], str(path), _AGAIN)
+            rows = tensors[_ROWS]
+            if rows.ndim != 2 or len(rows) != len(names) or not rows.is_floating_point():
+                raise ValueError(f"it has {len(names)} names, and rows of the shape {list(rows.shape)}")
+            return cls(names, rows, str(path))
 
     @classmethod
     def read(cls, file: str | Path) -> "TextTable":

@@ -153,8 +153,8 @@ def _run(folder: Path) -> str:
     from dear.training.run_folder import RunFolder
 
     run = RunFolder(folder)
-    tensors, notes = read_tensors(run.checkpoint)
-    require_finite(tensors, str(run.checkpoint))
+    tensors, notes = read_tensors(run.checkpoint, again := "train again into another folder")
+    require_finite(tensors, str(run.checkpoint), again)
     run.settings(), run.few_shot(), run.test()  # refuse damaged files
     return f"a checkpoint after epoch {notes.get('epoch')}, metrics of {len(run.history())}"
 

@@ -5,8 +5,6 @@ memory. Any error of a decoder becomes one sentence. Pictures are returned uprig
 """
 
 import io
-import os
-import stat
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from dear.core.errors import DearError
+from dear.core.files import open_regular
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -116,10 +115,7 @@ def _errors_as(sentence: str, pixels: int) -> Iterator[None]:
 
 
 def _open_file(path: str | Path, enough: int | None = None) -> Image.Image:
-    kind = os.stat(path).st_mode
-    if not stat.S_ISREG(kind):  # opening a pipe waits for somebody to write
-        raise ValueError("it is a folder" if stat.S_ISDIR(kind) else "it is not a regular file")
-    with Image.open(path, formats=_available(FORMATS)) as image:
+    with open_regular(path) as file, Image.open(file, formats=_available(FORMATS)) as image:
         return _decode(image, MAX_PIXELS, enough)
 
 

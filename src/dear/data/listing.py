@@ -4,11 +4,12 @@ import csv
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TypedDict
 
-from dear.core.errors import DearError
-from dear.core.files import parse_json
+from dear.core.errors import DearError, reason_of
+from dear.core.files import open_regular, parse_json
 from dear.core.schema import check_shape
 from dear.data.dataset import Dataset, ImageFile
 from dear.data.splits import SPLITS, from_labels
@@ -53,7 +54,8 @@ def _rows(file: Path) -> Iterator[tuple[int, Path, str, str | None]]:
 
 def _records(file: Path) -> Iterator[tuple[int, dict]]:
     try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:  # spreadsheets often write a byte order mark
+        # "sig": spreadsheets often write a byte order mark
+        with TextIOWrapper(open_regular(file), encoding="utf-8-sig", newline="") as stream:
             if file.suffix.lower() == ".csv":
                 reader = csv.DictReader(stream, skipinitialspace=True)
                 if not {"path", "label"} <= set(reader.fieldnames or ()):
@@ -69,4 +71,4 @@ def _records(file: Path) -> Iterator[tuple[int, dict]]:
                         raise ValueError(f'line {line} is not an object like {{"path": ..., "label": ...}}')
                     yield line, row
     except (OSError, ValueError, csv.Error) as error:
-        raise DearError(f"{file} cannot be read as a list of images: {error}.") from None
+        raise DearError(f"{file} cannot be read as a list of images: {reason_of(error)}.") from None

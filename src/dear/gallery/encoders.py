@@ -1,6 +1,5 @@
 """Encoders: image -> one vector per component. A gallery is filled and searched with the same one."""
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch.nn import functional as F
 
 from dear.clip import Backbone, load_backbone
 from dear.core.errors import DearError
+from dear.core.files import sha256_of
 from dear.core.names import CLS
 from dear.core.runtime import pick_device
 from dear.core.schema import Count, Name, Positive, check_shape
@@ -56,7 +56,7 @@ class AdapterEncoder:
         self.dim = predictor.dim
         self.preprocess = predictor.model.backbone.preprocess
         # The config contains the checksum of the weights, so its own checksum identifies the adapter.
-        checksum = hashlib.sha256((Path(run) / CONFIG).read_bytes()).hexdigest()
+        checksum = sha256_of(Path(run) / CONFIG)
         self.spec = {"kind": "adapter", "folder": os.path.abspath(run), "sha256": checksum}
 
     @classmethod

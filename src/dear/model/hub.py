@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -71,7 +72,7 @@ def write_folder(run: Path, name: str, folder: Path) -> list[str]:
     config = without_paths(read_config(run))
     for file in (WEIGHTS, TEXT_TABLE):
         if (run / file).is_file():
-            (folder / file).write_bytes((run / file).read_bytes())
+            shutil.copyfile(run / file, folder / file)
     write_config(folder, config)
     if roles := config["extra_state"].get("roles"):
         write_json(folder / ROLES, roles)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from dear.core.errors import DearError
 from dear.core.names import DECOUPLED, inferences
-from dear.core.tensors import require_finite
+from dear.core.tensors import LOWER_RATE, require_finite
 from dear.data.decode import Decoder, ImageLike, open_image
 from dear.methods.base import Method
 from dear.model.adapter import CONFIG, Adapter, save_adapter
@@ -149,7 +149,7 @@ class Predictor:
         inference = self.check_inference(inference)
         fused = self.model.logits(features, self._text, inference)  # [batch, classes]
         votes = self.model.votes(features, self._text)  # [batch, components, classes]
-        require_finite({"answer": fused, "votes": votes}, "The answer of the model")
+        require_finite({"answer": fused, "votes": votes}, "The answer of the model", LOWER_RATE)
         weights = self.model.fusion_weights().tolist()
         if inference == DECOUPLED:
             weights = [1.0] + [0.0] * (len(weights) - 1)

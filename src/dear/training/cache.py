@@ -27,6 +27,7 @@ from dear.data.loading import Mapped, from_workers
 from dear.parallel import processes
 
 _BATCH = 16
+_REMOVE = "remove it"
 _SENT = 64  # pictures per exchange of states between processes
 _LIMIT = 4 * 2**30  # bytes in memory, for states, and again for keys and values
 
@@ -117,13 +118,13 @@ class StateCache:
         if self._memory is not None:
             return self._memory[path]
         try:
-            entry, _ = read_tensors(path)
+            entry, _ = read_tensors(path, _REMOVE)
         except DearError:  # damaged: computed again
             path.unlink(missing_ok=True)
             self.prepare([example], view, "again")
-            entry, _ = read_tensors(path)
+            entry, _ = read_tensors(path, _REMOVE)
         if entry.keys() != {"states", "cls"}:
-            raise DearError(f"{path} does not contain cached states: remove it.")
+            raise DearError(f"{path} does not contain cached states: {_REMOVE}.")
         return entry
 
     def _is_cached(self, path: Path) -> bool:
@@ -143,7 +144,7 @@ class StateCache:
         for other in (layer / path.relative_to(self.folder) for layer in layers):
             if other.exists():
                 with suppress(DearError):
-                    cls = read_tensors(other)[0]["cls"]
+                    cls = read_tensors(other, _REMOVE)[0]["cls"]
                     self._write(path, {"states": cls[None].clone(), "cls": cls})
                     return True
         return False
