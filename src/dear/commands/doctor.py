@@ -192,7 +192,4 @@ def _damaged(files: list[Path]) -> Iterator[str]:
 def _export(folder: Path) -> str:
     from dear.model.export.folder import ExportFolder
 
-    files = ExportFolder(folder)
-    export = files.read()
-    files.read_text(export), files.open_session()  # refuse damaged files
-    return f"an exported model of {len(export.classes)} classes"
+    return f"an exported model of {len(ExportFolder(folder).open().about.classes)} classes, complete and unchanged"

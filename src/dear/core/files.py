@@ -8,6 +8,7 @@ import errno
 import hashlib
 import itertools
 import json
+import math
 import os
 import platform
 import re
@@ -18,7 +19,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from dear.core.errors import DearError, reason_of
 
@@ -223,16 +224,27 @@ def read_json(path: str | Path) -> Any:
     try:
         return parse_json(text)
     except ValueError as error:
-        raise DearError(f"{path} cannot be read as JSON: {error}.") from None
+        raise DearError(f"{path} cannot be read as JSON ({error}): correct it, or make it again.") from None
 
 
 def parse_json(text: str) -> Any:
-    """Strict: no NaN, no nesting beyond Python's limit. Raises ValueError, whatever is wrong."""
+    """Strict: no NaN, no infinity, no nesting beyond Python's limit. Raises ValueError, whatever is wrong."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_number, parse_float=_finite_float, parse_int=_small_int)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
+def _refuse_number(text: str) -> NoReturn:
+    raise ValueError(f"{text[:30]} is not a finite number")
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse_number(text)
+
+
+def _small_int(text: str) -> int:
+    if len(text) > 1000:  # Python's own limit is 4,300 digits, and its advice is for programmers
+        raise ValueError(f"a number has {len(text)} digits")
+    return int(text)

@@ -11,7 +11,8 @@ import numpy as np
 from PIL import Image
 from PIL.ImageFile import ImageFile as UnreadImage
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, first_line
+from dear.core.files import parse_json
 from dear.data.dataset import Dataset, ImageFile, Picture
 from dear.data.decode import open_image
 from dear.data.folder import TEMPLATE
@@ -21,7 +22,7 @@ from dear.data.splits import SPLITS, from_labels
 IMAGE_COLUMNS = ("image", "img", "picture", "photo", "path", "file", "filename", "file_name", "filepath", "file_path",
                  "image_path", "bytes", "jpg", "jpeg", "png", "webp")  # fmt: skip
 LABEL_COLUMNS = ("label", "labels", "class", "class_name", "category", "target", "cls", "fine_label")
-_SPLIT_NAMES = {"validation": "val", "valid": "val", "dev": "val"} | {split: split for split in SPLITS}
+SPLIT_NAMES = {"validation": "val", "valid": "val", "dev": "val"} | {split: split for split in SPLITS}
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +48,11 @@ class Item:
 
     def __str__(self) -> str:
         return self.name
+
+
+def one_or_all(parts: Mapping[str, Any]) -> Any:
+    """Data for `as_dataset` of splits by name; training images alone, or ones of no split (""), are to be divided."""
+    return next(iter(parts.values())) if parts.keys() in ({""}, {"train"}) else parts
 
 
 @dataclass
@@ -83,16 +89,16 @@ def as_dataset(
     if isinstance(data, Dataset):
         return data
     names = None if classes is None else check_class_names(classes)
-    if labels is None and isinstance(data, Mapping) and data.keys() and data.keys() <= _SPLIT_NAMES.keys():
-        parts = {_SPLIT_NAMES[split]: _read(part, split, image, label, Path(root)) for split, part in data.items()}
-        whole = _join(parts)
+    note = ""
+    if labels is None and isinstance(data, Mapping) and data.keys() and data.keys() <= SPLIT_NAMES.keys():
+        parts = {SPLIT_NAMES[split]: _read(part, split, image, label, Path(root)) for split, part in data.items()}
+        whole, note = _join(parts)
     else:
         whole = _read(data if labels is None else (data, labels), "images", image, label, Path(root))
     dataset = from_labels(name, whole.pictures, whole.labels, template, whole.splits, names or whole.names)
     if all(text.isdecimal() for text in dataset.classes):
         note = "the classes are numbers, which say nothing to CLIP: name them (classes=[...], or --class-names)"
-        dataset = replace(dataset, note=note)
-    return dataset
+    return replace(dataset, note=note)
 
 
 def _read(data: Any, title: str, image: str | None, label: str | None, root: Path) -> Labelled:
@@ -130,7 +136,7 @@ def labelled(
         raise DearError(f"There are {len(images)} images and {len(labels)} labels: give each image one label.")
     if not len(images):
         raise DearError(f"There are no {title}: give images of at least two classes.")
-    parts = None if splits is None else [_SPLIT_NAMES.get(str(split), "") for split in splits]
+    parts = None if splits is None else [SPLIT_NAMES.get(str(split), "") for split in splits]
     if parts and "" in parts:
         raise DearError(f"{title}[{parts.index('')}] is in no split: it must be train, val or test.")
     return Labelled(
@@ -143,7 +149,9 @@ def labelled(
 
 def _picture(images: Any, index: int, name: str, root: Path) -> Picture:
     # Any other sequence may decode an image to return it: that is left until the image is opened.
-    value = settle(images[index]) if isinstance(images, list | tuple) else None
+    value: Any = settle(images[index]) if isinstance(images, list | tuple) else None
+    if hasattr(value, "open") and hasattr(value, "content"):
+        return value
     if not isinstance(value, str | Path):
         return Item(images, index, name)
     path = root / value
@@ -181,18 +189,57 @@ def _columns(data: Any) -> dict[str, Any] | None:
     if hasattr(data, "columns") and hasattr(data, "to_dicts"):
         return {name: data[name].to_list() for name in data.columns}
     if hasattr(data, "column_names") and hasattr(data, "schema"):
-        return {name: data.column(name).to_pylist() for name in data.column_names}
+        return {name: _arrow_column(data.column(name)) for name in data.column_names}
     if isinstance(data, list) and data and all(isinstance(row, Mapping) for row in data):
         return {name: [row.get(name) for row in data] for name in data[0]}
     return None
+
+
+class _ArrowColumn:
+    """A column of images, which are copied when they are opened."""
+
+    def __init__(self, column: Any) -> None:
+        self.column = column
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.column[index].as_py()
+
+
+def _arrow_column(column: Any) -> Any:
+    large = "binary" in str(column.type)  # also a struct of bytes and path
+    return _ArrowColumn(column) if large else column.to_pylist()
+
+
+def read_parquet(file: Path, options: Mapping[str, str], template: str) -> Dataset:
+    """A Parquet file of images (paths, or bytes) and labels; `options`: image=COLUMN, label=COLUMN."""
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_table
+    except ImportError:
+        raise DearError("Parquet files need Arrow: pip install 'dear-vlm[data]'.") from None
+    try:
+        table = read_table(file, memory_map=True)
+    except (ArrowException, OSError) as error:
+        raise DearError(f"{file} cannot be read as a Parquet file: {first_line(error)}.") from None
+    features = parse_json((table.schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+    label = find_column(table.column_names, options.get("label"), LABEL_COLUMNS, "label")
+    return as_dataset(table, image=options.get("image"), label=label, classes=features.get(label, {}).get("names"),
+                      template=template, root=file.parent, name=file.stem)  # fmt: skip
 
 
 def _is_column(value: Any) -> bool:
     return hasattr(value, "__len__") and hasattr(value, "__getitem__") and not isinstance(value, str | bytes | Mapping)
 
 
-def _join(parts: Mapping[str, Labelled]) -> Labelled:
-    """Splits with the same classes, as one."""
+def _join(parts: dict[str, Labelled]) -> tuple[Labelled, str]:
+    """Splits with the same classes, as one; and a remark for the user, if any."""
+    note = ""
+    if "train" in parts and "val" in parts and "test" not in parts:  # as ImageNet
+        parts["test"] = parts.pop("val")
+        note = "its validation images are the test images, as it has no others"
     kinds = {None if part.names is None else tuple(part.names) for part in parts.values()}
     if len(kinds) > 1:
         raise DearError("The splits have different classes: give them the same.")
@@ -201,7 +248,7 @@ def _join(parts: Mapping[str, Labelled]) -> Labelled:
         joined.pictures += part.pictures
         joined.labels += part.labels
         joined.splits = [*(joined.splits or []), *[split] * len(part.pictures)]
-    return joined
+    return joined, note
 
 
 def _label(value: Any, name: str) -> str | int:

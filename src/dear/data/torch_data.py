@@ -1,14 +1,20 @@
-"""Datasets and loaders of torch and torchvision: labels are read without decoding an image, where they can be."""
+"""Datasets and loaders of torch, and --data torchvision:NAME. Labels are read without decoding, where they can be."""
 
 import copy
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from dear.core.errors import DearError
+from torchvision.datasets import VisionDataset
+
+from dear.core.errors import DearError, first_line
 from dear.core.progress import Progress
-from dear.data.memory import Labelled, labelled, settle
+from dear.data.dataset import Dataset
+from dear.data.memory import Labelled, as_dataset, labelled, one_or_all, settle
 
 
 class _Images:
@@ -47,6 +53,50 @@ def read_torch(data: Any, title: str) -> Labelled | None:
     if not hasattr(data, "__iter__") and not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         return None
     return labelled(*_one_pass(data, title), title, names)
+
+
+_SPLITS = {"train": ("train", "trainval"), "val": ("val", "valid"), "test": ("test",)}
+
+
+def torchvision_dataset(name: str, root: str | None, template: str) -> Dataset:
+    """A classification dataset of torchvision, in `root`; downloaded into it if it is not there."""
+    from torchvision import datasets
+
+    kinds = {n.lower(): k for n, k in vars(datasets).items() if isinstance(k, type) and issubclass(k, VisionDataset)}
+    kind = kinds.get(name.lower())
+    if kind is None:
+        nearest = get_close_matches(name.lower(), kinds, 1)
+        raise DearError(f"torchvision has no dataset {name}" + (f": did you mean {nearest[0]}?" if nearest else "."))
+    if root is None:
+        raise DearError(f"torchvision:{name} needs --data-root: give the folder that holds it, or that it goes to.")
+    takes = signature(kind).parameters
+    asked: dict[str, list[dict[str, Any]]]
+    if "split" in takes:
+        asked = {split: [{"split": word} for word in words] for split, words in _SPLITS.items()}
+    else:
+        asked = {"train": [{"train": True}], "test": [{"train": False}]} if "train" in takes else {"": [{}]}
+    parts = {}
+    for split, choices in asked.items():
+        opened = (_open(kind, root, arguments, "download" in takes) for arguments in choices)
+        if (part := next((part for part in opened if part is not None), None)) is not None:
+            parts[split] = part
+    return as_dataset(one_or_all(parts), template=template, name=kind.__name__)
+
+
+def _open(kind: Any, root: str, arguments: dict[str, Any], can_download: bool) -> Any:
+    """None: there is no such split."""
+    try:
+        try:
+            return kind(root, **arguments)
+        except (RuntimeError, FileNotFoundError):
+            if not can_download:
+                raise
+            print(f"{kind.__name__} is not in {root}: downloading it", file=sys.stderr, flush=True)
+            return kind(root, **arguments, download=True)
+    except ValueError:
+        return None
+    except Exception as error:  # of the network, of archives
+        raise DearError(f"{kind.__name__} cannot be opened in {root}: {first_line(error)}.") from None
 
 
 def class_names(data: Any) -> Sequence[str] | None:

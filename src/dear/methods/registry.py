@@ -48,6 +48,16 @@ METHODS = {
         "Zhang et al., ECCV 2022",
         False,
     ),
+    "ss-text": MethodInfo(
+        "ss_text:SSText",
+        "class texts plus means of the labelled features",
+        "Silva-Rodríguez et al., MICCAI 2025",
+        False,
+    ),
+    "gda": MethodInfo("gda:Gda", "Gaussian discriminant analysis added to zero-shot", "Wang et al., ICLR 2024", False),
+    "proker": MethodInfo(
+        "proker:ProKeR", "kernel ridge regression added to zero-shot", "Bendou et al., CVPR 2025", False
+    ),
     "coop": MethodInfo("coop:CoOp", "learned vectors before the class name", "Zhou et al., IJCV 2022"),
     "kgcoop": MethodInfo("kgcoop:KgCoOp", "CoOp, class texts kept close to hand-written ones", "Yao et al., CVPR 2023"),
     "prograd": MethodInfo(
