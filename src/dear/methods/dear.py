@@ -112,7 +112,7 @@ class Dear(Method):
             self.text_tokens = nn.Parameter(backbone.normal(config.text_tokens, text.width, std=config.token_std))
         else:
             print_once(f"No text tokens are learned: the class texts of {backbone.name} are fixed ({text.tier}).")
-        self.projection = nn.Parameter(self.initial_projection(image.visual.proj.detach()))
+        self.projection = nn.Parameter(self.initial_projection(image.projection.detach()))
         alpha = self.tokens.new_full((len(self.components),), (1 - config.fusion_init) / len(self.attributes))
         alpha[0] = config.fusion_init
         self.fusion = nn.Parameter(alpha.log())
