@@ -63,7 +63,7 @@ def test_by_pictures_to_map_and_check(tmp_path, capsys, monkeypatch, model_folde
     replace(role_map, roles=heads).save("all_core.json")
     assert main(["roles", "check", "all_core.json", *model, "--out", "check.json", "--plot", "check.png"]) == 0
     printed = capsys.readouterr().out
-    assert "texture: 36 held-out pictures of textures" in printed
+    assert "texture: 18 held-out pictures of textures" in printed
     assert "better than the class feature" in printed
     assert "causal" not in json.loads(Path("check.json").read_text())  # it knows no words of Attribute World
     assert Image.open("check.png").width > 800

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dear.clip.support import supported_models
+from dear.clip.support import judge, why_refused
 from dear.clip.transformers_clip import PREFIX as TRANSFORMERS
 
 # ViT-B/16 first: its heads have measured roles, and a CPU can afford it. Then the strongest of the others.
@@ -45,13 +45,12 @@ def _by_tag() -> Iterator[tuple[CachedBackbone, tuple[int, int]]]:
         "OpenCLIP's cache": Path("~/.cache/clip").expanduser(),
         "torch hub's cache": Path(torch.hub.get_dir()) / "checkpoints",
     }
-    models = supported_models()
     for model, tag in sorted(open_clip.list_pretrained(), key=lambda pair: pair[1] != "openai"):
-        if model not in models:
+        config, source = open_clip.get_model_config(model), open_clip.get_pretrained_cfg(model, tag)
+        if config is None or why_refused(config) or judge(config).reason:  # every method works with a full one
             continue
-        source, vision = open_clip.get_pretrained_cfg(model, tag), models[model]["vision_cfg"]
-        needs_quick_gelu = bool(source.get("quick_gelu"))
-        if tag != "openai" and needs_quick_gelu != bool(models[model].get("quick_gelu")):
+        vision, needs_quick_gelu = config["vision_cfg"], bool(source.get("quick_gelu"))
+        if tag != "openai" and needs_quick_gelu != bool(config.get("quick_gelu")):
             continue  # refused when loaded
         shape = vision["width"], vision["patch_size"]
         repository, _, file = source.get("hf_hub", "").rpartition("/")

@@ -50,6 +50,9 @@ def draw_explanation(answer: Answer, picture: np.ndarray, maps: dict[str, np.nda
     left.set_title(f"{answer.choice}\n{100 * answer.probability:.0f}%", fontsize=13, fontweight="bold")
     left.axis("off")
     _draw_votes(right, answer)
+    if not maps:
+        lower.suptitle("where it looked is not known: the image tower is called as a whole", fontsize=11)
+        return figure
     axes = np.atleast_1d(lower.subplots(1, count))
     note = "; * it has no head of its own: in all heads" if any(name.endswith("*") for name in maps) else ""
     tokens = f"where each component looked ({CLS}: in the last layer; attributes: in their own heads{note})"

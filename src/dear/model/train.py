@@ -15,7 +15,7 @@ from dear.core.errors import DearError
 from dear.core.lock import only_writer
 from dear.core.progress import phase, reporting_phases
 from dear.core.runtime import pick_device
-from dear.data.check import check_before_training, division
+from dear.data.check import check_before_training, content_hash, division
 from dear.data.dataset import Dataset
 from dear.data.resolve import resolve_dataset
 from dear.data.splits import COOP_SPLIT, OWN_SPLIT, VALIDATED_SPLIT, divide_again
@@ -25,12 +25,14 @@ from dear.model.adapter import save_adapter
 from dear.model.results import RunResult, Scores, parts_of
 from dear.model.results_page import write_results
 from dear.parallel import processes
-from dear.training.adapt import adapt
+from dear.training.adapt import adapt, predict_logits
 from dear.training.backbone import AUTO, choose_backbone
 from dear.training.config import SingleRunConfig, TrainConfig
 from dear.training.estimate import RunEstimate
 from dear.training.images import ImageSource
 from dear.training.run_folder import RunFolder
+
+_FIRST = 32  # training images whose answers are checked before a run counts as finished
 
 
 def run_settings(
@@ -176,9 +178,11 @@ class _Run:
 
     def _write_start(self) -> None:
         if processes.is_rank_zero():  # a run that could not start leaves no folder
-            self.folder.write_start(self.settings, self.final.train, self.final.val)
+            drawn = {"train": self.final.train, "val": self.final.val}
+            self.folder.write_start(self.settings, drawn, content_hash((*self.final.train, *self.final.val)))
 
     def _save(self, model: Method) -> None:
+        predict_logits(model, self.final.train[:_FIRST], self.source, "check")  # refuses what is not finite
         if processes.is_rank_zero():
             save_adapter(self.folder.path, self.run.method, model, self.final.template)
 

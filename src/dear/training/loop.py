@@ -40,11 +40,12 @@ def fit(
     data: Epochs,
     config: TrainConfig,
     epochs: int,
+    steps: int,
     out: Path,
     validate: Callable[[], float] | None = None,
     estimate: RunEstimate | None = None,
-) -> int:
-    """Trains in place, from the last checkpoint in `out` if there is one; returns the number of epochs.
+) -> None:
+    """Trains in place, from the last checkpoint in `out` if there is one; the last of `epochs` ends with step `steps`.
 
     `estimate` tells the time left, and may have a deadline: then there are fewer epochs, and the learning rate falls
     sooner.
@@ -85,19 +86,19 @@ def fit(
     while epoch < epochs:
         torch.manual_seed(hash((config.seed, epoch)))  # dropout depends on the epoch only
         batches = data.epoch(epoch)
-        start, images_seen, correct, share = time.perf_counter(), 0, 0.0, 0.0
+        start, images_seen, correct, lr = time.perf_counter(), 0, 0.0, 0.0
         totals = {"loss": 0.0}
-        steps = len(batches)
+        first = epoch * len(batches)
+        numbers = range(first, min(first + len(batches), steps))
 
         def seconds_left() -> float:
-            later = (epochs - epoch - 1) * steps  # noqa: B023
-            return estimate.left(later + steps - bar.done, epochs * steps)  # noqa: B023
+            return estimate.left(steps - numbers.start - bar.done, steps)  # noqa: B023
 
-        with Progress(f"epoch {epoch + 1}/{epochs}", steps, "step", leave=True, left=seconds_left) as bar:
-            for step, (images, labels) in enumerate(from_workers(batches)):
-                share = learning_rate(config, epochs, epoch, step, len(batches))
-                for group, rate in zip(optimizer.param_groups, full_rates, strict=True):
-                    group["lr"] = rate * share
+        with Progress(f"epoch {epoch + 1}/{epochs}", len(numbers), "step", leave=True, left=seconds_left) as bar:
+            for step, (images, labels) in zip(numbers, from_workers(batches), strict=False):
+                lr = learning_rate(config, config.lr, epochs, epoch, step / steps)
+                for group, full in zip(optimizer.param_groups, full_rates, strict=True):
+                    group["lr"] = learning_rate(config, full, epochs, epoch, step / steps)
                 images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
                 optimizer.zero_grad(set_to_none=True)
                 with autocast(device, dtype):
@@ -119,7 +120,7 @@ def fit(
                 images_per_second = images_seen / (time.perf_counter() - start)
                 state = (
                     f"loss {totals['loss'] / images_seen:.3f}, accuracy {100 * correct / images_seen:.1f}%, "
-                    f"lr {config.lr * share:.1e}, {images_per_second:.1f} images/s"
+                    f"lr {lr:.1e}, {images_per_second:.1f} images/s"
                 )
                 estimate.step()
                 left = f"about {duration(seconds_left())} left"
@@ -131,7 +132,7 @@ def fit(
             raise _diverged("Weights became infinite", epoch, out, dtype) from None
         if average:
             average.add(model, epoch)
-        record: dict[str, Any] = {"epoch": epoch + 1, "lr": config.lr * share}
+        record: dict[str, Any] = {"epoch": epoch + 1, "lr": lr}
         record |= {name: total / images_seen for name, total in totals.items()}
         record |= {"accuracy": 100 * correct / images_seen, "images_per_second": images_per_second}
         if len(model.components) > 1:
@@ -150,13 +151,13 @@ def fit(
                     board.add_scalar(name, value, epoch + 1)
         epoch += 1
         if estimate.deadline is not None:  # by the clock of the first process, for all
-            epochs = processes.all_gather_objects(estimate.affordable_epochs(epoch, epochs, steps))[0]
+            epochs = processes.all_gather_objects(estimate.affordable_epochs(epoch, epochs, len(batches)))[0]
+            steps = min(steps, epochs * len(batches))
     if epochs < planned:
         log_line(f"--time-limit: {epochs} of {planned} epochs")
     if average:
         average.put_into(model)
     model.eval()
-    return epochs
 
 
 def make_optimizer(model: Method, config: TrainConfig) -> torch.optim.Optimizer:

@@ -37,7 +37,7 @@ class ClosedForm(Method):
 
     def __init__(self, backbone: Backbone, config: Settings) -> None:
         super().__init__(backbone, config)
-        self.register_buffer("mix", backbone.image.visual.proj.new_tensor([1.0, 0.0]))
+        self.register_buffer("mix", backbone.image.like.new_tensor([1.0, 0.0]))
         self.set_sizes(0, 0)
 
     @property
