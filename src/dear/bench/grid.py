@@ -6,6 +6,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from dear.bench.cost import constant_key
 from dear.bench.protocols import BASE, FEW_SHOT, FEW_SHOTS, NOVEL, PROTOCOLS, TEST
 from dear.bench.results import (
     Cell,
@@ -142,10 +145,19 @@ def _run_missing(
         print(f"{len(results)} of {len(by_name)} cells are done already")
     with Progress("cells", len(by_name), "cell", len(results), leave=True) as bar:
         missing = [cell for name, cell in by_name.items() if name not in results]
-        for cell, result in _run(missing, out, bench, cluster, bar):
+        first: dict[str, str] = {}  # of cells that cannot differ: the one that is run
+        for cell in [*(result.cell for result in results.values()), *missing]:
+            if (key := constant_key(cell)) is not None:
+                first.setdefault(key, cell.name)
+        copies = [cell for cell in missing if first.get(constant_key(cell) or "", cell.name) != cell.name]
+        for cell, result in _run([cell for cell in missing if cell not in copies], out, bench, cluster, bar):
             results[cell.name] = result
             bar.update()
             bar.write(f"{cell}: {_in_short(result)}")
+        for cell in copies:
+            results[cell.name] = replace(results[first[constant_key(cell) or ""]], cell=cell)
+            write_result(out, results[cell.name])
+            bar.update()
     return [results[name] for name in by_name]
 
 

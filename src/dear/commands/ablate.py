@@ -23,6 +23,12 @@ def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     add_method_settings(parser, [early_method(argv, _DEFAULT_METHOD)])
 
 
+def after_interrupt(args: argparse.Namespace) -> str:
+    from dear.commands.bench import after_interrupt as cells_left
+
+    return cells_left(args)
+
+
 def run(args: argparse.Namespace) -> None:
     from dear.bench.ablations import ablation_cells, ablation_rows, choose
     from dear.bench.grid import plan

@@ -62,6 +62,14 @@ def run(args: argparse.Namespace) -> None:
         print(f"adapter: {args.out}\n\nnext:", *(f"{c:{width}}  {what}" for c, what in commands.items()), sep="\n  ")
 
 
+def after_interrupt(args: argparse.Namespace) -> str:
+    """What is left of an interrupted run, for the last line of the command."""
+    from dear.training.run_folder import RunFolder
+
+    state = RunFolder(args.out).state()
+    return f"{state}: the same command with --resume continues" if state else "nothing was finished"
+
+
 def early_method(argv: Sequence[str], default: str | None = None) -> str:
     """The method on the command line, read before the full parser, which has its settings as flags."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)

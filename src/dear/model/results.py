@@ -141,6 +141,11 @@ class Scores:
             if method in methods
         }
 
+    def right(self, method: str, part: str = ALL) -> Tensor:
+        """Which test images a method answers rightly, [images]."""
+        labels = torch.tensor([example.label for example in self.examples[part]])
+        return torch.cat(self._logits[part][method]).argmax(-1) == labels
+
     def summary(self) -> str:
         """Accuracies so far, in a line."""
         lines = []

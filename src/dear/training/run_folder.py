@@ -90,6 +90,15 @@ class RunFolder:
         """Whether there is anything to continue from, or a finished run."""
         return self.is_finished or self.checkpoint.exists() or any(self.path.glob(f"{FOLD}*/{CHECKPOINT}"))
 
+    def state(self) -> str:
+        """How far an unfinished run has come, in words; empty if it has finished no epoch."""
+        if self.is_finished or not self.is_started:
+            return ""
+        history, planned = self.history(), self.settings().get("epochs")
+        if not history:
+            return "some folds of the cross-validation are done"
+        return f"stopped after epoch {len(history)}" + (f" of {planned}" if planned else "")
+
     @property
     def has_history(self) -> bool:
         return (self.path / CONFIG).is_file() and (self.path / METRICS).is_file()
