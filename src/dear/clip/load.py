@@ -2,8 +2,8 @@
 
 import difflib
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dear.clip.features import FeatureImage, FeatureText
 from dear.clip.identity import BackboneIdentity, hash_weights
 from dear.clip.image import ImageTower
+from dear.clip.modules import activation_of, has_known_layers, reads_eot
+from dear.clip.pictures import pictures_of
 from dear.clip.shapes import require_fit
-from dear.clip.support import SUPPORTED, ConfigFile, has_supported_blocks, min_parameters, why_unsupported
+from dear.clip.support import ConfigFile, judge, min_parameters, refusal, why_refused
 from dear.clip.text import TextTower
 from dear.clip.text_table import TextTable
 from dear.clip.transformers_clip import PREFIX as TRANSFORMERS
@@ -41,6 +44,7 @@ class Backbone:
     name: str
     pretrained: str | None
     activation: str
+    pictures: Mapping[str, Any] = field(default_factory=dict)  # OpenCLIP's PreprocessCfg
 
     @cached_property
     def identity(self) -> BackboneIdentity:
@@ -53,17 +57,30 @@ class Backbone:
         return self.model.logit_scale.detach().exp().reshape(())
 
     @property
+    def bias(self) -> Tensor:
+        """SigLIP's logit bias, a scalar, else 0. A softmax over classes does not depend on it; the probability of one
+        text alone is sigmoid(temperature * cosine + bias)."""
+        bias = getattr(self.model, "logit_bias", None)
+        return torch.zeros_like(self.temperature) if bias is None else bias.detach().reshape(())
+
+    @property
     def device(self) -> torch.device:
-        return self.image.visual.proj.device
+        return self.image.like.device
 
     @property
     def dim(self) -> int:
-        return self.image.visual.proj.shape[1]
+        return self.image.dim
 
     def normal(self, *shape: int, std: float = 0.02) -> Tensor:
         """Normal noise, the initial value of tokens, on the device and in the precision of the weights."""
-        like = self.image.visual.proj
-        return std * torch.randn(shape, device=like.device, dtype=like.dtype)
+        return std * torch.randn(shape, device=self.image.like.device, dtype=self.image.like.dtype)
+
+    @property
+    def states_key(self) -> str:
+        """What decides the states of a picture besides weights, size, mean and std; "" for a plain CLIP."""
+        resize = self.pictures.get("resize_mode", "shortest"), self.pictures.get("interpolation", "bicubic")
+        plain = self.image.tier == "full" and resize == ("shortest", "bicubic")
+        return "" if plain else f"{self.image.tier}{resize}{self.activation}"
 
     def text_layer(self, image_layer: int) -> int:
         """The text layer that corresponds to an image layer: the same share of both towers is adapted."""
@@ -108,57 +125,71 @@ def _load(name: str, pretrained: str | None, device: str | torch.device, random_
         model, tokenizer = load_transformers(name)
         return wrap(model.to(device), tokenizer, name)
     source = f"local-dir:{MINI_FOLDER}" if name == MINI else name
-    config = _read_config(source)
-    if reason := why_unsupported(config):
-        raise DearError(f"{name} can't be used, because {reason}. {SUPPORTED}.")
+    config = read_config(source)
+    if reason := why_refused(config):
+        raise refusal(name, reason)
     tag = _check_tag(source, pretrained, config) if not random_weights else None
     quick_gelu = bool(config.get("quick_gelu")) or tag == "openai"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model = open_clip.create_model(
-                source, tag, load_weights=not random_weights, force_quick_gelu=quick_gelu, device="cpu"
+                source,
+                tag,
+                load_weights=not random_weights,
+                force_quick_gelu=quick_gelu,
+                device="cpu",
+                pretrained_hf=False,  # the weights of the text tower are in the checkpoint
+                force_preprocess_cfg=pictures_of(source, pretrained, random_weights),
             )
         tokenizer = _tokenizer(source)
     except Exception as error:  # OpenCLIP does not validate configs, and raises many kinds
         raise DearError(f"The weights of {name} could not be loaded: {first_line(error)}.") from error
-    return wrap(model.to(device), tokenizer, name, pretrained)
+    backbone = wrap(model.to(device), tokenizer, name, pretrained)
+    if (backbone.image.tier, backbone.text.tier) != (expected := judge(config))[:2]:
+        raise DearError(
+            f"{name} was built otherwise than its config says ({backbone.image.tier} and {backbone.text.tier}, not "
+            f"{expected.image} and {expected.text}): install another version of open_clip_torch or timm."
+        )
+    return backbone
 
 
 def wrap(model: Any, tokenizer: Callable[..., Tensor], name: str, pretrained: str | None = None) -> Backbone:
     """A backbone around an OpenCLIP model that is already in memory; the model is frozen, not copied."""
     from open_clip.transform import PreprocessCfg, image_transform_v2
-    from open_clip.transformer import QuickGELU
 
-    text = getattr(model, "text", model)
-    if not (
-        has_supported_blocks(model.visual.transformer.resblocks) and has_supported_blocks(text.transformer.resblocks)
-    ):
-        raise DearError(f"{name} can't be used, because it has custom attention blocks. {SUPPORTED}.")
+    for part in ("visual", "encode_image", "encode_text", "logit_scale"):
+        if not hasattr(model, part):
+            raise refusal(name, f"{type(model).__name__} is no pair of image and text towers: it has no {part}")
     model.eval().requires_grad_(False)
-    preprocess = PreprocessCfg(**model.visual.preprocess_cfg)
+    preprocess = PreprocessCfg(**getattr(model.visual, "preprocess_cfg", {"size": model.visual.image_size}))
     return Backbone(
         model,
-        ImageTower(model.visual),
-        TextTower(text, tokenizer, _eos_id(text) if _pool_type(text) == "eos" else None),
+        ImageTower(model.visual) if has_known_layers(model.visual) else FeatureImage(model, _size(preprocess.size)),
+        _text_side(model, tokenizer),
         image_transform_v2(preprocess, is_train=False),
         tuple(preprocess.mean),
         tuple(preprocess.std),
         name,
         pretrained,
-        "quick_gelu" if isinstance(model.visual.transformer.resblocks[0].mlp.gelu, QuickGELU) else "gelu",
+        activation_of(model),
+        asdict(preprocess),
     )
 
 
-def _pool_type(text: Any) -> str:
-    return getattr(text, "text_pool_type", None) or text.pool_type
+def _size(size: int | Sequence[int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
-def _eos_id(text: Any) -> int:
-    return text.text_eos_id if hasattr(text, "text_eos_id") else text.eos_id
+def _text_side(model: Any, tokenizer: Callable[..., Tensor]) -> TextTower | FeatureText:
+    text = getattr(model, "text", model)
+    if not reads_eot(text):
+        return FeatureText(model, tokenizer)
+    pool, end = (getattr(text, f"text_{name}", None) or getattr(text, name, None) for name in ("pool_type", "eos_id"))
+    return TextTower(text, tokenizer, end if pool == "eos" else None)
 
 
-def _read_config(source: str) -> dict[str, Any]:
+def read_config(source: str) -> dict[str, Any]:
     """The model part of an OpenCLIP config, from a folder, the hub or OpenCLIP itself."""
     import open_clip
 
@@ -230,6 +261,6 @@ def _tokenizer(source: str) -> Callable[..., Tensor]:
     if source.startswith("local-dir:"):
         folder = Path(source.removeprefix("local-dir:"))
         if (folder / _VOCABULARY).is_file():
-            context = _read_config(source)["text_cfg"]["context_length"]
+            context = read_config(source)["text_cfg"]["context_length"]
             return open_clip.SimpleTokenizer(str(folder / _VOCABULARY), context_length=context)
     return open_clip.get_tokenizer(source)

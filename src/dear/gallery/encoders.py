@@ -100,14 +100,14 @@ class HeadEncoder:
         """heads: attribute -> its (layer, head) pairs."""
         self.backbone = backbone
         self.heads = {name: [(layer, head) for layer, head in pairs] for name, pairs in heads.items() if pairs}
-        if not self.heads:
+        if not self.heads and backbone.image.layers:
             raise DearError("This role map assigns no head to any attribute: give another one with --roles.")
         tower, all_heads = backbone.image, [pair for pairs in self.heads.values() for pair in pairs]
         if any(not (1 <= layer <= tower.layers and 0 <= head < tower.heads) for layer, head in all_heads):
             raise DearError(
                 f"{backbone.name} has {tower.layers} layers of {tower.heads} heads, but other ones are named."
             )
-        self.reader = HeadContributions(backbone, min(layer for layer, _ in all_heads))
+        self.reader = HeadContributions(backbone, min(layer for layer, _ in all_heads)) if all_heads else None
         self.centred = tuple(self.heads)
         self.components = (CLS, *self.centred)
         self.dim = backbone.dim
@@ -121,6 +121,8 @@ class HeadEncoder:
     ) -> "HeadEncoder":
         """roles: file or name of a role map; "auto": the map in the package for these weights."""
         backbone = load_backbone(model, pretrained, device=pick_device(device))
+        if not backbone.image.layers:  # the class feature alone
+            return cls(backbone, {})
         role_map = find_roles(roles, backbone)
         role_map.check_backbone(backbone.identity.to_json(), backbone.image.layers, backbone.image.heads)
         return cls(backbone, {attribute: role_map.heads_for(attribute) for attribute in role_map.core})
@@ -138,7 +140,10 @@ class HeadEncoder:
 
     @torch.no_grad()
     def encode_image(self, pixels: Tensor) -> dict[str, Tensor]:
-        codes, feature = self.reader.codes_and_feature(pixels.to(self.backbone.device))
+        pixels = pixels.to(self.backbone.device)
+        if self.reader is None:
+            return {CLS: F.normalize(self.backbone.image.encode(pixels), dim=-1)}
+        codes, feature = self.reader.codes_and_feature(pixels)
         return {CLS: feature, **{name: self.reader.sum_of(heads, codes) for name, heads in self.heads.items()}}
 
     @torch.no_grad()

@@ -3,6 +3,7 @@
 No heavy imports here, so that reading a role map is fast everywhere.
 """
 
+import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -84,7 +85,7 @@ class RoleMap:
         if not layers or layers != tuple(range(first_layer, layers[-1] + 1)):
             raise DearError(
                 f"The role map has no roles for layer {first_layer} and all after it, only for layers "
-                f"{listed(self.layers)}; adapt from one of these, or analyse more layers."
+                f"{listed(self.layers)}: adapt from one of these, or analyse more layers."
             )
         return replace(self, layers=layers, roles={at: r for at, r in self.roles.items() if at[0] in layers})
 
@@ -125,7 +126,7 @@ class RoleMap:
         if tag and identity["pretrained"] == tag and str(identity["model"]).startswith(str(model)):
             return True
         pairs = zip(map(float, numbers.split()), class_embedding, strict=False)
-        return all(abs(a - b) < _PRECISION for a, b in pairs)
+        return len(class_embedding) > 0 and all(abs(a - b) < _PRECISION for a, b in pairs)
 
     def check_backbone(self, identity: Mapping[str, str | None], layers: int, heads: int) -> None:
         """Refuses another backbone than the map's; a field that is missing on either side is not compared.
@@ -248,12 +249,12 @@ def find_role_map(name: str, backbone: "Backbone | None" = None) -> RoleMap:
     if name == AUTO:
         if backbone is None:
             raise DearError(f'The role map "{AUTO}" depends on the backbone: name one of {listed(_preset_names())}.')
-        identity, embedding = backbone.identity.to_json(), backbone.image.visual.class_embedding.tolist()
+        identity, embedding = backbone.identity.to_json(), backbone.image.class_embedding
         measured = (RoleMap.preset(preset) for preset in _MEASURED)
         if role_map := next((each for each in measured if each.is_of(identity, embedding)), None):
             return role_map
         raise DearError(f"There is no ready role map for {backbone.name}: make one with `dear roles`.")
-    is_file = Path(name).is_file() or any(mark in name for mark in "./\\")
+    is_file = os.path.isfile(name) or any(mark in name for mark in "./\\")
     return RoleMap.load(name) if is_file else RoleMap.preset(name)
 
 

@@ -134,8 +134,9 @@ class Method(nn.Module):
     def encode_classes(self, names: Sequence[str], template: str) -> ClassTexts:
         """The constant part of the text tower for some classes."""
         text, first = self.backbone.text, self.first_text_layer
-        if text.tier == "table":
-            return ClassTexts(tuple(names), None, 1, None, text.encode(names))
+        if not text.layers:  # nothing to run but the whole
+            frozen = text.encode(names if text.tier == "table" else self.prompts(names, template)[0])
+            return ClassTexts(tuple(names), None, 1, None, F.normalize(frozen, dim=-1))
         prompts = text.prompts(*self.prompts(names, template))
         if first > text.layers:
             first, states = 1, text.embed(prompts)
@@ -217,6 +218,8 @@ class Method(nn.Module):
         """Attention of each component to the patches, [batch, rows, columns]; by default CLS in the last layer."""
         from dear.methods.shared.attention_maps import cls_attention
 
+        if not self.backbone.image.layers:
+            return {}  # nothing to see inside
         return {CLS: cls_attention(self, pixels)}
 
 

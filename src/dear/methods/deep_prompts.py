@@ -45,7 +45,7 @@ class ImagePrompts(Method):
 
     def image_layers(self) -> dict[int, Tensor]:
         """The tokens of each image layer; those of the first go through ln_pre, as the patches do."""
-        first = self.backbone.image.visual.ln_pre(self.image_tokens[0])
+        first = self.backbone.image.norm_in(self.image_tokens[0])
         return {1: first} | {1 + i: tokens for i, tokens in enumerate(self.image_tokens) if i}
 
     def class_feature(self, x: LayerInput) -> Tensor:

@@ -143,7 +143,7 @@ class Experts(Dear):
                 attended = out[:-1].permute(1, 2, 0, 3).index_put(where, attended).permute(2, 0, 1, 3)
                 out = torch.cat([attended, out[-1:]])
             states = finish_block(block, states, merge_heads(out))
-        normed = tower.visual.ln_post(states)
+        normed = tower.norm_out(states)
         return normed[:-1] - normed[-1:]
 
     # --- loss and pictures -------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class Experts(Dear):
         parts = {
             "cross_entropy": F.cross_entropy(logits, labels),
             "regulariser": self.text_drift(text),
-            "pull": (self.projection - self.backbone.image.visual.proj).square().sum(),
+            "pull": (self.projection - self.backbone.image.projection).square().sum(),
             "fusion": self.fusion_penalty(),
         }
         weights = (1.0, self.config.lambda_reg, self.config.pull, self.config.lambda_fusion)

@@ -26,8 +26,10 @@ class TipAdapter(Method):
     """logits = tau f W + alpha exp(-beta (1 - f F)) L.
 
     Classes that are not in the cache get the zero-shot logits alone. Differs from the official code: alpha and beta are
-    chosen on the few validation images of the draw (there: on a full validation split, on ImageNet on test images), and
-    the cache has one feature per image, without augmentation (there: the mean of ten augmented passes).
+    chosen on the few validation images of the draw (there: on a full validation split, on ImageNet on test images),
+    from 20 and 7 values that are the same for all datasets (there: 20 and 200, in a range per dataset); the cache has
+    one feature per image, without augmentation (there: the mean of ten augmented passes); and ImageNet has one
+    template, as all datasets (there: the mean of seven).
     """
 
     keys: Tensor  # [shots, dim]
@@ -36,12 +38,12 @@ class TipAdapter(Method):
 
     def __init__(self, backbone: Backbone, config: Settings) -> None:
         super().__init__(backbone, config)
-        self.register_buffer("strength", backbone.image.visual.proj.new_tensor([1.0, 5.5]))  # the published start
+        self.register_buffer("strength", backbone.image.like.new_tensor([1.0, 5.5]))  # the published start
         self.set_cache((), 0)
 
     def set_cache(self, classes: Sequence[str], shots: int) -> None:
         """An empty cache for `shots` images of these classes."""
-        like, self.trained = self.backbone.image.visual.proj, tuple(classes)
+        like, self.trained = self.backbone.image.like, tuple(classes)
         self.set_keys(like.new_zeros(shots, self.backbone.dim))
         self.register_buffer("labels", torch.zeros(shots, dtype=torch.long, device=like.device))
 
@@ -107,9 +109,9 @@ class TipAdapterFConfig(Settings):
 class TipAdapterF(TipAdapter):
     """Tip-Adapter with keys that start as the cached features and are learned with cross entropy.
 
-    As in the official code, alpha and beta are fixed in training and chosen afterwards. Differs from it: they are
-    chosen on the validation images of the draw, in 20 steps each, and the last epoch is used (there: the epoch with the
-    best *test* accuracy, with the fixed or the chosen pair, whichever is better).
+    As in the official code, alpha and beta are fixed in training and chosen afterwards. Differs from it as Tip-Adapter
+    does, but for the grid, which has 20 values each; and the last epoch is used (there: the epoch with the best *test*
+    accuracy, with the fixed or the chosen pair, whichever is better).
     """
 
     Config = TipAdapterFConfig

@@ -44,6 +44,7 @@ class StateCache:
         self.backbone, self.first_layer, self.workers, self.crop = backbone, first_layer, workers, crop
         # "upright": photos are rotated by their EXIF orientation
         preprocessing = f"{backbone.identity.weights}{backbone.image.image_size}{backbone.mean}{backbone.std}upright"
+        preprocessing += backbone.states_key
         self.folder = Path(f"{hashlib.sha256(preprocessing.encode()).hexdigest()[:12]}-layer-{first_layer}")
         self._memory: dict[Path, dict[str, Tensor]] | None = {} if folder is None else None
         if folder is not None:

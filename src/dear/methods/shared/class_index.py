@@ -39,7 +39,7 @@ class TrainedClasses(Method):
 def frozen_features(method: Method, batches: Iterator[tuple[Images, Tensor]]) -> tuple[Tensor, Tensor]:
     """Frozen class features [images, dim], normalised, and labels [images]."""
     device, tower = method.backbone.device, method.backbone.image
-    features = [tower.visual.proj.new_empty(0, method.backbone.dim)]
+    features = [tower.like.new_empty(0, method.backbone.dim)]
     labels = [torch.empty(0, dtype=torch.long, device=device)]
     for images, truth in batches:
         features.append(tower.frozen_feature(method.layer_input(images)))

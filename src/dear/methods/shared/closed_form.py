@@ -101,7 +101,7 @@ class ClosedForm(Method):
 
     def __init__(self, backbone: Backbone, config: Settings) -> None:
         super().__init__(backbone, config)
-        self.head = self.Head(backbone.dim, float(backbone.temperature), backbone.image.visual.proj)
+        self.head = self.Head(backbone.dim, float(backbone.temperature), backbone.image.like)
 
     def extra_state(self) -> dict[str, Any]:
         return {"classes": list(self.trained), "shots": self.head.stored}
