@@ -20,7 +20,7 @@ from dear.core.lock import only_writer
 from dear.core.names import inferences
 from dear.core.progress import progress
 from dear.core.runtime import pick_device
-from dear.data.check import problems
+from dear.data.check import content_hash, problems
 from dear.data.dataset import Dataset
 from dear.data.resolve import name_in_memory, resolve_dataset
 from dear.methods.base import Method
@@ -93,7 +93,8 @@ def fit_run(
             shots = max(Counter(example.label for example in dataset.train).values())
             train = TrainConfig(shots=shots, epochs=0, device=device)
             settings = replace(run, data=name, method=comparison.chosen).to_json() | model.config.to_json()
-            folder.write_start(settings | train.to_json(), dataset.train, ())
+            drawn = {"train": dataset.train, "val": ()}
+            folder.write_start(settings | train.to_json(), drawn, content_hash(dataset.train))
             folder.write_fit(comparison.to_json())
             save_adapter(folder.path, comparison.chosen, model, dataset.template)
             if test:
