@@ -7,6 +7,7 @@ metrics.jsonl           one JSON object per finished epoch
 checkpoint.safetensors  the state after the last finished epoch
 adapter_*               the trained adapter (`dear.model.adapter`)
 test.json               test accuracies (%)
+fit.json                the comparison of `dear fit`
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from dear.core.schema import Count, Finite, Positive, check_shape, damaged
 from dear.data.dataset import Example
 
 CONFIG, FEW_SHOT, METRICS, TEST = "config.json", "few_shot.json", "metrics.jsonl", "test.json"
+FIT = "fit.json"
 CHECKPOINT, TENSORBOARD = "checkpoint.safetensors", "tensorboard"
 ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 ADAPTER_TEXT_TABLE = "adapter_text_features.safetensors"  # if the run has --text-features
@@ -131,13 +133,16 @@ class RunFolder:
     def write_test(self, accuracies: Mapping[str, float]) -> None:
         write_json(self.path / TEST, accuracies)
 
+    def write_fit(self, comparison: Mapping[str, Any]) -> None:
+        write_json(self.path / FIT, comparison)
+
     def check_free(self, settings: Mapping[str, Any], resume: bool) -> None:
         """Refuses to overwrite anything, and to continue a run with other settings.
 
         A run that ended before its first epoch has nothing to continue from and is replaced.
         """
         if not self.is_started:
-            if not set(names_in(self.path)) <= {CONFIG, FEW_SHOT, METRICS, TENSORBOARD}:
+            if not set(names_in(self.path)) <= {CONFIG, FEW_SHOT, METRICS, TENSORBOARD, FIT}:
                 raise DearError(f"{self.path} is not empty and holds no run: choose another --out.")
             return
         if not resume:
