@@ -24,6 +24,7 @@ GROUPS = {
         "doctor": "check the installation, and the files of runs, galleries, results and exports",
     },
     "adapt, and use it": {
+        "fit": "a model in seconds: the best of the methods without training, checked on your own images",
         "train": "adapt a backbone to your classes from a few images each",
         "predict": "classify images with an adapted model, with the vote of each component",
         "explain": "draw the reasons for the prediction of an image",
@@ -45,6 +46,7 @@ GROUPS = {
         "compare": "which method suits your images? A leaderboard under a time limit",
         "bench": "run methods, datasets and seeds under a protocol of the paper",
         "ablate": "measure the effect of each choice of a method, against its default",
+        "reproduce": "run a table or figure of the paper, at full size or small, and judge each number",
         "report": "make tables and figures of finished benchmarks, next to the paper's numbers",
     },
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dear.bench.cost import constant_key
+from dear.bench.planning import constant_key
 from dear.bench.protocols import BASE, FEW_SHOT, FEW_SHOTS, NOVEL, PROTOCOLS, TEST
 from dear.bench.results import (
     Cell,
@@ -42,7 +42,7 @@ WORK = "work"
 # Fields of the cell itself, and settings that change how fast and where it runs, but not the result.
 _NOT_SETTINGS = {
     "method", "data", "data_root", "seed", "shots", "classes", "workers", "device", "tensorboard", "validate",
-    "fast_decode",  # never
+    "few_shot", "fast_decode",  # never
 }  # fmt: skip
 # Settings that came after the first results: no part of a cell while unset, so that earlier cells are still found.
 _LATER = {"steps_per_shot", "text_features"}
@@ -98,6 +98,8 @@ def plan(
     """
     if protocol not in PROTOCOLS:
         raise DearError(f"There is no protocol {protocol!r}: choose from {', '.join(PROTOCOLS)}.")
+    if overrides.get("few_shot"):
+        raise DearError("--few-shot is one list of one dataset: use it with `dear train`.")
     has_targets = PROTOCOLS[protocol].has_targets
     if has_targets and not targets:
         raise DearError(f"{protocol} needs datasets to test on: give them after --targets.")

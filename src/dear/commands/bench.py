@@ -142,8 +142,8 @@ def _configs(methods: Sequence[str]) -> list[Any]:
 
 
 def run_grid(cells: "Sequence[Cell]", args: argparse.Namespace, overrides: dict[str, Any]) -> "list[Result]":
-    from dear.bench.cost import GridPlan
     from dear.bench.grid import run_cells
+    from dear.bench.planning import GridPlan
     from dear.bench.results import result_files
     from dear.bench.workbench import Workbench
     from dear.parallel.cluster import cluster_from_args

@@ -57,9 +57,14 @@ def run(args: argparse.Namespace) -> None:
         result = train_run(run_config, method, train, args.out, args.resume, args.cache, limit)
         print(f"\n{result}\n")
         print(f"pictures of the mistakes, and all numbers: {args.out / RESULTS_PAGE}")
-        commands = {command.format(shlex.quote(str(args.out))): what for command, what in _NEXT.items()}
-        width = max(map(len, commands))
-        print(f"adapter: {args.out}\n\nnext:", *(f"{c:{width}}  {what}" for c, what in commands.items()), sep="\n  ")
+        print_next(args.out)
+
+
+def print_next(out: Path) -> None:
+    """Where the adapter is, and what can be done with it."""
+    commands = {command.format(shlex.quote(str(out))): what for command, what in _NEXT.items()}
+    width = max(map(len, commands))
+    print(f"adapter: {out}\n\nnext:", *(f"{c:{width}}  {what}" for c, what in commands.items()), sep="\n  ")
 
 
 def after_interrupt(args: argparse.Namespace) -> str:

@@ -101,13 +101,14 @@ def evaluation_of(logits: Tensor, labels: Tensor, classes: Sequence[str]) -> Eva
 
 def _divided_as_in_training(data: Dataset, predictor: Predictor) -> Dataset:
     """Images that we divide are divided as the run divided them: no image that was trained on is a test image."""
-    settings = RunFolder(predictor.folder).settings() if predictor.folder is not None else {}
-    if not data.rule or not settings:
+    run = None if predictor.folder is None else RunFolder(predictor.folder)
+    settings = run.settings() if run is not None and data.rule else {}
+    if run is None or not settings:
         return data
-    if settings.get("folds"):
+    if run.uses_all_images:
         print(
-            f"dear: warning: this adapter was trained with --folds, on all images of {settings['data']}: on these its "
-            "accuracy is too high; results.html has the one measured by cross-validation.",
+            f"dear: warning: this adapter was trained on all images of {settings['data']}: on these its accuracy is "
+            "too high; the run has the one that was measured without them.",
             file=sys.stderr,
         )
         return data

@@ -17,6 +17,7 @@ from dear.core.progress import phase, reporting_phases
 from dear.core.runtime import pick_device
 from dear.data.check import check_before_training, content_hash, division
 from dear.data.dataset import Dataset
+from dear.data.few_shot import with_few_shot
 from dear.data.resolve import resolve_dataset
 from dear.data.splits import COOP_SPLIT, OWN_SPLIT, VALIDATED_SPLIT, divide_again
 from dear.methods.base import Method
@@ -110,7 +111,7 @@ class _Run:
             raise DearError(f"{whole.name} has a test split of its own: leave --folds out.")
         self.rounds = whole.folds(run.folds) if run.folds else [whole]
         self.whole = replace(whole, train=(*whole.train, *whole.val, *whole.test), val=()) if run.folds else whole
-        drawn = self.whole.few_shot(train.shots, train.seed)
+        drawn = self._draw(self.whole)
         self.final = self._seen(drawn)  # what the adapter that is saved has seen
         choice.say()
         check_before_training(drawn, train.shots, self.whole, run.folds or 0)
@@ -123,7 +124,7 @@ class _Run:
         scores = Scores()
         for number, dataset in enumerate(self.rounds, 1):
             last = number == len(self.rounds)
-            data = dataset.few_shot(self.config.shots, self.config.seed)
+            data = self._draw(dataset)
             parts = parts_of(data, self.config.classes)
             scores.add_images(parts)
             test = self._compare([ZERO_SHOT], data, parts, scores)
@@ -153,6 +154,11 @@ class _Run:
         """The deadline of this training, if so many share the time that is left."""
         now = time.monotonic()
         return None if self.deadline is None else now + (self.deadline - now) / trainings
+
+    def _draw(self, data: Dataset) -> Dataset:
+        if self.run.few_shot:
+            return with_few_shot(data, Path(self.run.few_shot))
+        return data.few_shot(self.config.shots, self.config.seed)
 
     def _seen(self, data: Dataset) -> Dataset:
         return data.base() if self.config.classes == "base" else data

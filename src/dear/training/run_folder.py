@@ -8,6 +8,7 @@ checkpoint.safetensors  the state after the last finished epoch
 adapter_*               the trained adapter (`dear.model.adapter`)
 test.json               test accuracies (%), and the comparison with simpler methods (`dear.model.results`)
 results.html            the same as a page with the pictures of mistakes; mistakes.png: these pictures alone
+fit.json                the comparison of `dear fit`
 """
 
 import shutil
@@ -23,6 +24,7 @@ from dear.data.dataset import Example
 
 CONFIG, FEW_SHOT, METRICS, TEST = "config.json", "few_shot.json", "metrics.jsonl", "test.json"
 RESULTS_PAGE, MISTAKES, FOLD = "results.html", "mistakes.png", "fold-"
+FIT = "fit.json"
 CHECKPOINT, TENSORBOARD = "checkpoint.safetensors", "tensorboard"
 ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 ADAPTER_TEXT_TABLE = "adapter_text_features.safetensors"  # if the run has --text-features
@@ -90,6 +92,11 @@ class RunFolder:
         """Whether there is anything to continue from, or a finished run."""
         return self.is_finished or self.checkpoint.exists() or any(self.path.glob(f"{FOLD}*/{CHECKPOINT}"))
 
+    @property
+    def uses_all_images(self) -> bool:
+        """Whether images that we divide were all trained on: by `dear fit`, or with --folds."""
+        return (self.path / FIT).exists() or bool(self.settings().get("folds"))
+
     def state(self) -> str:
         """How far an unfinished run has come, in words; empty if it has finished no epoch."""
         if self.is_finished or not self.is_started:
@@ -154,8 +161,8 @@ class RunFolder:
     def write_history(self, records: Sequence[Mapping[str, Any]]) -> None:
         write_text(self.path / METRICS, "".join(to_json(record) + "\n" for record in records))
 
-    def write_test(self, accuracies: Mapping[str, float], results: Mapping[str, Any]) -> None:
-        write_json(self.path / TEST, {**accuracies, "results": results})
+    def write_test(self, accuracies: Mapping[str, float], results: Mapping[str, Any] | None = None) -> None:
+        write_json(self.path / TEST, {**accuracies, **({"results": results} if results else {})})
 
     def fold(self, number: int) -> Path:
         """The folder of one training of a cross-validation; only its checkpoint matters, until the run ends."""
@@ -165,6 +172,9 @@ class RunFolder:
         for folder in self.path.glob(f"{FOLD}*"):
             shutil.rmtree(folder, ignore_errors=True)
 
+    def write_fit(self, comparison: Mapping[str, Any]) -> None:
+        write_json(self.path / FIT, comparison)
+
     def check_free(self, settings: Mapping[str, Any], resume: bool) -> None:
         """Refuses to overwrite anything, and to continue a run with other settings.
 
@@ -172,7 +182,7 @@ class RunFolder:
         """
         if not self.is_started:
             names = {name for name in names_in(self.path) if not name.startswith(FOLD)}
-            if not names <= {CONFIG, FEW_SHOT, METRICS, TENSORBOARD}:
+            if not names <= {CONFIG, FEW_SHOT, METRICS, TENSORBOARD, FIT}:
                 raise DearError(f"{self.path} is not empty and holds no run: choose another --out.")
             return
         if not resume:
