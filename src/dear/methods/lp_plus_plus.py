@@ -23,8 +23,8 @@ class LpPlusPlus(TrainedClasses):
     """logits = f V + b + a_c cos(f, w_c), without a temperature; V, b and a learned from full batches.
 
     V starts at the sums of the shots of a class, a at 250 times the mean cosine of shots and their texts. Step sizes
-    follow from the features: 4 N / lambda_max(F^T F) with momentum for V and b, N / (4 max_c sum_i cos_ic^2) for a. Each
-    step of a uses the *sum of all its gradients so far*: the official code never resets them.
+    follow from the features: 4 N / lambda_max(F^T F) with momentum for V and b, N / (4 max_c sum_i cos_ic^2) for a.
+    Each step of a uses the *sum of all its gradients so far*: the official code never resets them.
 
     The epoch is the best on the validation images of the draw, the later of equals, as there (with as many validation
     images as shots); without any, the last. Differs: the image as it is (there one random crop), fp32 (there half).
