@@ -42,6 +42,7 @@ class ImageTower:
         self.grid: tuple[int, int] = visual.grid_size
         self.originals = 1 + self.grid[0] * self.grid[1]  # CLS and patches
         self.image_size: tuple[int, int] = visual.image_size
+        self._indices: dict[tuple[int, ...], Tensor] = {}
 
     # --- frozen ------------------------------------------------------------------------------------------
 
@@ -128,9 +129,9 @@ class ImageTower:
         heads, keys, values = dict(masks.visible_heads), [], []
         frozen = x.frozen_cls
         for x in self.walk(x):  # noqa: B020 - only the last one is used after the loop
-            visible = list(heads[x.layer])
-            keys.append(x.kv[0][:, visible])
-            values.append(x.kv[1][:, visible])
+            visible = self.index(heads[x.layer])
+            keys.append(x.kv[0].index_select(1, visible))
+            values.append(x.kv[1].index_select(1, visible))
         if frozen is None:
             frozen = gather_rows(self.run_layer(x, only_cls=True)[:, 0])
         return CachedKV(frozen, torch.cat(keys, 1), torch.cat(values, 1))
@@ -231,8 +232,14 @@ class ImageTower:
         if len(heads) == self.heads:
             return cached
         full = cached.new_zeros(cached.shape[0], self.heads, *cached.shape[2:])
-        full[:, list(heads)] = cached
-        return full
+        return full.index_copy(1, self.index(heads), cached)
+
+    def index(self, numbers: Sequence[int]) -> Tensor:
+        """Numbers as an index on the tower's device, sent there once: a list as an index makes the host wait."""
+        key = tuple(numbers)
+        if key not in self._indices:
+            self._indices[key] = torch.tensor(key, dtype=torch.long, device=self.visual.proj.device)
+        return self._indices[key]
 
     @staticmethod
     def gather(x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dear.clip.half import halve_blocks
 from dear.clip.identity import BackboneIdentity, hash_weights
 from dear.clip.image import ImageTower
 from dear.clip.shapes import require_fit
@@ -20,6 +21,7 @@ from dear.clip.transformers_clip import PREFIX as TRANSFORMERS
 from dear.clip.transformers_clip import load_transformers
 from dear.core.errors import DearError, first_line
 from dear.core.files import read_json
+from dear.core.runtime import allow_tf32, pick_precision
 from dear.core.schema import check_shape
 
 MINI = "dear-mini"
@@ -40,6 +42,7 @@ class Backbone:
     name: str
     pretrained: str | None
     activation: str
+    precision: torch.dtype = torch.float32  # of the blocks' linear layers and attention; all else is fp32
 
     @cached_property
     def identity(self) -> BackboneIdentity:
@@ -74,15 +77,21 @@ def load_backbone(
     pretrained: str | None = None,
     *,
     device: str | torch.device = "cpu",
+    precision: str = "fp32",
     random_weights: bool = False,
 ) -> Backbone:
-    """Loads a frozen backbone. `random_weights` builds the architecture alone, for tests and benchmarks."""
+    """Loads a frozen backbone. `random_weights` builds the architecture alone, for tests and benchmarks.
+
+    `precision` of its blocks: fp32, and on CUDA fp16, bf16, or auto, the better half.
+    """
     import open_clip
 
+    dtype = pick_precision(precision, torch.device(device))
+    allow_tf32(dtype is not torch.float32)
     if name.startswith(TRANSFORMERS):
         _refuse_tag(name, pretrained)
         model, tokenizer = load_transformers(name)
-        return wrap(model.to(device), tokenizer, name)
+        return wrap(model.to(device), tokenizer, name, precision=dtype)
     source = f"local-dir:{MINI_FOLDER}" if name == MINI else name
     config = _read_config(source)
     if reason := why_unsupported(config):
@@ -98,11 +107,20 @@ def load_backbone(
         tokenizer = _tokenizer(source)
     except Exception as error:  # OpenCLIP does not validate configs, and raises many kinds
         raise DearError(f"The weights of {name} could not be loaded: {first_line(error)}.") from error
-    return wrap(model.to(device), tokenizer, name, pretrained)
+    return wrap(model.to(device), tokenizer, name, pretrained, dtype)
 
 
-def wrap(model: Any, tokenizer: Callable[..., Tensor], name: str, pretrained: str | None = None) -> Backbone:
-    """A backbone around an OpenCLIP model that is already in memory; the model is frozen, not copied."""
+def wrap(
+    model: Any,
+    tokenizer: Callable[..., Tensor],
+    name: str,
+    pretrained: str | None = None,
+    precision: torch.dtype = torch.float32,
+) -> Backbone:
+    """A backbone around an OpenCLIP model that is already in memory; the model is frozen, not copied.
+
+    With half `precision` the weights of its linear layers are replaced.
+    """
     from open_clip.transform import PreprocessCfg, image_transform_v2
     from open_clip.transformer import QuickGELU
 
@@ -113,7 +131,7 @@ def wrap(model: Any, tokenizer: Callable[..., Tensor], name: str, pretrained: st
         raise DearError(f"{name} can't be used, because it has custom attention blocks. {SUPPORTED}.")
     model.eval().requires_grad_(False)
     preprocess = PreprocessCfg(**model.visual.preprocess_cfg)
-    return Backbone(
+    backbone = Backbone(
         model,
         ImageTower(model.visual),
         TextTower(text, tokenizer, _eos_id(text) if _pool_type(text) == "eos" else None),
@@ -123,7 +141,12 @@ def wrap(model: Any, tokenizer: Callable[..., Tensor], name: str, pretrained: st
         name,
         pretrained,
         "quick_gelu" if isinstance(model.visual.transformer.resblocks[0].mlp.gelu, QuickGELU) else "gelu",
+        precision,
     )
+    if precision is not torch.float32:
+        backbone.identity  # noqa: B018 - the hash of the exact weights, before they are replaced
+        halve_blocks([*backbone.image.blocks, *backbone.text.blocks], precision)
+    return backbone
 
 
 def _pool_type(text: Any) -> str:

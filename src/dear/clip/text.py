@@ -9,7 +9,7 @@ once, and the few remaining tokens of each prompt attend to it. All tokens are p
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from dear.clip.attention import finish_block, merge_heads, project_keys_values, project_queries
+from dear.clip.attention import finish_block, merge_heads, normed_input, project_keys_values, project_queries
 from dear.clip.tokens import LearnedTokens
 from dear.core.errors import DearError, TextTooLongError
 from dear.parallel import processes
@@ -28,7 +28,11 @@ _MANY = 2000  # packed tokens, of about 400 classes, whose activations take over
 
 @dataclass(frozen=True)
 class Prompts:
-    """Tokenised texts, packed: first the tokens that all share, then each prompt's own, EOT last."""
+    """Tokenised texts, packed: first the tokens that all share, then each prompt's own, EOT last.
+
+    Everything that follows from the lengths of the prompts is computed once, as integer positions: a boolean index in
+    every step would make the host wait for a GPU, to learn how many rows it selects.
+    """
 
     ids: Tensor  # [packed]
     positions: Tensor  # [packed]
@@ -36,6 +40,8 @@ class Prompts:
     filled: Tensor  # [prompts, longest], True at an own token, False at padding
     slots: Tensor | None = None  # positions of the words that learned tokens replace, [tokens], all in the shared part
     places: processes.Places | None = None  # of local prompts: their positions among those of all processes
+    padded: bool = False  # each prompt takes `longest` places of the packed states, whatever its length
+    _by_shared: dict[tuple[str, int], Any] = field(default_factory=dict, repr=False)  # masks and orders, computed once
 
     @classmethod
     def pack(cls, tokens: Tensor, eot: Tensor, slots: Sequence[int] = ()) -> "Prompts":
@@ -66,24 +72,72 @@ class Prompts:
         return self.filled.shape[1]
 
     @cached_property
+    def own_places(self) -> Tensor:
+        """The positions of the own tokens in [prompts * longest], as `filled` has them."""
+        filled = self.filled.flatten()
+        return torch.arange(len(filled), device=filled.device) if self.padded else filled.nonzero()[:, 0]
+
+    @cached_property
     def eot(self) -> Tensor:
         """The position of each EOT among the own tokens, [prompts]."""
-        return self.filled.sum(1).cumsum(0) - 1
+        lengths = self.filled.sum(1)
+        if self.padded:
+            return torch.arange(len(self), device=lengths.device) * self.longest + lengths - 1
+        return lengths.cumsum(0) - 1
+
+    def causal_mask(self, shared: int) -> Tensor:
+        """Own token i attends to all shared tokens and to own tokens up to i: [longest, shared + longest], boolean."""
+        shape = (self.longest, shared + self.longest)
+        return self._once(
+            "causal", shared, lambda: torch.ones(shape, dtype=torch.bool, device=self.filled.device).tril(shared)
+        )
+
+    def eot_mask(self, shared: int) -> Tensor:
+        """EOT attends to all but padding: [prompts, 1, 1, shared + longest], boolean."""
+        return self._once("eot", shared, lambda: F.pad(self.filled, (shared, 0), value=True)[:, None, None])
+
+    def unshared(self, shared: int, places: Tensor) -> tuple[Tensor, "Prompts", Tensor]:
+        """How `unshare` repacks states: their order [packed], the new prompts, and the places [prompts, tokens]."""
+
+        def compute() -> tuple[Tensor, Prompts, Tensor]:
+            device, extra = self.filled.device, shared - 1
+            lengths = self.filled.sum(1)
+            starts = shared + lengths.cumsum(0) - lengths
+            before = torch.arange(1, shared, device=device).expand(len(self), -1)
+            index = torch.cat([before, starts[:, None] + torch.arange(self.longest, device=device)], 1)
+            filled = F.pad(self.filled, (extra, 0), value=True)
+            order = torch.cat([torch.zeros(1, dtype=torch.long, device=device), index[filled]])
+            lengths = lengths + extra
+            own = 1 + (lengths.cumsum(0) - lengths)[:, None] + places - 1
+            return order, replace(self, shared=1, filled=filled, _by_shared={}), own
+
+        return self._once("unshared", shared, compute)
+
+    def _once(self, what: str, shared: int, compute: Callable[[], Any]) -> Any:
+        if (what, shared) not in self._by_shared:
+            self._by_shared[what, shared] = compute()
+        return self._by_shared[what, shared]
 
     def subset(self, chosen: Tensor) -> tuple["Prompts", Tensor]:
-        """Some of the prompts, and the positions of their packed states among all: x[places]."""
-        filled = self.filled[chosen]
-        index = torch.zeros_like(self.filled, dtype=torch.long)
-        index[self.filled] = torch.arange(self.shared, len(self.ids), device=index.device)
-        places = torch.cat([torch.arange(self.shared, device=index.device), index[chosen][filled]])
-        filled = filled[:, : int(filled.sum(1).max())]
-        return Prompts(self.ids[places], self.positions[places], self.shared, filled, self.slots), places
+        """Some of the prompts, and the positions of their packed states among all: x[places].
+
+        Prompts that are chosen on a GPU are padded, so that the host need not wait to learn their lengths.
+        """
+        index = torch.zeros_like(self.filled, dtype=torch.long).flatten()
+        index = index.index_copy(0, self.own_places, torch.arange(self.shared, len(self.ids), device=index.device))
+        filled, index = self.filled[chosen], index.view_as(self.filled)[chosen]
+        padded = not chosen.is_cpu
+        own = index.flatten() if padded else index[filled]
+        places = torch.cat([torch.arange(self.shared, device=index.device), own])
+        filled = filled if padded else filled[:, : int(filled.sum(1).max())]
+        return Prompts(self.ids[places], self.positions[places], self.shared, filled, self.slots, padded=padded), places
 
     @cached_property
     def own(self) -> tuple["Prompts", Tensor, Tensor]:
         """`subset` of the local prompts, and their indices."""
-        chosen = torch.tensor(processes.local_rows(range(len(self))), device=self.ids.device)
+        chosen = torch.tensor(processes.local_rows(range(len(self))))
         own, packed = self.subset(chosen)
+        chosen = chosen.to(self.ids.device)
 
         def places(rows: int) -> tuple[Tensor, int]:
             return (packed, len(self.ids)) if rows == len(packed) else (chosen, len(self))
@@ -102,16 +156,8 @@ def unshare(x: Tensor, prompts: Prompts, shared: int, places: Tensor) -> tuple[T
     `shared` includes inserted learned tokens. Returns the new states, their prompts, and the places, now one row per
     prompt, [prompts, tokens].
     """
-    device, extra = x.device, shared - 1
-    lengths = prompts.filled.sum(1)
-    starts = shared + lengths.cumsum(0) - lengths
-    before = torch.arange(1, shared, device=device).expand(len(prompts), -1)
-    index = torch.cat([before, starts[:, None] + torch.arange(prompts.longest, device=device)], 1)
-    filled = F.pad(prompts.filled, (extra, 0), value=True)
-    order = torch.cat([torch.zeros(1, dtype=torch.long, device=device), index[filled]])
-    lengths = lengths + extra
-    own = 1 + (lengths.cumsum(0) - lengths)[:, None] + places - 1
-    return x[order], replace(prompts, shared=1, filled=filled), own
+    order, prompts, places = prompts.unshared(shared, places)
+    return x[order], prompts, places
 
 
 class ClassTexts(NamedTuple):
@@ -238,35 +284,28 @@ class TextTower:
 
         With `eot` (positions of EOT among the own tokens) it returns only those states, [prompts, width].
         """
-        normed = block.ln_1(x)
+        normed = normed_input(block, x)
         keys, values = project_keys_values(block.attn, normed)  # [heads, packed, head_dim]
         own_keys, own_values = (self._unfold(t[:, shared:], prompts, t[:, :shared]) for t in (keys, values))
         if eot is not None:  # the last own token: it attends to all but padding
             q = project_queries(block.attn, normed[shared:][eot][:, None])  # [prompts, heads, 1, head_dim]
-            mask = F.pad(prompts.filled, (shared, 0), value=True)[:, None, None]
-            out = F.scaled_dot_product_attention(q, own_keys, own_values, attn_mask=mask)
+            out = F.scaled_dot_product_attention(q, own_keys, own_values, attn_mask=prompts.eot_mask(shared))
             return finish_block(block, x[shared:][eot], merge_heads(out)[:, 0])
         q = project_queries(block.attn, normed)
         shared_out = F.scaled_dot_product_attention(
             q[None, :, :shared], keys[None, :, :shared], values[None, :, :shared], is_causal=True
         )
         own = self._unfold(q[:, shared:], prompts)  # [prompts, heads, longest, head_dim]
-        mask = self._causal(prompts, shared, x)
-        own_out = F.scaled_dot_product_attention(own, own_keys, own_values, attn_mask=mask)
-        packed = torch.cat([merge_heads(shared_out)[0], merge_heads(own_out)[prompts.filled]])
-        return finish_block(block, x, packed)
+        own_out = F.scaled_dot_product_attention(own, own_keys, own_values, attn_mask=prompts.causal_mask(shared))
+        own_out = merge_heads(own_out).flatten(0, 1).index_select(0, prompts.own_places)
+        return finish_block(block, x, torch.cat([merge_heads(shared_out)[0], own_out]))
 
     def _unfold(self, own: Tensor, prompts: Prompts, before: Tensor | None = None) -> Tensor:
         """Packed own tokens [heads, own, d] -> [prompts, heads, (shared +) longest, d], padded with zeros."""
         heads, _, dim = own.shape
-        unfolded = own.new_zeros(len(prompts), prompts.longest, heads, dim)
-        unfolded = unfolded.masked_scatter(prompts.filled[..., None, None], own.transpose(0, 1)).transpose(1, 2)
+        places = own.new_zeros(len(prompts) * prompts.longest, heads, dim)
+        unfolded = places.index_copy(0, prompts.own_places, own.transpose(0, 1)).unflatten(0, (len(prompts), -1))
+        unfolded = unfolded.transpose(1, 2)
         if before is None:
             return unfolded
         return torch.cat([before.expand(len(prompts), -1, -1, -1), unfolded], dim=2)
-
-    @staticmethod
-    def _causal(prompts: Prompts, shared: int, like: Tensor) -> Tensor:
-        """Own token i attends to all shared tokens and to own tokens up to i: [longest, shared + longest], boolean."""
-        size = prompts.longest
-        return torch.ones(size, shared + size, dtype=torch.bool, device=like.device).tril(shared)

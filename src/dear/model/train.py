@@ -2,16 +2,19 @@
 
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from dear.clip import load_backbone
 from dear.core.config import Config
 from dear.core.errors import DearError
 from dear.core.lock import only_writer
 from dear.core.metrics import harmonic_mean
-from dear.core.runtime import pick_device
+from dear.core.runtime import pick_device, pick_precision, precision_name
 from dear.data.check import check_before_training
 from dear.data.dataset import Dataset
 from dear.data.resolve import resolve_dataset
@@ -70,6 +73,8 @@ def train_run(
 def _train(
     run: RunConfig, method: Config, train: TrainConfig, folder: RunFolder, resume: bool, cache: Path | None
 ) -> dict[str, float]:
+    device = processes.local_device(pick_device(train.device))
+    train = _with_precision(train, folder, resume, device)
     settings = {**run.to_json(), **method.to_json(), **train.to_json()}
     if processes.is_rank_zero():
         folder.check_free(settings, resume)
@@ -79,7 +84,7 @@ def _train(
     check_before_training(dataset, train.shots)
     trained = dataset.base() if train.classes == "base" else dataset
     source = ImageSource(
-        load_backbone(run.model, run.pretrained, device=processes.local_device(pick_device(train.device))),
+        load_backbone(run.model, run.pretrained, device=device, precision=train.precision),
         cache,
         train.workers,
         run.fast_decode,
@@ -96,6 +101,14 @@ def _train(
     if processes.is_rank_zero():
         folder.write_test(accuracies)
     return accuracies
+
+
+def _with_precision(train: TrainConfig, folder: RunFolder, resume: bool, device: torch.device) -> TrainConfig:
+    """The settings with the precision that is taken: stored, it stays the same where a run continues elsewhere."""
+    name = train.precision
+    if name == "auto" and resume:
+        name = folder.settings().get("precision", name)
+    return replace(train, precision=precision_name(pick_precision(name, device)))
 
 
 def test_accuracies(model: Method, dataset: Dataset, classes: str, source: ImageSource) -> dict[str, float]:

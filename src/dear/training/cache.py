@@ -21,6 +21,7 @@ from dear.clip.layer_input import CachedKV, CachedStates
 from dear.core.errors import DearError
 from dear.core.files import read_bytes
 from dear.core.progress import Progress
+from dear.core.runtime import precision_name
 from dear.core.tensors import read_tensors, save_tensors
 from dear.data.augment import CLEAN, RANDOM, Batches, training_view
 from dear.data.dataset import Example, ImageFile, Picture
@@ -44,6 +45,8 @@ class StateCache:
         self.backbone, self.first_layer, self.workers, self.crop = backbone, first_layer, workers, crop
         # "upright": photos are rotated by their EXIF orientation
         preprocessing = f"{backbone.identity.weights}{backbone.image.image_size}{backbone.mean}{backbone.std}upright"
+        if backbone.precision is not torch.float32:  # its states are not those of fp32
+            preprocessing += precision_name(backbone.precision)
         self.folder = Path(f"{hashlib.sha256(preprocessing.encode()).hexdigest()[:12]}-layer-{first_layer}")
         self._memory: dict[Path, dict[str, Tensor]] | None = {} if folder is None else None
         if folder is not None:

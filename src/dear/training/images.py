@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dear.clip import Backbone
 from dear.clip.layer_input import CachedStates, Images
+from dear.core.runtime import to_device
 from dear.data.augment import CLEAN, RANDOM, Batches, FreshViews
 from dear.data.dataset import Dataset, Example, ImageFile, Picture
 from dear.data.loading import evaluation_batches
@@ -47,7 +48,7 @@ class ImageSource:
             yield from self._after_tower(examples, title, batch)
             return
         for images, labels in self._decoded(examples, first_layer, title, batch):
-            yield images.to(self.backbone.device), labels
+            yield to_device(images, self.backbone.device), labels
 
     def training(
         self, examples: Sequence[Example], model: Method, train: TrainConfig, epochs: int
@@ -91,13 +92,13 @@ class ImageSource:
         missing = [e for e in dict.fromkeys(examples) if e.picture not in self._cls]
         states: list[Tensor] = []
         for images, _ in self._decoded(missing, tower.layers + 1, title, batch) if missing else ():
-            x = tower.layer_input(images.to(device), tower.layers + 1)
+            x = tower.layer_input(to_device(images, device), tower.layers + 1)
             assert x.frozen_cls is not None
             states += x.frozen_cls.cpu()
         self._cls |= {e.picture: cls for e, cls in zip(missing, states, strict=True)}
         for start in range(0, len(examples), batch):
             part = examples[start : start + batch]
-            cls = torch.stack([self._cls[e.picture] for e in part]).to(device)
+            cls = to_device(torch.stack([self._cls[e.picture] for e in part]), device)
             yield CachedStates(cls[:, None], cls), torch.tensor([e.label for e in part])
 
 
@@ -123,7 +124,7 @@ class DatasetImages:
             yield from self._source.images(self._data.train, self._first, "training images")
             return
         for images, labels in self._cached.batches(self._data.train, "training images"):
-            yield images.to(self._source.backbone.device), labels
+            yield to_device(images, self._source.backbone.device), labels
 
     def val(self) -> Iterator[tuple[Images, Tensor]]:
         return self._source.images(self._data.val, self._first, "validation images")

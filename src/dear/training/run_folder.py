@@ -36,6 +36,7 @@ class _Settings(TypedDict, total=False):
     class_names: str | None
     classes: str
     epochs: Count
+    precision: str
 
 
 class _FewShot(TypedDict):

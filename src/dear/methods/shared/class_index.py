@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from dear.clip import Backbone
 from dear.clip.layer_input import Images
+from dear.core.config import Config as Settings
 from dear.core.errors import DearError
 from dear.methods.base import Method
 
@@ -21,10 +23,32 @@ def positions(trained: Sequence[str], names: Sequence[str]) -> list[int | None]:
     return [index.get(name) for name in names]
 
 
+class PositionRows:
+    """`positions` of the current class names as an index on the device, -1 if absent; computed when names change."""
+
+    def __init__(self) -> None:
+        self._names: tuple[Sequence[str], Sequence[str]] | None = None
+
+    def __call__(self, trained: Sequence[str], names: Sequence[str], device: torch.device) -> Tensor:
+        """[names]"""
+        if self._names != (trained, names):
+            rows = [-1 if position is None else position for position in positions(trained, names)]
+            self._names, self._rows = (trained, names), torch.tensor(rows, dtype=torch.long, device=device)
+        return self._rows
+
+
 class TrainedClasses(Method):
     """A method that can only answer the classes it was trained on."""
 
     trained: tuple[str, ...] = ()
+
+    def __init__(self, backbone: Backbone, config: Settings) -> None:
+        super().__init__(backbone, config)
+        self._rows = PositionRows()
+
+    def trained_rows(self, names: Sequence[str]) -> Tensor:
+        """The rows of these names among the trained classes, [names]."""
+        return self._rows(self.trained, names, self.backbone.device)
 
     def can_answer(self, names: Sequence[str]) -> bool:
         return None not in positions(self.trained, names)
