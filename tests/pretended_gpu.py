@@ -185,6 +185,8 @@ class _Calls(TorchFunctionMode):
             raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.")
         if func in (torch.tensor, torch.as_tensor) and torch.device(kwargs.get("device") or CPU).type == "cuda":
             return self.gpu.move(func(*args, **{**kwargs, "device": None}), CUDA)
+        if func is torch.nn.functional.one_hot and isinstance(args[0], GpuTensor):  # CUDA checks no bounds
+            return (args[0][..., None] == torch.arange(args[1], device=CUDA)).long()
         if func is Tensor.new_tensor and isinstance(args[0], GpuTensor):
             return self.gpu.move(torch.tensor(*args[1:], **{"dtype": args[0].dtype, **kwargs}), CUDA)
         return func(*args, **kwargs)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from dear.model.evaluation import Evaluation
     from dear.model.predictor import Predictor
 
-__all__ = ["DearError", "__version__", "create", "evaluate", "load", "train"]
+__all__ = ["DearError", "__version__", "create", "dataset", "evaluate", "load", "train"]
 
 
 def __dir__() -> list[str]:
@@ -20,7 +20,7 @@ def __dir__() -> list[str]:
 
 
 def train(
-    data: str | Path,
+    data: Any,
     method: str = "dear",
     *,
     out: str | Path,
@@ -31,19 +31,23 @@ def train(
 ) -> "Predictor":
     """Adapts a backbone to the classes of `data` from a few images each, as `dear train` does.
 
-    `data`: a folder with one folder of images per class, or anything else that --data takes. The method's published
+    `data`: a folder with one folder of images per class, anything else that --data takes, or data in memory (see
+    `dear.dataset`): (images, labels), a DataFrame, a dataset of torch or Hugging Face. The method's published
     recipe applies; `settings` (model, pretrained, shots, epochs, lr, ...: see `dear train --help-all`) win over it.
     Everything is written to the folder `out`; the result is that of `dear.load(out)`.
     """
     from dear.core.runtime import pick_device
+    from dear.data.resolve import name_in_memory
     from dear.model.train import run_settings, train_run
     from dear.parallel.processes import process_group
 
     with os_errors_as_dear_errors():
         settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
-        run, own, training = run_settings({**settings, "data": str(data), "method": method}, published_constants)
+        in_memory = None if isinstance(data, str | Path) else dataset(data)
+        name = str(data) if in_memory is None else name_in_memory(in_memory)
+        run, own, training = run_settings({**settings, "data": name, "method": method}, published_constants)
         with process_group(pick_device(training.device)):
-            train_run(run, own, training, Path(out), resume, None if cache is None else Path(cache))
+            train_run(run, own, training, Path(out), resume, None if cache is None else Path(cache), in_memory)
     return load(out, device=training.device)
 
 
@@ -77,19 +81,41 @@ def load(
 
 def evaluate(
     model: "str | Path | Predictor",
-    data: "str | Path | Dataset",
+    data: Any,
     *,
     split: str = "test",
     data_root: str | Path | None = None,
     class_names: str | Path | None = None,
     inference: str | None = None,
 ) -> "Evaluation":
-    """Accuracy of a model, or of the one in a folder, on labelled images: see `Predictor.evaluate`."""
+    """Accuracy of a model, or of the one in a folder, on labelled images: see `Predictor.evaluate`.
+
+    `data`: as in `dear.train`.
+    """
     with os_errors_as_dear_errors():
         predictor = load(model) if isinstance(model, str | Path) else model
         return predictor.evaluate(
             data, split=split, data_root=data_root, class_names=class_names, inference=inference
         )  # fmt: skip
+
+
+def dataset(
+    data: Any,
+    labels: Sequence[Any] | None = None,
+    *,
+    image: str | None = None,
+    label: str | None = None,
+    classes: Sequence[str] | None = None,
+    template: str = "a photo of a {}.",
+    root: str | Path = "",
+    name: str = "data",
+) -> "Dataset":
+    """Data in memory as a dataset, wherever a path would do: see `dear.data.memory.as_dataset`."""
+    from dear.data.memory import as_dataset
+
+    return as_dataset(
+        data, labels, image=image, label=label, classes=classes, template=template, root=root, name=name
+    )  # fmt: skip
 
 
 def create(
@@ -100,9 +126,13 @@ def create(
     method: str = "dear",
     template: str = "a photo of a {}.",
     device: str = "auto",
+    text_features: str | Path | None = None,
     **settings: Any,
 ) -> "Predictor":
-    """An untrained model, with settings of the method such as roles="paper"."""
+    """An untrained model, with settings of the method such as roles="paper".
+
+    `text_features`: a file of class names and their vectors, in place of the text tower.
+    """
     from dear.clip import load_backbone
     from dear.core.runtime import pick_device
     from dear.data.prompts import check_class_names, check_template
@@ -115,6 +145,7 @@ def create(
     check_template(template)
     check_setting_names(settings, method, kind.Config)
     with os_errors_as_dear_errors():
-        adapted = kind(load_backbone(model, pretrained, device=pick_device(device)), kind.Config(**settings))
+        backbone = load_backbone(model, pretrained, device=pick_device(device), text_features=text_features)
+        adapted = kind(backbone, kind.Config(**settings))
     adapted.set_classes(names, template)
     return Predictor(Adapter(adapted.eval().requires_grad_(False), method, names, template))

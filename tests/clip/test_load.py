@@ -2,41 +2,102 @@
 
 import dataclasses
 import json
+from collections import Counter
 
 import open_clip
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from dear.clip import load_backbone
+from dear.clip import load_backbone, wrap
 from dear.clip.identity import hash_weights
-from dear.clip.support import why_unsupported
+from dear.clip.pictures import pictures_of
+from dear.clip.support import judge, refusal, usable_models, why_refused
 from dear.core.errors import DearError
 from hostile import survives
 
-REFUSED = {
-    "RN50": "ResNet",
-    "coca_ViT-B-32": "CoCa",
-    "ViT-B-16-SigLIP": "timm",
-    "roberta-ViT-B-32": "Hugging Face",
-    "ViT-L-14-CLIPA": "CLS",
-    "convnext_base": "timm",
-    "EVA02-B-16": "timm",
+TIERS_OF_NAMES = {
+    ("full", "full"): 39,
+    ("full", "features"): 9,
+    ("features", "full"): 53,
+    ("features", "features"): 43,
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_unsupported_towers_are_refused(name: str) -> None:
-    with pytest.raises(DearError, match=REFUSED[name]) as caught:
-        load_backbone(name, random_weights=True)
-    assert "OpenCLIP's own ViT" in str(caught.value)
+def config_of(name: str = "ViT-B-32", **parts: dict) -> dict:
+    config = open_clip.get_model_config(name)
+    for part, values in parts.items():
+        if part in ("vision_cfg", "text_cfg"):
+            config[part] |= values
+        else:
+            config[part] = values
+    return config
 
 
-def test_every_open_clip_config_is_supported_or_has_a_reason() -> None:
-    verdicts = {name: why_unsupported(open_clip.get_model_config(name)) for name in open_clip.list_models()}
-    assert verdicts["ViT-B-16"] is None
-    assert verdicts["ViT-H-14"] is None
-    assert sum(reason is None for reason in verdicts.values()) >= 30
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (config_of(text_cfg={"text_arch": "modern"}), "it has text_arch = 'modern', which this version does not know"),
+        (config_of(text_cfg={"variable_text": True}), "variable_text = True"),
+        (config_of(vision_cfg={"image_seq_len": 256}), "image_seq_len = 256"),
+        (config_of(genlip_cfg={"depth": 3}), "genlip_cfg"),
+        ({"embed_dim": 8, "audio_cfg": {"width": 3}, "text_cfg": {}}, "it has no image tower"),
+        ({"embed_dim": 8, "vision_cfg": {}}, "it has no text tower"),
+    ],
+)
+def test_configs_of_newer_kinds_are_refused(config: dict, reason: str) -> None:
+    """As OpenCLIP 4 has them: generative, audio, and text towers of another kind."""
+    assert reason in (why_refused(config) or "")
+
+
+def test_unknown_keys_without_effect_are_no_reason() -> None:
+    harmless = {"text_arch": None, "attn_gated": False, "timm_drop_block": 0.1, "zero_init_residual": True, "bos_id": 0}
+    assert why_refused(config_of(text_cfg=harmless, vision_cfg=harmless)) is None
+
+
+def test_a_refusal_names_the_nearest_model_that_works(local_dir) -> None:
+    folder, config, _ = local_dir
+    config["text_cfg"]["text_arch"] = "modern"
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
+    with pytest.raises(DearError, match=r"text_arch.*: the nearest that works is --model \S+\.$"):
+        load_backbone(f"local-dir:{folder}")
+    assert "--model ViT-B-32-256." in str(refusal("moderntext-ViT-B-32-256", "x"))
+
+
+def test_wrap_says_what_is_missing() -> None:
+    with pytest.raises(DearError, match="Linear is no pair of image and text towers: it has no visual"):
+        wrap(torch.nn.Linear(2, 2), open_clip.SimpleTokenizer(), "mine")
+
+
+def test_every_name_is_judged() -> None:
+    """By configs alone; the numbers are those of OpenCLIP 3.3 and may only grow."""
+    assert len(usable_models()) == len(open_clip.list_models()) >= 144
+    tiers = Counter(judge(config)[:2] for config in usable_models().values())
+    assert tiers == TIERS_OF_NAMES
+    for config in usable_models().values():
+        assert bool(judge(config).reason) == (judge(config)[:2] != ("full", "full"))
+
+
+@pytest.mark.parametrize(
+    ("name", "mean", "resize"),
+    [
+        ("ViT-B-16", 0.48145466, ("shortest", "bicubic")),
+        ("ViT-B-16-SigLIP", 0.5, ("squash", "bicubic")),
+        ("PE-Core-B-16", 0.5, ("squash", "bilinear")),
+        ("ViT-L-14-CLIPA", 0.485, ("squash", "bilinear")),
+        ("MobileCLIP-B", 0.0, ("shortest", "bilinear")),
+    ],
+)
+def test_a_file_gets_the_pictures_of_its_models_tags(name: str, mean: float, resize: tuple) -> None:
+    settings = pictures_of(name, "weights.bin", False)
+    assert (settings["mean"][0], (settings["resize_mode"], settings["interpolation"])) == (mean, resize)
+    tag = open_clip.list_pretrained_tags_by_model(name)[0]
+    assert pictures_of(name, tag, False) == {}, "OpenCLIP takes them from the tag"
+
+
+def test_different_picture_settings_of_tags_are_said(capsys) -> None:
+    assert pictures_of("ViT-L-14", "weights.bin", False)["mean"][0] == pytest.approx(0.48145466)
+    assert "Weights of ViT-L-14 were trained with different picture settings" in capsys.readouterr().err
 
 
 def test_unknown_names_and_tags_come_with_a_hint() -> None:

@@ -92,9 +92,6 @@ PAIRS = [(c, n) for i, c in enumerate(COMMANDS) for j, n in enumerate(ODD) if (i
 
 @pytest.mark.parametrize(("command", "name"), PAIRS)
 def test_one_sentence_and_nothing_written(command: str, name: str, place: Path, capsys) -> None:
-    # A pipe in the place of a text file is read, as shells do it with <(...): here nobody would write into it.
-    if name == "a pipe" and any(word in command for word in ("--config", "--phrases", "--class-names", "roles")):
-        pytest.skip("waits for its writer, as it should")
     before = untouched(place)
     words = [ODD[name] if word == "@" else word.replace("@", ODD[name]) for word in command.split()]
     try:

@@ -1,6 +1,7 @@
 """Runs that are damaged, concurrent, or fail: one sentence, and no lost work."""
 
 import json
+import os
 import random
 import shutil
 from pathlib import Path
@@ -16,7 +17,7 @@ from dear.cli import main
 from dear.clip import load_backbone
 from dear.core.errors import DearError
 from dear.core.files import read_json, write_json
-from dear.core.lock import only_writer
+from dear.core.lock import LOCK, only_writer
 from dear.core.tensors import read_tensors, save_tensors
 from dear.model.adapter import CONFIG, WEIGHTS, _config_hash, load_adapter, save_adapter
 from dear.model.predictor import Predictor
@@ -147,7 +148,7 @@ def test_every_flipped_byte_of_a_checkpoint_is_noticed(tmp_path) -> None:
 def test_impossible_checkpoints_with_a_valid_checksum_are_refused(tmp_path) -> None:
     state = State(tmp_path / CHECKPOINT)
     state.save()
-    tensors, notes = read_tensors(state.path)
+    tensors, notes = read_tensors(state.path, "")
     before = {name: value.clone() for name, value in state.model.state_dict().items()}
     weight = "model.weight"
     changes: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -288,3 +289,22 @@ def test_the_doctor(run, tmp_path, capsys, monkeypatch) -> None:
     out, err = capsys.readouterr()
     assert out.count("WRONG") == 2
     assert err == "dear: 2 of 8 checks failed: see above.\n"
+
+
+def test_pipes_in_place_of_files_are_refused_and_never_waited_for(run, arguments, tmp_path, capsys) -> None:
+    """Opening a pipe waits until somebody writes: a folder made by others would hold a thread for ever."""
+    from dear.server.page.runs import read_runs
+
+    for name in sorted(path.name for path in run.iterdir()):
+        folder = shutil.copytree(run, tmp_path / name / "run")
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+        for command in (["doctor", str(folder)], ["predict", str(folder), "x.png"], arguments(folder, "--resume")):
+            main(command)
+        read_runs(folder)
+    assert "Traceback" not in capsys.readouterr().err
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    os.mkfifo(locked / LOCK)
+    assert main(arguments(locked)) == 2
+    assert "Cannot write to" in capsys.readouterr().err

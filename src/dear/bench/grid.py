@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from dear.bench.results import (
 )
 from dear.bench.run_cell import run_cell
 from dear.bench.workbench import Workbench, shared_workbench
+from dear.clip.text_table import TextTable
 from dear.core.errors import DearError
 from dear.core.lock import only_writer
 from dear.core.metrics import harmonic_mean
@@ -51,7 +52,16 @@ def cell_settings(
     used = {**RunConfig.pick(settings).to_json(), **find_method(method).Config.pick(settings).to_json()}
     if METHODS[method].trained:
         used |= TrainConfig.pick(settings).to_json()
+    if used["text_features"]:
+        used["text_features_sha256"] = _table_hash(used["text_features"])
+    else:
+        del used["text_features"]  # cells of before there were tables keep their names
     return {name: value for name, value in used.items() if name not in _NOT_SETTINGS}
+
+
+@cache
+def _table_hash(file: str) -> str:
+    return TextTable.read(file).sha256[:16]
 
 
 def shortened(method: str, protocol: str, dataset: str, overrides: Mapping[str, Any], shots: int) -> dict[str, Any]:

@@ -48,7 +48,10 @@ class Cell(Struct, frozen=True):
     @property
     def name(self) -> str:
         """A readable file name, with a hash of everything that decides the result."""
-        identity = to_builtins(self) | {"settings": with_current_names(self.settings)}
+        settings = with_current_names(self.settings)
+        if "text_features_sha256" in settings:
+            del settings["text_features"]  # where the file is does not matter
+        identity = to_builtins(self) | {"settings": settings}
         del identity["variant"]
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
         parts = (self.protocol, Path(self.dataset).name, self.method, f"{self.shots}-shots", f"seed-{self.seed}")
@@ -59,7 +62,7 @@ class Cell(Struct, frozen=True):
         return f"{self.method}{variant} on {Path(self.dataset).name}, {self.shots} shots, seed {self.seed}"
 
 
-class Evaluation(Struct, frozen=True):
+class Evaluation(Struct, frozen=True, omit_defaults=True):
     """All metrics (in %) on one set of images and classes, by one way of inference."""
 
     name: Name
@@ -70,6 +73,7 @@ class Evaluation(Struct, frozen=True):
     ece: Finite | None
     per_class: dict[str, Percent]
     confused: list[tuple[str | Count, str | Count, Count]]  # true class, predicted class, images
+    right: str | None = None  # one bit per image, in hexadecimal: was it answered rightly? Older files have none
 
 
 class ComponentScores(Struct, frozen=True):

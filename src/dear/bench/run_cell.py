@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 from msgspec import convert
 from torch import Tensor
@@ -47,7 +48,7 @@ def run_cell(cell: Cell, bench: Workbench, work: Path) -> Result:
     train = replace(
         TrainConfig.pick(cell.settings), seed=cell.seed, shots=cell.shots, workers=bench.workers, device=bench.device
     )
-    source = bench.source(cell.settings["model"], cell.settings["pretrained"])
+    source = bench.source(cell.settings["model"], cell.settings["pretrained"], cell.settings.get("text_features"))
     start = time.perf_counter()
     model = adapt(kind, kind.Config.pick(cell.settings), seen, train, source, work, pool=dataset)
     fitted = time.perf_counter()
@@ -87,12 +88,13 @@ def _evaluate(
     model.set_classes(data.classes, data.template)
     meter = ComponentMeter(model.components) if len(model.components) > 1 else None
     logits = predict_logits(model, data.test, source, data.name, observer=meter.add if meter else None)
-    evaluations = [
-        convert(
-            _rounded({"name": name, "inference": inference, **evaluation(scores, labels, data.classes)}), Evaluation
+    evaluations = []
+    for inference, scores in logits.items():
+        right = np.packbits((scores.argmax(-1) == labels).cpu().numpy()).tobytes().hex()
+        metrics = evaluation(scores, labels, data.classes)
+        evaluations.append(
+            convert(_rounded({"name": name, "inference": inference, **metrics, "right": right}), Evaluation)
         )
-        for inference, scores in logits.items()
-    ]
     return evaluations, [meter.scores(name, labels)] if meter else []
 
 

@@ -13,7 +13,7 @@ from dear.core.metrics import harmonic_mean
 from dear.core.names import DECOUPLED, FUSION, PLAIN
 
 HM, TARGETS = "HM", "targets"
-_BACKBONE = ("model", "pretrained")
+_BACKBONE, _TABLE = ("model", "pretrained", "text_features"), "text_features_sha256"
 Scores = dict[str, float]
 
 
@@ -107,7 +107,10 @@ def labels(results: Sequence[Result]) -> list[str]:
         key = (cell.method, cell.protocol, cell.split, cell.dataset, cell.variant, _shots_key(cell))
         groups.setdefault(key, []).append(_settings(cell))
     for key, group in groups.items():
-        differing.setdefault(key[0], set()).update(differences_in(group))
+        names = differences_in(group)
+        if len({one.get(_TABLE) for one in group} - {None}) < 2:  # there is a table or none: that is said already
+            names.discard(_TABLE)
+        differing.setdefault(key[0], set()).update(names)
     backbones = set(_BACKBONE) & differences_in([_settings(cell) for cell in cells])
     return [_label(cell.method, _settings(cell), differing[cell.method] | backbones) for cell in cells]
 
@@ -119,7 +122,7 @@ def differences_in(settings: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def backbone_of(result: Result) -> tuple[str, ...]:
-    return tuple(show_value(result.cell.settings.get(name)) for name in _BACKBONE)
+    return tuple(show_value(_settings(result.cell).get(name)) for name in _BACKBONE)
 
 
 def series(results: Sequence[Result], inference: str | None = None, by_shots: bool = False) -> list[Series]:
@@ -211,6 +214,8 @@ def _shots_key(cell: Cell) -> int | None:
 
 def _settings(cell: Cell) -> dict[str, Any]:
     settings = {name: value for name, value in cell.settings.items() if name not in ("seed", "shots")}
+    if "text_features" in settings:  # each dataset has its own file: rows of a table say only that there was one
+        settings["text_features"] = "table"
     return settings if cell.protocol == FEW_SHOT else settings | {"shots": cell.shots}
 
 

@@ -22,17 +22,18 @@ class Workbench:
         self, cache: Path | None = None, data_root: str | None = None, device: str = "auto", workers: int = 2
     ) -> None:
         self.cache, self.data_root, self.device, self.workers = cache, data_root, device, workers
-        self._sources: dict[tuple[str, str | None], ImageSource] = {}
+        self._sources: dict[tuple[str | None, ...], ImageSource] = {}
         self._datasets: dict[tuple[str, str | None, str | None], Dataset] = {}
         self.warnings: list[str] = []
 
-    def source(self, model: str, pretrained: str | None) -> ImageSource:
+    def source(self, model: str, pretrained: str | None, text_features: str | None = None) -> ImageSource:
         """A backbone and its images."""
-        if (model, pretrained) not in self._sources:
+        key = (model, pretrained, text_features)
+        if key not in self._sources:
             self._sources.clear()  # one at a time is enough
-            backbone = load_backbone(model, pretrained, device=pick_device(self.device))
-            self._sources[model, pretrained] = ImageSource(backbone, self.cache, self.workers)
-        return self._sources[model, pretrained]
+            backbone = load_backbone(model, pretrained, device=pick_device(self.device), text_features=text_features)
+            self._sources[key] = ImageSource(backbone, self.cache, self.workers)
+        return self._sources[key]
 
     def dataset(self, name: str, template: str | None, class_names: str | None) -> Dataset:
         key = (name, template, class_names)

@@ -18,9 +18,10 @@ class BackboneIdentity:
     pretrained: str | None
     activation: str  # "gelu" or "quick_gelu"
     weights: str  # SHA-256 of all weights in fp32
+    text_table: str | None = None  # SHA-256 of the class vectors that stand in for the text tower
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {key: value for key, value in asdict(self).items() if key != "text_table" or value}
 
     def require_same(self, other: dict[str, Any], what: str) -> None:
         """Refuses `what` ("The adapter in runs/pets") if `other`, the backbone it was made for, is not this one."""
@@ -35,6 +36,8 @@ class BackboneIdentity:
                 f"{what} was made for {other_name}, but the loaded weights are those of {self.model} "
                 f"({self.pretrained or 'no tag'}): load the backbone it was made for."
             )
+        if other.get("text_table") != self.text_table:
+            raise DearError(f"{what} was made with another text table, or with none: give the same --text-features.")
 
 
 def hash_weights(model: nn.Module) -> str:

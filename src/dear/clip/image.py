@@ -1,6 +1,7 @@
 """The image tower: CLS and patches, followed by learned tokens from some layer on."""
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from dear.clip.attention import QueryGroup, attend, finish_block, merge_heads
 from dear.clip.layer_input import CachedKV, CachedStates, Images, LayerInput, observer_of_this_thread
 from dear.clip.masks import Masks
 from dear.clip.tokens import LearnedTokens
+from dear.core.runtime import once
 from dear.parallel.processes import gather_rows
 
 
@@ -32,6 +34,8 @@ class ImageTower:
     In a training step of several processes, a tower gets the local images and returns features of the whole batch.
     """
 
+    tier = "full"
+
     def __init__(self, visual: Any) -> None:
         self.visual = visual
         self.blocks: Sequence[Any] = visual.transformer.resblocks
@@ -42,7 +46,30 @@ class ImageTower:
         self.grid: tuple[int, int] = visual.grid_size
         self.originals = 1 + self.grid[0] * self.grid[1]  # CLS and patches
         self.image_size: tuple[int, int] = visual.image_size
-        self._indices: dict[tuple[int, ...], Tensor] = {}
+        self.dim: int = visual.proj.shape[1]
+
+    @property
+    def like(self) -> Tensor:
+        """A weight, for its device and precision."""
+        return self.visual.proj
+
+    @property
+    def projection(self) -> Tensor:
+        """[width, dim], behind `norm_out`."""
+        return self.visual.proj
+
+    @property
+    def class_embedding(self) -> list[float]:
+        """By which a role map knows a renamed copy of its backbone; empty: there is none."""
+        return self.visual.class_embedding.tolist()
+
+    def norm_in(self, tokens: Tensor) -> Tensor:
+        """The LayerNorm before the first layer, which tokens that are learned at the first layer pass too."""
+        return self.visual.ln_pre(tokens)
+
+    def norm_out(self, states: Tensor) -> Tensor:
+        """The LayerNorm after the last layer, [..., width]."""
+        return self.visual.ln_post(states)
 
     # --- frozen ------------------------------------------------------------------------------------------
 
@@ -83,7 +110,7 @@ class ImageTower:
 
     def project(self, cls: Tensor) -> Tensor:
         """Eq. 10: CLS state [batch, width] -> class feature [batch, dim], not normalised."""
-        return self.visual.ln_post(cls) @ self.visual.proj
+        return self.norm_out(cls) @ self.projection
 
     @torch.no_grad()
     def frozen_feature(self, x: LayerInput) -> Tensor:
@@ -111,7 +138,7 @@ class ImageTower:
             if frozen_cls is None:
                 frozen_cls = self.cls_state(LayerInput(self, 1, self.embed(images)))  # type: ignore[arg-type]
             return self.after_tower(frozen_cls)
-        states = images.states.to(self.visual.proj.dtype) if cached else self.trunk(images, first - 1)  # type: ignore
+        states = images.states.to(self.like.dtype) if cached else self.trunk(images, first - 1)  # type: ignore
         x = LayerInput(self, first, states, frozen_cls)
         if masks is None or masks.visible_heads is None:
             return x
@@ -158,7 +185,7 @@ class ImageTower:
         if tokens is None:
             return ImageFeatures(self.project(self.cls_state(x)), None)
         cls, states = self.with_tokens(x, tokens, masks, read_tokens)
-        return ImageFeatures(self.project(cls), None if states is None else self.visual.ln_post(states))
+        return ImageFeatures(self.project(cls), None if states is None else self.norm_out(states))
 
     def with_tokens(
         self, x: LayerInput, tokens: LearnedTokens, masks: Masks | None = None, read_tokens: bool = True
@@ -236,10 +263,12 @@ class ImageTower:
 
     def index(self, numbers: Sequence[int]) -> Tensor:
         """Numbers as an index on the tower's device, sent there once: a list as an index makes the host wait."""
-        key = tuple(numbers)
-        if key not in self._indices:
-            self._indices[key] = torch.tensor(key, dtype=torch.long, device=self.visual.proj.device)
-        return self._indices[key]
+        key, device = tuple(numbers), self.like.device
+        return once(self._indices, key, lambda: torch.tensor(key, dtype=torch.long, device=device))
+
+    @cached_property
+    def _indices(self) -> dict[tuple[int, ...], Tensor]:
+        return {}
 
     @staticmethod
     def gather(x: Tensor) -> Tensor:

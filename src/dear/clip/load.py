@@ -2,8 +2,8 @@
 
 import difflib
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dear.clip.features import FeatureImage, FeatureText
 from dear.clip.half import halve_blocks
 from dear.clip.identity import BackboneIdentity, hash_weights
 from dear.clip.image import ImageTower
+from dear.clip.modules import activation_of, has_known_layers, reads_eot
+from dear.clip.pictures import pictures_of
 from dear.clip.shapes import require_fit
-from dear.clip.support import SUPPORTED, ConfigFile, has_supported_blocks, min_parameters, why_unsupported
+from dear.clip.support import ConfigFile, judge, min_parameters, refusal, why_refused
 from dear.clip.text import TextTower
+from dear.clip.text_table import TextTable
 from dear.clip.transformers_clip import PREFIX as TRANSFORMERS
 from dear.clip.transformers_clip import load_transformers
 from dear.core.errors import DearError, first_line
@@ -31,22 +35,24 @@ _VOCABULARY = "bpe_vocab.txt.gz"  # a folder may contain its own byte-pair merge
 
 @dataclass(frozen=True)
 class Backbone:
-    """A frozen CLIP: two towers of blocks on one set of weights."""
+    """A frozen CLIP: two towers of blocks on one set of weights, or a text table in place of the text tower."""
 
     model: Any  # the OpenCLIP model, an nn.Module
     image: ImageTower
-    text: TextTower
+    text: Any  # a TextTower; where a method needs no more (`Method.needs_text`), a TextTable
     preprocess: Callable[[Any], Tensor]  # PIL image -> normalised pixels [3, height, width]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     name: str
     pretrained: str | None
     activation: str
+    pictures: Mapping[str, Any] = field(default_factory=dict)  # OpenCLIP's PreprocessCfg
     precision: torch.dtype = torch.float32  # of the blocks' linear layers and attention; all else is fp32
 
     @cached_property
     def identity(self) -> BackboneIdentity:
-        return BackboneIdentity(self.name, self.pretrained, self.activation, hash_weights(self.model))
+        table = self.text.sha256 if isinstance(self.text, TextTable) else None
+        return BackboneIdentity(self.name, self.pretrained, self.activation, hash_weights(self.model), table)
 
     @property
     def temperature(self) -> Tensor:
@@ -54,22 +60,46 @@ class Backbone:
         return self.model.logit_scale.detach().exp().reshape(())
 
     @property
+    def bias(self) -> Tensor:
+        """SigLIP's logit bias, a scalar, else 0. A softmax over classes does not depend on it; the probability of one
+        text alone is sigmoid(temperature * cosine + bias)."""
+        bias = getattr(self.model, "logit_bias", None)
+        return torch.zeros_like(self.temperature) if bias is None else bias.detach().reshape(())
+
+    @property
     def device(self) -> torch.device:
-        return self.image.visual.proj.device
+        return self.image.like.device
 
     @property
     def dim(self) -> int:
-        return self.image.visual.proj.shape[1]
+        return self.image.dim
 
     def normal(self, *shape: int, std: float = 0.02) -> Tensor:
         """Normal noise, the initial value of tokens, on the device and in the precision of the weights."""
-        like = self.image.visual.proj
-        return std * torch.randn(shape, device=like.device, dtype=like.dtype)
+        return std * torch.randn(shape, device=self.image.like.device, dtype=self.image.like.dtype)
+
+    @property
+    def states_key(self) -> str:
+        """What decides the states of a picture besides weights, size, mean and std; "" for a plain CLIP."""
+        resize = self.pictures.get("resize_mode", "shortest"), self.pictures.get("interpolation", "bicubic")
+        plain = self.image.tier == "full" and resize == ("shortest", "bicubic")
+        return "" if plain else f"{self.image.tier}{resize}{self.activation}"
 
     def text_layer(self, image_layer: int) -> int:
         """The text layer that corresponds to an image layer: the same share of both towers is adapted."""
+        if not self.text.layers:
+            return 1
         adapted = round((self.image.layers - image_layer + 1) * self.text.layers / self.image.layers)
         return self.text.layers - max(1, adapted) + 1
+
+    def with_text_table(self, table: TextTable) -> "Backbone":
+        """The same image tower, with class features from a table."""
+        if table.width != self.dim:
+            raise DearError(
+                f"The vectors of {table.where} have {table.width} numbers, but the features of {self.name} have "
+                f"{self.dim}: take a table of the same model."
+            )
+        return replace(self, text=table.to(self.device))
 
 
 def load_backbone(
@@ -79,35 +109,58 @@ def load_backbone(
     device: str | torch.device = "cpu",
     precision: str = "fp32",
     random_weights: bool = False,
+    text_features: str | Path | None = None,
 ) -> Backbone:
-    """Loads a frozen backbone. `random_weights` builds the architecture alone, for tests and benchmarks.
+    """Loads a frozen backbone.
 
     `precision` of its blocks: fp32, and on CUDA fp16, bf16, or auto, the better half.
+    `text_features`: a file of class names and their vectors, in place of the text tower (`dear.clip.text_table`).
+    `random_weights` builds the architecture alone, for tests and benchmarks.
     """
-    import open_clip
-
+    table = TextTable.read(text_features) if text_features else None
     dtype = pick_precision(precision, torch.device(device))
     allow_tf32(dtype is not torch.float32)
+    backbone = _load(name, pretrained, device, dtype, random_weights)
+    return backbone if table is None else backbone.with_text_table(table)
+
+
+def _load(
+    name: str, pretrained: str | None, device: str | torch.device, dtype: torch.dtype, random_weights: bool
+) -> Backbone:
+    import open_clip
+
     if name.startswith(TRANSFORMERS):
         _refuse_tag(name, pretrained)
         model, tokenizer = load_transformers(name)
         return wrap(model.to(device), tokenizer, name, precision=dtype)
     source = f"local-dir:{MINI_FOLDER}" if name == MINI else name
-    config = _read_config(source)
-    if reason := why_unsupported(config):
-        raise DearError(f"{name} can't be used, because {reason}. {SUPPORTED}.")
+    config = read_config(source)
+    if reason := why_refused(config):
+        raise refusal(name, reason)
     tag = _check_tag(source, pretrained, config) if not random_weights else None
     quick_gelu = bool(config.get("quick_gelu")) or tag == "openai"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model = open_clip.create_model(
-                source, tag, load_weights=not random_weights, force_quick_gelu=quick_gelu, device="cpu"
+                source,
+                tag,
+                load_weights=not random_weights,
+                force_quick_gelu=quick_gelu,
+                device="cpu",
+                pretrained_hf=False,  # the weights of the text tower are in the checkpoint
+                force_preprocess_cfg=pictures_of(source, pretrained, random_weights),
             )
         tokenizer = _tokenizer(source)
     except Exception as error:  # OpenCLIP does not validate configs, and raises many kinds
         raise DearError(f"The weights of {name} could not be loaded: {first_line(error)}.") from error
-    return wrap(model.to(device), tokenizer, name, pretrained, dtype)
+    backbone = wrap(model.to(device), tokenizer, name, pretrained, dtype)
+    if (backbone.image.tier, backbone.text.tier) != (expected := judge(config))[:2]:
+        raise DearError(
+            f"{name} was built otherwise than its config says ({backbone.image.tier} and {backbone.text.tier}, not "
+            f"{expected.image} and {expected.text}): install another version of open_clip_torch or timm."
+        )
+    return backbone
 
 
 def wrap(
@@ -122,42 +175,45 @@ def wrap(
     With half `precision` the weights of its linear layers are replaced.
     """
     from open_clip.transform import PreprocessCfg, image_transform_v2
-    from open_clip.transformer import QuickGELU
 
-    text = getattr(model, "text", model)
-    if not (
-        has_supported_blocks(model.visual.transformer.resblocks) and has_supported_blocks(text.transformer.resblocks)
-    ):
-        raise DearError(f"{name} can't be used, because it has custom attention blocks. {SUPPORTED}.")
+    for part in ("visual", "encode_image", "encode_text", "logit_scale"):
+        if not hasattr(model, part):
+            raise refusal(name, f"{type(model).__name__} is no pair of image and text towers: it has no {part}")
     model.eval().requires_grad_(False)
-    preprocess = PreprocessCfg(**model.visual.preprocess_cfg)
+    preprocess = PreprocessCfg(**getattr(model.visual, "preprocess_cfg", {"size": model.visual.image_size}))
     backbone = Backbone(
         model,
-        ImageTower(model.visual),
-        TextTower(text, tokenizer, _eos_id(text) if _pool_type(text) == "eos" else None),
+        ImageTower(model.visual) if has_known_layers(model.visual) else FeatureImage(model, _size(preprocess.size)),
+        _text_side(model, tokenizer),
         image_transform_v2(preprocess, is_train=False),
         tuple(preprocess.mean),
         tuple(preprocess.std),
         name,
         pretrained,
-        "quick_gelu" if isinstance(model.visual.transformer.resblocks[0].mlp.gelu, QuickGELU) else "gelu",
+        activation_of(model),
+        asdict(preprocess),
         precision,
     )
     if precision is not torch.float32:
         backbone.identity  # noqa: B018 - the hash of the exact weights, before they are replaced
-        halve_blocks([*backbone.image.blocks, *backbone.text.blocks], precision)
+        towers = backbone.image, backbone.text
+        halve_blocks([block for tower in towers for block in getattr(tower, "blocks", ())], precision)
     return backbone
 
 
-def _pool_type(text: Any) -> str:
-    return getattr(text, "text_pool_type", None) or text.pool_type
+def _size(size: int | Sequence[int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
-def _eos_id(text: Any) -> int:
-    return text.text_eos_id if hasattr(text, "text_eos_id") else text.eos_id
+def _text_side(model: Any, tokenizer: Callable[..., Tensor]) -> TextTower | FeatureText:
+    text = getattr(model, "text", model)
+    if not reads_eot(text):
+        return FeatureText(model, tokenizer)
+    pool, end = (getattr(text, f"text_{name}", None) or getattr(text, name, None) for name in ("pool_type", "eos_id"))
+    return TextTower(text, tokenizer, end if pool == "eos" else None)
 
 
-def _read_config(source: str) -> dict[str, Any]:
+def read_config(source: str) -> dict[str, Any]:
     """The model part of an OpenCLIP config, from a folder, the hub or OpenCLIP itself."""
     import open_clip
 
@@ -229,6 +285,6 @@ def _tokenizer(source: str) -> Callable[..., Tensor]:
     if source.startswith("local-dir:"):
         folder = Path(source.removeprefix("local-dir:"))
         if (folder / _VOCABULARY).is_file():
-            context = _read_config(source)["text_cfg"]["context_length"]
+            context = read_config(source)["text_cfg"]["context_length"]
             return open_clip.SimpleTokenizer(str(folder / _VOCABULARY), context_length=context)
     return open_clip.get_tokenizer(source)

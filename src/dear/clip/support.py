@@ -1,25 +1,44 @@
-"""Which OpenCLIP models are supported, decided by their config before anything is downloaded."""
+"""What each OpenCLIP model can do here, decided by its config before anything is downloaded."""
 
+from difflib import get_close_matches
 from functools import cache
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 from msgspec import Meta
-from torch import nn
 
-SUPPORTED = (
-    "dear supports OpenCLIP's own ViT image towers with a CLS token and its causal text transformers "
-    "(ViT-B-32, ViT-B-16, ViT-L-14, ViT-H-14, ... and their -quickgelu forms; `dear backbones` lists them)"
-)
+from dear.core.errors import DearError
 
-_CUSTOM_BLOCKS = (
-    "qk_norm",
-    "scaled_cosine_attn",
-    "scale_heads",
-    "scale_attn_inner",
-    "scale_attn",
-    "scale_fc",
-)
+TIERS = ("table", "features", "words", "full")
+"""What a tower can do, each more than the one before: class names alone, by a text table; features of whole images or
+texts; learned words at the first text layer; learned tokens, masks and heads in every layer."""
 
+
+def reaches(tier: str, needed: str) -> bool:
+    """Whether a tower of this tier does what a method needs."""
+    return TIERS.index(tier) >= TIERS.index(needed)
+
+
+_CUSTOM_BLOCKS = ("qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner", "scale_attn", "scale_fc")
+_BOTH = {"layers", "width", "mlp_ratio", "ls_init_value", "final_ln_after_pool", "pool_type", "output_tokens",
+         "act_kwargs", "norm_kwargs", "block_type", *_CUSTOM_BLOCKS}  # fmt: skip
+_KNOWN_KEYS = {
+    "model_cfg": {
+        "embed_dim", "vision_cfg", "text_cfg", "quick_gelu", "custom_text", "multimodal_cfg", "init_logit_scale",
+        "init_logit_bias", "nonscalar_logit_scale",
+    },
+    "vision_cfg": {
+        *_BOTH, "head_width", "patch_size", "image_size", "patch_dropout", "attentional_pool", "attn_pooler_queries",
+        "attn_pooler_heads", "no_ln_pre", "pos_embed_type", "timm_model_name", "timm_model_pretrained", "timm_pool",
+        "timm_proj", "timm_proj_bias", "timm_drop", "timm_drop_path",
+    },
+    "text_cfg": {
+        *_BOTH, "context_length", "vocab_size", "hf_tokenizer_name", "tokenizer_mode", "tokenizer_kwargs", "heads",
+        "embed_cls", "pad_id", "eos_id", "no_causal_mask", "proj_bias", "proj_type", "hf_model_name",
+        "hf_model_pretrained", "hf_proj_type", "hf_pooler_type",
+    },
+}  # fmt: skip
+"""The keys of OpenCLIP's configs that are understood here. Newer versions have others, which change what a tower does:
+a model with one of those is refused, unless its value changes nothing."""
 
 _Depth = Annotated[int, Meta(ge=1, le=1000)]
 _Size = Annotated[int, Meta(ge=1, le=100_000)]  # larger than in any model, small enough to allocate
@@ -30,7 +49,7 @@ class _Vision(TypedDict, total=False):
     layers: _Depth | list[int]  # a list: a ResNet
     width: _Size
     head_width: _Size
-    patch_size: _Size
+    patch_size: _Size | None  # a ResNet has none
     image_size: _Size | list[_Size]
     mlp_ratio: Annotated[float, Meta(gt=0, le=100)]
 
@@ -74,47 +93,95 @@ def min_parameters(model: dict[str, Any]) -> int:
     layers = [(tower.get("layers"), tower.get("width", 0)) for tower in (vision, text)]
     attention = sum(4 * depth * width**2 for depth, width in layers if isinstance(depth, int))
     text_embeddings = (text.get("vocab_size", 0) + text.get("context_length", 0)) * text.get("width", 0)
-    sides = vision.get("image_size", 0), vision.get("patch_size", 1)
+    sides = vision.get("image_size", 0), vision.get("patch_size") or 1
     patches = (sides[0] // sides[1]) ** 2 if isinstance(sides[0], int) else 0
     return attention + text_embeddings + patches * vision.get("width", 0)
 
 
-def why_unsupported(model_cfg: dict[str, Any]) -> str | None:
-    """The reason why a model with this OpenCLIP config is not supported; None if it is."""
-    vision, text = model_cfg["vision_cfg"], model_cfg["text_cfg"]
-    if "multimodal_cfg" in model_cfg:
-        return "it is a CoCa model with a multimodal decoder"
+class Tiers(NamedTuple):
+    """What both towers of a model can do, and why one of them cannot do all ("": both are full)."""
+
+    image: str
+    text: str
+    reason: str = ""
+
+
+def why_refused(model_cfg: dict[str, Any]) -> str | None:
+    """The reason why a model with this OpenCLIP config cannot be used at all; None if it can."""
+    for part, tower in (("vision_cfg", "image"), ("text_cfg", "text")):
+        if not isinstance(model_cfg.get(part), dict):
+            return f"it has no {tower} tower"
+    for part, known in _KNOWN_KEYS.items():
+        config = model_cfg if part == "model_cfg" else model_cfg[part]
+        for key, value in config.items():
+            if key not in known and not _is_neutral(part, key, value):
+                from open_clip import __version__
+
+                what = key if isinstance(value, dict) else f"{key} = {value!r}"
+                return f"it has {what}, which this version does not know (OpenCLIP {__version__})"
+    return None
+
+
+def _is_neutral(part: str, key: str, value: Any) -> bool:
+    """Whether a key that is not understood is of training only, or has the value of a model without it."""
+    from open_clip.model import CLIPTextCfg, CLIPVisionCfg
+
+    if key.startswith("timm_drop") or key.endswith("_pretrained") or key == "zero_init_residual" or not value:
+        return True
+    defaults = {"vision_cfg": CLIPVisionCfg, "text_cfg": CLIPTextCfg}
+    return part in defaults and hasattr(defaults[part], key) and getattr(defaults[part], key) == value
+
+
+def judge(model_cfg: dict[str, Any]) -> Tiers:
+    """What the towers of a config that is not refused can do, decided before anything is downloaded."""
+    image, text = _why_image_is_called(model_cfg["vision_cfg"]), _why_text_is_called(model_cfg)
+    return Tiers(
+        "features" if image else "full",
+        "features" if text else "full",
+        " and ".join(filter(None, (image, text))),
+    )
+
+
+def _why_image_is_called(vision: dict[str, Any]) -> str:
+    """Why the image tower can only be called as a whole; "" if its layers are known."""
     if vision.get("timm_model_name"):
         return f"its image tower is timm's {vision['timm_model_name']}"
     if not isinstance(vision.get("layers", 12), int):
         return "its image tower is a ResNet"
-    if text.get("hf_model_name"):
-        return f"its text tower is Hugging Face's {text['hf_model_name']}"
     if vision.get("attentional_pool"):
         return "its image tower pools by attention"
     if vision.get("pool_type", "tok") != "tok":
         return "its image tower does not read the CLS token"
+    return "its image tower has custom attention blocks" if _has_custom_blocks(vision) else ""
+
+
+def _why_text_is_called(model_cfg: dict[str, Any]) -> str:
+    """The same for the text tower."""
+    text = model_cfg["text_cfg"]
+    if text.get("hf_model_name"):
+        return f"its text tower is Hugging Face's {text['hf_model_name']}"
     if text.get("embed_cls") or text.get("no_causal_mask"):
         return "its text tower is not causal"
     if text.get("pool_type", "argmax") not in ("argmax", "eos"):
         return "its text tower does not read the end-of-text token"
-    for tower in (vision, text):
-        if tower.get("block_type") not in (None, "default") or any(tower.get(key) for key in _CUSTOM_BLOCKS):
-            return "it has custom attention blocks"
-    return None
+    return "its text tower has custom attention blocks" if _has_custom_blocks(text) else ""
+
+
+def _has_custom_blocks(tower: dict[str, Any]) -> bool:
+    return tower.get("block_type") not in (None, "default") or any(tower.get(key) for key in _CUSTOM_BLOCKS)
 
 
 @cache
-def supported_models() -> dict[str, dict[str, Any]]:
-    """OpenCLIP name -> config, of every supported model."""
+def usable_models() -> dict[str, dict[str, Any]]:
+    """OpenCLIP name -> config, of every model that is not refused."""
     import open_clip
 
     configs = {name: open_clip.get_model_config(name) for name in open_clip.list_models()}
-    return {name: config for name, config in configs.items() if why_unsupported(config) is None}
+    return {name: config for name, config in configs.items() if why_refused(config) is None}
 
 
-def has_supported_blocks(blocks: Any) -> bool:
-    """Whether all blocks are OpenCLIP's ResidualAttentionBlock, whose parameters the towers use."""
-    from open_clip.transformer import ResidualAttentionBlock
-
-    return all(type(b) is ResidualAttentionBlock and type(b.attn) is nn.MultiheadAttention for b in blocks)
+def refusal(name: str, reason: str) -> DearError:
+    """The sentence for a model that cannot be used, with the nearest one that can."""
+    short = name.rpartition("/")[2].rpartition(":")[2]
+    near = get_close_matches(short, usable_models(), n=1, cutoff=0.0)
+    return DearError(f"{name} can't be used, because {reason}: the nearest that works is --model {near[0]}.")

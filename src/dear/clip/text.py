@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from dear.clip.attention import finish_block, merge_heads, normed_input, project_keys_values, project_queries
 from dear.clip.tokens import LearnedTokens
 from dear.core.errors import DearError, TextTooLongError
+from dear.core.runtime import once
 from dear.parallel import processes
 
 _MANY = 2000  # packed tokens, of about 400 classes, whose activations take over a gigabyte: then checkpointing is used
@@ -114,9 +115,7 @@ class Prompts:
         return self._once("unshared", shared, compute)
 
     def _once(self, what: str, shared: int, compute: Callable[[], Any]) -> Any:
-        if (what, shared) not in self._by_shared:
-            self._by_shared[what, shared] = compute()
-        return self._by_shared[what, shared]
+        return once(self._by_shared, (what, shared), compute)
 
     def subset(self, chosen: Tensor) -> tuple["Prompts", Tensor]:
         """Some of the prompts, and the positions of their packed states among all: x[places].
@@ -164,14 +163,16 @@ class ClassTexts(NamedTuple):
     """The constant part of the text tower for some class names (or sentences)."""
 
     names: tuple[str, ...]
-    prompts: Prompts
+    prompts: Any  # Prompts; None, as the states, where there is no text tower to run
     first_layer: int  # the first adapted text layer
-    states: Tensor  # packed, before that layer, [packed, width]
+    states: Any  # packed, before that layer, [packed, width]
     frozen: Tensor  # features of unadapted CLIP, normalised, [names, dim]
 
 
 class TextTower:
     """OpenCLIP's causal text transformer as a list of blocks. Layers count from 1."""
+
+    tier = "full"
 
     def __init__(self, module: Any, tokenizer: Callable[..., Tensor], end: int | None) -> None:
         """`module` has token_embedding, transformer, ...; `end` is the id of EOT, None: the largest id."""

@@ -1,4 +1,4 @@
-"""CLIP checkpoints in the format of transformers (config.json, model.safetensors), loaded into OpenCLIP's modules.
+"""CLIP checkpoints in the format of transformers (config.json, weights), loaded into OpenCLIP's modules.
 
 The transformers package is not needed.
 """
@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
+from dear.clip.shapes import read_tensors_of
 from dear.core.errors import DearError, first_line
 from dear.core.files import read_json
 from dear.core.schema import Finite, Positive, check_shape
 
 PREFIX = "transformers:"
-_CONFIG, _WEIGHTS, _PREPROCESSOR = "config.json", "model.safetensors", "preprocessor_config.json"
+_CONFIG, _PREPROCESSOR = "config.json", "preprocessor_config.json"
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # in this order; each also in parts, with an index
 _VOCABULARY = 49408  # tokens of CLIP's own tokenizer, the only one supported here
 
 # A config omits fields that have their default value.
@@ -84,6 +84,10 @@ _TRANSPOSED = {"visual_projection.weight": "visual.proj", "text_projection.weigh
 _TOWERS = {"vision_model": "visual.transformer.resblocks", "text_model": "transformer.resblocks"}
 
 
+class _Index(TypedDict):
+    weight_map: dict[str, str]
+
+
 def load_transformers(source: str) -> tuple[Any, Any]:
     """An OpenCLIP model with weights from a folder or the hub, and CLIP's tokenizer for it."""
     import open_clip
@@ -91,15 +95,13 @@ def load_transformers(source: str) -> tuple[Any, Any]:
     folder = _find_folder(source)
     config = openclip_config(read_json(folder / _CONFIG), source)
     try:
-        weights = openclip_weights(load_file(folder / _WEIGHTS))
+        weights = openclip_weights(read_weights(folder))
         if max(config["vision_cfg"]["layers"], config["text_cfg"]["layers"]) > len(weights):
             raise KeyError("more layers than tensors")
         with torch.device("meta"):  # shapes first: a config can ask for more memory than there is
             open_clip.CLIP(**config).load_state_dict(weights, assign=True)
         model = open_clip.CLIP(**config)
         model.load_state_dict(weights)
-    except SafetensorError as error:
-        raise DearError(f"{folder / _WEIGHTS} cannot be read: {error}.") from error
     except (AssertionError, IndexError, KeyError, RuntimeError, ValueError, ZeroDivisionError) as error:
         raise DearError(
             f"The weights of {source} do not fit its {_CONFIG}: both must come from one CLIPModel."
@@ -123,18 +125,42 @@ def _find_folder(source: str) -> Path:
         from huggingface_hub import snapshot_download
 
         try:
-            folder = Path(snapshot_download(name, allow_patterns=[_CONFIG, _WEIGHTS, _PREPROCESSOR]))
+            folder = Path(snapshot_download(name, allow_patterns=_patterns(name)))
         except Exception as error:  # the hub client raises many kinds
             raise DearError(
                 f"{name} is not a folder and could not be fetched: check the name and the network "
                 f"({first_line(error)})."
             ) from error
-    if not (folder / _WEIGHTS).is_file():
-        raise DearError(
-            f"{name} has no {_WEIGHTS}, the only supported format of weights: load it with transformers, and save it "
-            "in one file with save_pretrained."
-        )
     return folder
+
+
+def _patterns(name: str) -> list[str]:
+    """The files to download: config and preprocessor, and weights in the first form that there is; no code."""
+    from huggingface_hub import HfApi
+
+    names = [file.rfilename for file in HfApi().model_info(name, timeout=10).siblings or ()]
+    for weights in _WEIGHTS:
+        stem, _, ending = weights.rpartition(".")
+        if weights in names:
+            return [_CONFIG, _PREPROCESSOR, weights]
+        if f"{weights}.index.json" in names:
+            return [_CONFIG, _PREPROCESSOR, f"{weights}.index.json", f"{stem}-*.{ending}"]
+    return [_CONFIG, _PREPROCESSOR, *_WEIGHTS]
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a folder, from safetensors if there are any, else from a pickle that may hold tensors only."""
+    for name in _WEIGHTS:
+        if (folder / name).is_file():
+            return read_tensors_of(folder / name)
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            parts = check_shape(read_json(index), _Index, str(index), "download it again")["weight_map"].values()
+            if strange := [part for part in parts if Path(part).name != part]:
+                raise DearError(f"{index} names {strange[0]}, which is not beside it: download it again.")
+            tables = [read_tensors_of(folder / part) for part in dict.fromkeys(parts)]
+            return {key: tensor for table in tables for key, tensor in table.items()}
+    raise DearError(f"{folder} has no weights: it needs {' or '.join(_WEIGHTS)}, as transformers saves them.")
 
 
 def openclip_config(config: Any, source: str) -> dict[str, Any]:

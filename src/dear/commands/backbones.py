@@ -1,41 +1,107 @@
-"""dear backbones: lists the backbones that can be adapted."""
+"""dear backbones: what each backbone can do; `dear backbones NAME`: all about one."""
 
 import argparse
+from typing import Any
+
+_NOTE = """\
+image and text: full (learned tokens, masks, roles of heads), words (learned words at the first layer, as CoOp's), or
+features (called as a whole: zero-shot, linear-probe, tip-adapter, clip-adapter, closed forms, index, search, serve)
+bundled: dear-mini (a small CLIP of Attribute World, 9 layers x 8 heads, 64 px; no download)
+also: transformers:FOLDER_OR_NAME, hf-hub:ORG/NAME, local-dir:FOLDER, or a name below with --pretrained FILE
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.core.table import add_json_argument
 
-    parser.add_argument("--all", action="store_true", help="also list unsupported models, with the reason")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="an OpenCLIP name, to say all about one")
     add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.name:
+        _show_one(args.name)
+        return
     import open_clip
 
-    from dear.clip.load import MINI
-    from dear.clip.support import why_unsupported
+    from dear.clip.support import judge, why_refused
     from dear.core.table import Table
 
-    print(f"bundled: {MINI} (a small CLIP of Attribute World, 9 layers x 8 heads, 64 px; no download)")
-    print(
-        "also: transformers:FOLDER_OR_NAME, hf-hub:ORG/NAME, local-dir:FOLDER, or a name below with --pretrained FILE\n"
-    )
-    table = Table(["OpenCLIP name", "px", "layers", "heads", "pretrained tags"])
-    unsupported = Table(["not supported", "because"])
+    print(_NOTE)
+    table = Table(["OpenCLIP name", "px", "image", "text", "pretrained tags"])
+    refused = Table(["refused", "because"])
     for name in open_clip.list_models():
         config = open_clip.get_model_config(name)
-        if reason := why_unsupported(config):
-            unsupported.add(name, reason)
+        if reason := why_refused(config):
+            refused.add(name, reason)
             continue
-        vision, tags = config["vision_cfg"], open_clip.list_pretrained_tags_by_model(name)
-        heads = vision["width"] // vision.get("head_width", 64)
-        table.add(name, vision["image_size"], vision["layers"], heads, ", ".join(tags) or "-")
-    args.show("supported", table)
-    if args.all:
+        tiers = judge(config)
+        tags = open_clip.list_pretrained_tags_by_model(name)
+        table.add(name, config["vision_cfg"].get("image_size", 224), tiers.image, tiers.text, ", ".join(tags) or "-")
+    args.show("backbones", table)
+    both = sum(row[2:4] == ("full", "full") for row in map(tuple, table.rows))
+    print(f"\n{len(table.rows)} usable, {both} of them full in both towers. `dear backbones NAME` says all about one.")
+    if refused.rows:
         print()
-        args.show("not supported", unsupported)
-    else:
-        print(
-            f"\n{len(table.rows)} supported; {len(unsupported.rows)} others are not: `dear backbones --all` tells why."
-        )
+        args.show("refused", refused)
+
+
+def _show_one(name: str) -> None:
+    import open_clip
+
+    from dear.clip.load import read_config
+    from dear.clip.pictures import tag_settings
+    from dear.clip.support import judge, refusal, why_refused
+    from dear.methods.registry import METHODS, methods_for
+
+    config = read_config(name)
+    if reason := why_refused(config):
+        raise refusal(name, reason)
+    tiers, tags = judge(config), open_clip.list_pretrained_tags_by_model(name)
+    working = methods_for(tiers.image, tiers.text)
+    lines = {
+        "image tower": f"{tiers.image}, {_tower(config['vision_cfg'])}",
+        "text tower": f"{tiers.text}, {_tower(config['text_cfg'])}",
+        "why not full": tiers.reason,
+        "features": f"{config['embed_dim']} numbers",
+        "weights": _size(config),
+        "methods": "all" if len(working) == len(METHODS) else ", ".join(working),
+        "heads": "roles, search by attribute, explain" if tiers.image == "full" else "not known",
+        "pictures": "; ".join(tag_settings(name)) or "OpenAI's mean and std, bicubic, shortest side, centre crop",
+        "tags": ", ".join(tags) or "none: give a file with --pretrained",
+        "tested": "features equal OpenCLIP's on random weights of this kind"
+        + (", and results with OpenAI's weights" if name.startswith("ViT-B-16") and "openai" in tags else ""),
+        "use": f"dear train --model {name} --pretrained {tags[0] if tags else 'FILE'} --data PHOTOS --out RUN",
+    }
+    if name not in open_clip.list_models():
+        lines["use"] = f"dear train --model {name} --data PHOTOS --out RUN"
+    if working and "dear" not in working:
+        lines["use"] += f" --method {'coop' if 'coop' in working else 'tip-adapter-f'}"
+    print(name)
+    for title, line in lines.items():
+        if line:
+            print(f"  {title:13} {line}")
+
+
+def _tower(config: dict[str, Any]) -> str:
+    """A tower in a few words."""
+    if name := config.get("timm_model_name"):
+        return f"timm's {name}, {config.get('image_size', 224)} px"
+    if name := config.get("hf_model_name"):
+        return f"Hugging Face's {name}, {config.get('context_length', 77)} tokens"
+    if isinstance(config.get("layers"), list):
+        return f"ResNet of {sum(config['layers'])} blocks, {config.get('image_size', 224)} px"
+    size = f"{config['image_size']} px" if "image_size" in config else f"{config.get('context_length', 77)} tokens"
+    heads = config.get("heads") or config.get("width", 768) // config.get("head_width", 64)
+    return f"{config.get('layers', 12)} layers of {heads} heads, width {config.get('width', 768)}, {size}"
+
+
+def _size(config: dict[str, Any]) -> str:
+    from math import prod
+
+    from dear.clip.shapes import model_shapes
+
+    if config["text_cfg"].get("hf_model_name"):
+        return "unknown here: the text tower's config is on the hub"
+    count = sum(prod(shape) for shape in model_shapes(config).values())
+    return f"{count / 1e6:.0f} million, {4 * count / 2**30:.1f} GB in memory (fp32)"

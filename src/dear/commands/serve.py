@@ -53,12 +53,10 @@ def serve(
 
 def read_token(file: Path) -> str:
     from dear.core.errors import DearError
+    from dear.core.files import read_text
 
-    try:
-        token = file.read_text(encoding="ascii").strip()
-    except (OSError, ValueError) as error:
-        raise DearError(f"The token file {file} cannot be read: {error}.") from None
-    if len(token) < 16 or not token.isprintable() or " " in token:
+    token = read_text(file).strip()
+    if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
         raise DearError(
             f"The token file {file} must contain one word of at least 16 characters: `openssl rand -hex 16` makes one."
         )

@@ -8,6 +8,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.data.resolve import HELP
 
     add_backbone_arguments(parser)
+    parser.add_argument(
+        "--text-features",
+        metavar="FILE",
+        help="class names and their vectors (JSON, NPZ, safetensors, NPY + JSON), in place of the text tower",
+    )
     add_json_argument(parser)
     parser.add_argument("--data-root", metavar="DIR", help="folder of the known datasets")
     parser.add_argument("--data", nargs="+", metavar="DATA", help=f"{HELP} (default: all tasks of Attribute World)")
@@ -32,7 +37,9 @@ def run(args: argparse.Namespace) -> None:
     from dear.data.world.tasks import TASKS
 
     datasets = [resolve_dataset(name, root=args.data_root) for name in args.data or [f"world:{task}" for task in TASKS]]
-    backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
+    backbone = load_backbone(
+        args.model, args.pretrained, device=pick_device(args.device), text_features=args.text_features
+    )
     table = Table(["data", "classes", "images", "chance", "all", "base", "novel"])
     for dataset in datasets:
         result = zero_shot(backbone, dataset)

@@ -4,8 +4,11 @@ Temporary files lie beside their target and are named after their writer (`.dear
 writer in that folder removes those whose process has ended.
 """
 
+import errno
+import hashlib
 import itertools
 import json
+import math
 import os
 import platform
 import re
@@ -16,7 +19,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NoReturn
 
 from dear.core.errors import DearError, reason_of
 
@@ -166,19 +169,46 @@ def to_json(value: Any, indent: int | None = None) -> str:
     return text
 
 
+def open_regular(path: str | Path) -> BinaryIO:
+    """A file opened for reading; OSError for anything else. Opening a pipe would wait until somebody writes."""
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    kind = os.fstat(file).st_mode
+    if not stat.S_ISREG(kind):
+        os.close(file)
+        reason = "it is a folder" if stat.S_ISDIR(kind) else "it is not a regular file"
+        raise OSError(errno.EINVAL, reason, str(path))
+    return os.fdopen(file, "rb")
+
+
 def read_bytes(path: str | Path, largest: int = _LARGEST) -> bytes:
-    """The content of a file of at most `largest` bytes."""
-    path = Path(path)
+    """The content of a regular file of at most `largest` bytes; no more memory is taken than the file has."""
+    with _read_errors(path), open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > largest:
+            raise DearError(f"{path} has more than {largest // 2**20} MB: it is too large to be the right file.")
+        data = file.read(size)
+        if len(data) < size or file.read(1):
+            raise DearError(f"{path} changed while it was read: wait until it is written, then try again.")
+    return data
+
+
+def sha256_of(path: str | Path) -> str:
+    """The checksum of a regular file of any size."""
+    digest = hashlib.sha256()
+    with _read_errors(path), open_regular(path) as file:
+        while part := file.read(2**20):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+@contextmanager
+def _read_errors(path: str | Path) -> Iterator[None]:
     try:
-        with path.open("rb") as file:
-            data = file.read(largest + 1) if os.fstat(file.fileno()).st_size <= largest else None
+        yield
     except FileNotFoundError:
         raise DearError(f"{path} does not exist.") from None
     except (OSError, ValueError) as error:
         raise DearError(f"{path} cannot be read: {reason_of(error)}.") from None
-    if data is None or len(data) > largest:  # or endless, as /dev/zero
-        raise DearError(f"{path} has more than {largest // 2**20} MB: it is too large to be the right file.")
-    return data
 
 
 def read_text(path: str | Path) -> str:
@@ -194,16 +224,27 @@ def read_json(path: str | Path) -> Any:
     try:
         return parse_json(text)
     except ValueError as error:
-        raise DearError(f"{path} cannot be read as JSON: {error}.") from None
+        raise DearError(f"{path} cannot be read as JSON ({error}): correct it, or make it again.") from None
 
 
 def parse_json(text: str) -> Any:
-    """Strict: no NaN, no nesting beyond Python's limit. Raises ValueError, whatever is wrong."""
+    """Strict: no NaN, no infinity, no nesting beyond Python's limit. Raises ValueError, whatever is wrong."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_number, parse_float=_finite_float, parse_int=_small_int)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
+def _refuse_number(text: str) -> NoReturn:
+    raise ValueError(f"{text[:30]} is not a finite number")
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse_number(text)
+
+
+def _small_int(text: str) -> int:
+    if len(text) > 1000:  # Python's own limit is 4,300 digits, and its advice is for programmers
+        raise ValueError(f"a number has {len(text)} digits")
+    return int(text)

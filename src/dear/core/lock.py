@@ -64,7 +64,7 @@ def names_in(folder: Path) -> list[str]:
 def _take(path: Path) -> int | None:
     """An open file with a lock; None if another process has it."""
     while True:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o666)  # a pipe would wait
         if not _lock(file):
             os.close(file)
             return None

@@ -1,14 +1,17 @@
 """Device, precision and seeds of computations."""
 
 import random
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from dear.core.errors import DearError
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -67,6 +70,16 @@ def to_device(x: Any, device: torch.device) -> Any:
     if isinstance(x, tuple):
         return type(x)(*(to_device(part, device) for part in x))
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" and x.is_cpu else x.to(device)
+
+
+def once(store: dict[Key, Value], key: Key, compute: Callable[[], Value]) -> Value:
+    """store[key], computed at the first call; not stored while a graph is traced, whose tensors have no values."""
+    if key in store:
+        return store[key]
+    value = compute()
+    if not torch.compiler.is_compiling():
+        store[key] = value
+    return value
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager:

@@ -19,13 +19,17 @@ Percent = Annotated[float, Meta(ge=0, le=100)]
 Name = Annotated[str, Meta(min_length=1, max_length=10_000)]
 
 
-class BackboneIdentity(TypedDict):
-    """How files name a backbone (`dear.clip.Backbone.identity`)."""
-
+class _Identity(TypedDict):
     model: Name
     pretrained: str | None
     activation: str
     weights: str
+
+
+class BackboneIdentity(_Identity, total=False):
+    """How files name a backbone (`dear.clip.Backbone.identity`)."""
+
+    text_table: str | None
 
 
 def limited(kind: type, low: float, high: float) -> Any:

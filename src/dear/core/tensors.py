@@ -2,16 +2,19 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dear.core.errors import DearError
-from dear.core.files import write_bytes
+from dear.core.errors import DearError, reason_of
+from dear.core.files import open_regular, write_bytes
 
 _CHECKSUM = "sha256"
+LOWER_RATE = "train again into another folder, with a lower --lr"
 
 
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> None:
@@ -25,44 +28,70 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], notes: Mapping
     write_bytes(path, save(copies, {**notes, _CHECKSUM: _checksum(copies, notes)}))
 
 
-def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and notes of a file that `save_tensors` wrote; any other is refused.
+@contextmanager
+def open_tensors(path: str | Path, advice: str) -> Iterator[Any]:
+    """An open safetensors file, of which only the header was read. `advice` says what to do about a damaged one.
 
-    Safetensors compares the declared sizes with the length of the file before it allocates.
+    Safetensors compares the declared sizes with the length of the file: a longer or shorter one is refused here.
     """
     from safetensors import safe_open
 
-    path = Path(path)
-    if not path.is_file():
-        raise DearError(f"There is no file {path}.")
     try:
+        open_regular(path).close()
         with safe_open(path, framework="pt") as file:
-            notes = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            yield file
+    except (DearError, MemoryError):
+        raise
+    except FileNotFoundError:
+        raise DearError(f"There is no file {path}: {advice}.") from None
     except Exception as error:  # a damaged file may raise anything
-        raise DearError(f"{path} is damaged ({error}).") from error
-    if notes.pop(_CHECKSUM, None) != _checksum(tensors, notes):
-        raise DearError(f"{path} is damaged or was changed: its checksum differs.")
+        raise DearError(f"{path} is damaged ({reason_of(error)}): {advice}.") from error
+
+
+def declared_shapes(file: Any) -> dict[str, torch.Size]:
+    """Names and shapes in the header of an open safetensors file."""
+    return {name: torch.Size(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - not a dict
+
+
+def all_tensors(file: Any) -> dict[str, Tensor]:
+    return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+
+
+def read_tensors(path: str | Path, advice: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and notes of a file that `save_tensors` wrote; any other is refused."""
+    with open_tensors(path, advice) as file:
+        notes = dict(file.metadata() or {})
+        if _CHECKSUM not in notes:
+            raise DearError(f"{path} has no checksum, so dear did not write it: {advice}.")
+        tensors = all_tensors(file)
+    if notes.pop(_CHECKSUM) != _checksum(tensors, notes):
+        raise DearError(f"{path} is damaged or was changed, for its checksum differs: {advice}.")
     return tensors, notes
 
 
-def load_state(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
+def load_state(module: nn.Module, tensors: Mapping[str, Tensor], where: str, advice: str) -> None:
     """Loads tensors into a module; refuses other names or shapes, and numbers that are not finite."""
-    expected = module.state_dict()
-    if different := sorted(expected.keys() ^ tensors.keys()):
-        raise DearError(f"{where} does not fit the model: {different[0]} is missing or unexpected.")
-    for name, value in tensors.items():
-        if value.shape != expected[name].shape:
-            shapes = f"{tuple(value.shape)}, not {tuple(expected[name].shape)}"
-            raise DearError(f"{where} does not fit the model: {name} has the shape {shapes}.")
-    require_finite(tensors, where)
+    require_fit(module, {name: value.shape for name, value in tensors.items()}, where, advice)
+    require_finite(tensors, where, advice)
     module.load_state_dict(dict(tensors))
 
 
-def require_finite(tensors: Mapping[str, Tensor], where: str) -> None:
+def require_fit(module: nn.Module, shapes: Mapping[str, torch.Size], where: str, advice: str) -> None:
+    """Refuses other names or shapes than those of the module's state."""
+    expected = {name: value.shape for name, value in module.state_dict().items()}
+    for name in sorted(expected.keys() | shapes.keys()):
+        if name not in shapes or name not in expected:
+            which = "is missing" if name in expected else "does not belong to it"
+            raise DearError(f"{where} does not fit the model ({name} {which}): {advice}.")
+        if shapes[name] != expected[name]:
+            both = f"{tuple(shapes[name])}, not {tuple(expected[name])}"
+            raise DearError(f"{where} does not fit the model ({name} has the shape {both}): {advice}.")
+
+
+def require_finite(tensors: Mapping[str, Tensor], where: str, advice: str) -> None:
     for name, value in tensors.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise DearError(f"{where} holds numbers that are not finite (in {name}).")
+            raise DearError(f"{where} holds numbers that are not finite (in {name}): {advice}.")
 
 
 def _checksum(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:

@@ -1,6 +1,5 @@
 """Checks a dataset before training: unreadable images, leaks, duplicates, small classes, equal names."""
 
-import hashlib
 import os
 import stat
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dear.core.errors import DearError
+from dear.core.files import sha256_of
 from dear.core.progress import Progress
 from dear.data.dataset import Dataset, ImageFile
 from dear.data.decode import why_unreadable
@@ -148,8 +148,8 @@ def _why_unreadable(path: Path, stamp: tuple[int, int]) -> str:
 @lru_cache(maxsize=2**20)
 def _sha256(path: Path, stamp: tuple[int, int]) -> str:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:  # reported as unreadable
+        return sha256_of(path)
+    except DearError:  # reported as unreadable
         return str(path)
 
 

@@ -11,14 +11,20 @@ from typing import Protocol
 from PIL import Image
 
 from dear.core.errors import DearError
+from dear.core.files import read_bytes
 from dear.data.decode import open_picture
 from dear.data.prompts import fill
 
 
 class Picture(Protocol):
-    """A hashable object that opens as an RGB image: a file, or a scene of Attribute World."""
+    """A hashable object that opens as an RGB image: a file, an item of data in memory, or a scene of Attribute World.
+
+    `str` names it in lists of images; `content` decides the pixels, so that equal content is computed once.
+    """
 
     def open(self) -> Image.Image: ...
+
+    def content(self) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,12 @@ class ImageFile:
 
     def open(self) -> Image.Image:
         return open_picture(self.path, self.side)
+
+    def content(self) -> bytes:
+        return read_bytes(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,6 @@ memory. Any error of a decoder becomes one sentence. Pictures are returned uprig
 """
 
 import io
-import os
-import stat
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from dear.core.errors import DearError
+from dear.core.files import open_regular
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +27,9 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF
 MAX_PIXELS = 178_956_970  # Pillow's own limit
 # Backbones scale the shorter side to their own size S, so a thin picture becomes S x S x its proportion: 30 MB at 224.
 MAX_PROPORTION = 200
+
+ImageLike = str | Path | Image.Image | np.ndarray | bytes
+"""A file, an open picture, an array [height, width, 3] of uint8, or the content of an image file."""
 
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit above decides
 
@@ -85,6 +87,23 @@ def as_rgb(image: Image.Image) -> Image.Image:
         return _decode(image.copy(), MAX_PIXELS)
 
 
+def open_image(image: ImageLike) -> Image.Image:
+    """An upright RGB picture of anything that counts as an image."""
+    if isinstance(image, np.ndarray):
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+            shape = f"{list(image.shape)} of {image.dtype}"
+            raise DearError(f"An image array must have the shape [height, width, 3] and the type uint8, not {shape}.")
+        image = Image.fromarray(np.ascontiguousarray(image))
+    if isinstance(image, Image.Image):
+        return as_rgb(image)
+    if isinstance(image, bytes):
+        return open_bytes(image, "These bytes cannot be read as an image ({}): give the content of an image file.")
+    if isinstance(image, str | Path):
+        return open_picture(image)
+    kinds = "a path, a PIL image, an array [height, width, 3] or bytes"
+    raise DearError(f"An image must be {kinds}, not {type(image).__name__}.")
+
+
 @contextmanager
 def _errors_as(sentence: str, pixels: int) -> Iterator[None]:
     """Raises any error as a DearError with `sentence`, in which {} becomes the reason."""
@@ -96,10 +115,7 @@ def _errors_as(sentence: str, pixels: int) -> Iterator[None]:
 
 
 def _open_file(path: str | Path, enough: int | None = None) -> Image.Image:
-    kind = os.stat(path).st_mode
-    if not stat.S_ISREG(kind):  # opening a pipe waits for somebody to write
-        raise ValueError("it is a folder" if stat.S_ISDIR(kind) else "it is not a regular file")
-    with Image.open(path, formats=_available(FORMATS)) as image:
+    with open_regular(path) as file, Image.open(file, formats=_available(FORMATS)) as image:
         return _decode(image, MAX_PIXELS, enough)
 
 

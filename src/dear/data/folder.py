@@ -62,7 +62,10 @@ def read_dataset(path: Path, template: str = TEMPLATE) -> Dataset:
     classes = [p for p in sorted(path.iterdir()) if p.is_dir() and not p.name.startswith(".")]
     _require_two_classes(path, classes)
     return split_by_rule(
-        path.name, clean_names([c.name for c in classes]), template, [_class_files(c) for c in classes]
+        path.name,
+        clean_names([c.name for c in classes]),
+        template,
+        [[ImageFile(f) for f in _class_files(c)] for c in classes],
     )
 
 

@@ -3,14 +3,16 @@
 import csv
 import os
 from collections.abc import Iterator
+from dataclasses import replace
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TypedDict
 
-from dear.core.errors import DearError
-from dear.core.files import parse_json
+from dear.core.errors import DearError, reason_of
+from dear.core.files import open_regular, parse_json
 from dear.core.schema import check_shape
-from dear.data.dataset import Dataset, Example, ImageFile
-from dear.data.splits import SPLITS, make_dataset, split_by_rule
+from dear.data.dataset import Dataset, ImageFile
+from dear.data.splits import SPLITS, from_labels
 
 
 class _RequiredFields(TypedDict):
@@ -25,21 +27,16 @@ class _Row(_RequiredFields, total=False):
 def read_listing(file: Path, template: str) -> Dataset:
     """Relative paths start at the file's folder. Without a split column, `split_by_rule` makes the splits."""
     rows = list(_rows(file))
-    classes = sorted({label for _, _, label, _ in rows}, key=_numeric_order)
-    if len(classes) < 2:
-        raise DearError(f"{file} names {len(classes)} classes: it needs images of at least two.")
-    number = {label: i for i, label in enumerate(classes)}
-    names = [label.replace("_", " ") for label in classes]
+    splits = None
     if all(split is None for *_, split in rows):
-        files: list[list[Path]] = [[] for _ in classes]
-        for _, path, label, _ in rows:
-            files[number[label]].append(path)
-        return split_by_rule(file.stem, names, template, files)
-    for line, _, _, split in rows:
-        if split not in SPLITS:
-            raise DearError(f"{file}, line {line}: split must be train, val or test, not {split or 'empty'}.")
-    splits = [[Example(ImageFile(path), number[label]) for _, path, label, of in rows if of == s] for s in SPLITS]
-    return make_dataset(file.stem, names, template, splits)
+        rows.sort(key=lambda row: row[1])  # the order of a list does not matter
+    else:
+        splits = [split or "" for *_, split in rows]
+        for line, _, _, split in rows:
+            if split not in SPLITS:
+                raise DearError(f"{file}, line {line}: split must be train, val or test, not {split or 'empty'}.")
+    pictures, labels = [ImageFile(path) for _, path, *_ in rows], [label for _, _, label, _ in rows]
+    return replace(from_labels(str(file), pictures, labels, template, splits), name=file.stem)
 
 
 def _rows(file: Path) -> Iterator[tuple[int, Path, str, str | None]]:
@@ -57,7 +54,8 @@ def _rows(file: Path) -> Iterator[tuple[int, Path, str, str | None]]:
 
 def _records(file: Path) -> Iterator[tuple[int, dict]]:
     try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:  # spreadsheets often write a byte order mark
+        # "sig": spreadsheets often write a byte order mark
+        with TextIOWrapper(open_regular(file), encoding="utf-8-sig", newline="") as stream:
             if file.suffix.lower() == ".csv":
                 reader = csv.DictReader(stream, skipinitialspace=True)
                 if not {"path", "label"} <= set(reader.fieldnames or ()):
@@ -73,8 +71,4 @@ def _records(file: Path) -> Iterator[tuple[int, dict]]:
                         raise ValueError(f'line {line} is not an object like {{"path": ..., "label": ...}}')
                     yield line, row
     except (OSError, ValueError, csv.Error) as error:
-        raise DearError(f"{file} cannot be read as a list of images: {error}.") from None
-
-
-def _numeric_order(label: str) -> tuple[int, str]:
-    return (int(label), "") if label.isdecimal() and len(label) < 20 else (0, label)
+        raise DearError(f"{file} cannot be read as a list of images: {reason_of(error)}.") from None

@@ -8,7 +8,7 @@ from typing import TypedDict
 from dear.core.errors import DearError
 from dear.core.files import read_json
 from dear.core.schema import Name, check_shape
-from dear.data.dataset import Dataset, Example, ImageFile
+from dear.data.dataset import Dataset, Example, ImageFile, Picture
 from dear.data.prompts import check_name
 
 SPLITS = ("train", "val", "test")
@@ -47,19 +47,54 @@ def read_split(file: Path, folders: Sequence[Path], template: str, name: str) ->
     return make_dataset(name, [names[i].replace("_", " ") for i in range(len(names))], template, splits)
 
 
-def split_by_rule(name: str, classes: Sequence[str], template: str, files: Sequence[Sequence[Path]]) -> Dataset:
-    """CoOp's rule: the files of each class are shuffled; half become train, a fifth val, the rest test.
+def from_labels(
+    name: str,
+    pictures: Sequence[Picture],
+    labels: Sequence[str | int],
+    template: str,
+    splits: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
+) -> Dataset:
+    """Labels are class names, or numbers into `names`. Without `splits`, `split_by_rule` makes them."""
+    if names is None:
+        keys = sorted(set(labels), key=_numeric_order)
+        names = [str(key) for key in keys]
+    else:
+        keys = [*names, *range(len(names))]
+    number = {key: i % len(names) for i, key in enumerate(keys)}
+    if len(names) < 2:
+        raise DearError(f"{name} names {len(names)} classes: it needs images of at least two.")
+    if unknown := [label for label in labels if label not in number]:
+        raise DearError(f"{name} has the label {unknown[0]!r}, which is none of its {len(names)} classes.")
+    classes = [text.replace("_", " ") for text in names]
+    examples = [Example(picture, number[label]) for picture, label in zip(pictures, labels, strict=True)]
+    if splits is not None:
+        parts = [[e for e, of in zip(examples, splits, strict=True) if of == split] for split in SPLITS]
+        return make_dataset(name, classes, template, parts)
+    by_class: list[list[Picture]] = [[] for _ in classes]
+    for example in examples:
+        by_class[example.label].append(example.picture)
+    return split_by_rule(name, classes, template, by_class)
+
+
+def _numeric_order(label: str | int) -> tuple[int, str]:
+    text = str(label)
+    return (int(text), "") if text.isdecimal() and len(text) < 20 else (0, text)
+
+
+def split_by_rule(name: str, classes: Sequence[str], template: str, pictures: Sequence[Sequence[Picture]]) -> Dataset:
+    """CoOp's rule: the pictures of each class are shuffled; half become train, a fifth val, the rest test.
 
     Each class is shuffled with the same seed, so the split is the same every time.
     """
     splits: list[list[Example]] = [[], [], []]
-    for label, paths in enumerate(files):
-        shuffled = sorted(paths)
+    for label, of_class in enumerate(pictures):
+        shuffled = list(of_class)
         random.Random(0).shuffle(shuffled)
         train, val = max(1, round(0.5 * len(shuffled))), round(0.2 * len(shuffled))
         parts = (shuffled[:train], shuffled[train : train + val], shuffled[train + val :])
         for split, part in zip(splits, parts, strict=True):
-            split += [Example(ImageFile(path), label) for path in part]
+            split += [Example(picture, label) for picture in part]
     return make_dataset(name, classes, template, splits)
 
 

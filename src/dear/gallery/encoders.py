@@ -1,6 +1,5 @@
 """Encoders: image -> one vector per component. A gallery is filled and searched with the same one."""
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch.nn import functional as F
 
 from dear.clip import Backbone, load_backbone
 from dear.core.errors import DearError
+from dear.core.files import sha256_of
 from dear.core.names import CLS
 from dear.core.runtime import pick_device
 from dear.core.schema import Count, Name, Positive, check_shape
@@ -56,7 +56,7 @@ class AdapterEncoder:
         self.dim = predictor.dim
         self.preprocess = predictor.model.backbone.preprocess
         # The config contains the checksum of the weights, so its own checksum identifies the adapter.
-        checksum = hashlib.sha256((Path(run) / CONFIG).read_bytes()).hexdigest()
+        checksum = sha256_of(Path(run) / CONFIG)
         self.spec = {"kind": "adapter", "folder": os.path.abspath(run), "sha256": checksum}
 
     @classmethod
@@ -100,14 +100,14 @@ class HeadEncoder:
         """heads: attribute -> its (layer, head) pairs."""
         self.backbone = backbone
         self.heads = {name: [(layer, head) for layer, head in pairs] for name, pairs in heads.items() if pairs}
-        if not self.heads:
+        if not self.heads and backbone.image.layers:
             raise DearError("This role map assigns no head to any attribute: give another one with --roles.")
         tower, all_heads = backbone.image, [pair for pairs in self.heads.values() for pair in pairs]
         if any(not (1 <= layer <= tower.layers and 0 <= head < tower.heads) for layer, head in all_heads):
             raise DearError(
                 f"{backbone.name} has {tower.layers} layers of {tower.heads} heads, but other ones are named."
             )
-        self.reader = HeadContributions(backbone, min(layer for layer, _ in all_heads))
+        self.reader = HeadContributions(backbone, min(layer for layer, _ in all_heads)) if all_heads else None
         self.centred = tuple(self.heads)
         self.components = (CLS, *self.centred)
         self.dim = backbone.dim
@@ -121,6 +121,8 @@ class HeadEncoder:
     ) -> "HeadEncoder":
         """roles: file or name of a role map; "auto": the map in the package for these weights."""
         backbone = load_backbone(model, pretrained, device=pick_device(device))
+        if not backbone.image.layers:  # the class feature alone
+            return cls(backbone, {})
         role_map = find_roles(roles, backbone)
         role_map.check_backbone(backbone.identity.to_json(), backbone.image.layers, backbone.image.heads)
         return cls(backbone, {attribute: role_map.heads_for(attribute) for attribute in role_map.core})
@@ -138,7 +140,10 @@ class HeadEncoder:
 
     @torch.no_grad()
     def encode_image(self, pixels: Tensor) -> dict[str, Tensor]:
-        codes, feature = self.reader.codes_and_feature(pixels.to(self.backbone.device))
+        pixels = pixels.to(self.backbone.device)
+        if self.reader is None:
+            return {CLS: F.normalize(self.backbone.image.encode(pixels), dim=-1)}
+        codes, feature = self.reader.codes_and_feature(pixels)
         return {CLS: feature, **{name: self.reader.sum_of(heads, codes) for name, heads in self.heads.items()}}
 
     @torch.no_grad()

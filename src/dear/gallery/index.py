@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from dear.core.errors import DearError
-from dear.core.files import read_bytes
+from dear.core.files import sha256_of
 from dear.core.progress import Progress
 from dear.data import loading
 from dear.data.dataset import Dataset, Picture
@@ -74,7 +74,7 @@ class Source:
             picture = world_picture(self.path).open()
             return decoder(picture), hashlib.sha256(picture.tobytes()).hexdigest()
         pixels = decoder(self.path)  # first: its errors are sentences
-        return pixels, hashlib.sha256(read_bytes(self.path)).hexdigest()
+        return pixels, sha256_of(self.path)
 
 
 def find_sources(names: Sequence[str], label_from_folder: bool) -> Iterator[Source]:

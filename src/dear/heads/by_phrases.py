@@ -198,8 +198,8 @@ class _HeadStatistics:
     def _resume(self, path: Path) -> None:
         """Restores a checkpoint; one that is damaged or of another job is ignored."""
         try:
-            with damaged(str(path), "it will be made again"):
-                state, about = read_tensors(path)
+            with damaged(str(path), again := "it will be made again"):
+                state, about = read_tensors(path, again)
                 done, skipped = int(about["done"]), parse_json(about["skipped"])
                 same = about["job"] == self.job and 0 <= done <= len(self.pictures)
                 if same and state["sample"].shape == self.sample.shape:

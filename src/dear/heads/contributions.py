@@ -131,6 +131,11 @@ def decompose(backbone: Backbone, pixels: Tensor) -> Decomposition:
 
 def check_first_layer(tower: ImageTower, first_layer: int | None) -> int:
     """`first_layer`, or the default for None; refuses a layer that the backbone does not have."""
+    if not tower.layers:
+        raise DearError(
+            "The image tower of this backbone is called as a whole, so its heads are not known: choose one whose image "
+            "tower is full in `dear backbones`."
+        )
     if first_layer is None:
         return last_third(tower.layers)
     if not 1 <= first_layer <= tower.layers:

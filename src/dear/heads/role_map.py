@@ -125,7 +125,7 @@ class RoleMap:
         if tag and identity["pretrained"] == tag and str(identity["model"]).startswith(str(model)):
             return True
         pairs = zip(map(float, numbers.split()), class_embedding, strict=False)
-        return all(abs(a - b) < _PRECISION for a, b in pairs)
+        return len(class_embedding) > 0 and all(abs(a - b) < _PRECISION for a, b in pairs)
 
     def check_backbone(self, identity: Mapping[str, str | None], layers: int, heads: int) -> None:
         """Refuses another backbone than the map's; a field that is missing on either side is not compared.
@@ -248,7 +248,7 @@ def find_role_map(name: str, backbone: "Backbone | None" = None) -> RoleMap:
     if name == AUTO:
         if backbone is None:
             raise DearError(f'The role map "{AUTO}" depends on the backbone: name one of {listed(_preset_names())}.')
-        identity, embedding = backbone.identity.to_json(), backbone.image.visual.class_embedding.tolist()
+        identity, embedding = backbone.identity.to_json(), backbone.image.class_embedding
         measured = (RoleMap.preset(preset) for preset in _MEASURED)
         if role_map := next((each for each in measured if each.is_of(identity, embedding)), None):
             return role_map

@@ -29,6 +29,7 @@ from dear.data.augment import RANDOM
 from dear.data.prompts import fill
 from dear.heads.role_map import RoleMap
 from dear.methods.recipe import Recipe
+from dear.methods.registry import require_towers
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -99,10 +100,14 @@ class Method(nn.Module):
     is constant: the tower runs once per image and the result is cached."""
     views: tuple[str, ...] = (RANDOM,)
     """The views of each training image that `loss` gets, one after the other along the batch."""
+    needs_image: ClassVar[str] = "features"
+    needs_text: ClassVar[str] = "table"
+    """The least that the method needs of either tower, one of `dear.clip.support.TIERS`."""
     classes: ClassTexts
 
     def __init__(self, backbone: Backbone, config: Settings) -> None:
         super().__init__()
+        require_towers(type(self), backbone)
         self.backbone, self.config = backbone, config
 
     @property
@@ -129,6 +134,9 @@ class Method(nn.Module):
     def encode_classes(self, names: Sequence[str], template: str) -> ClassTexts:
         """The constant part of the text tower for some classes."""
         text, first = self.backbone.text, self.first_text_layer
+        if not text.layers:  # nothing to run but the whole
+            frozen = text.encode(names if text.tier == "table" else self.prompts(names, template)[0])
+            return ClassTexts(tuple(names), None, 1, None, F.normalize(frozen, dim=-1))
         prompts = text.prompts(*self.prompts(names, template))
         if first > text.layers:
             first, states = 1, text.embed(prompts)
@@ -214,6 +222,8 @@ class Method(nn.Module):
         """Attention of each component to the patches, [batch, rows, columns]; by default CLS in the last layer."""
         from dear.methods.shared.attention_maps import cls_attention
 
+        if not self.backbone.image.layers:
+            return {}  # nothing to see inside
         return {CLS: cls_attention(self, pixels)}
 
 

@@ -40,7 +40,7 @@ class ClipAdapter(Method):
             nn.ReLU(),
             nn.Linear(hidden, backbone.dim, bias=False),
             nn.ReLU(),
-        ).to(backbone.image.visual.proj)
+        ).to(backbone.image.like)
 
     def encode_image(self, x: LayerInput) -> Tensor:
         ratio = self.config.ratio

@@ -33,6 +33,7 @@ class ClipLora(Method):
     the few-shot protocol has fewer.
     """
 
+    needs_image = needs_text = "full"
     Config = LoraConfig
     recipe = (
         Recipe(
@@ -57,7 +58,7 @@ class ClipLora(Method):
 
     def __init__(self, backbone: Backbone, config: LoraConfig) -> None:
         super().__init__(backbone, config)
-        like, terms = backbone.image.visual.proj, (config.rank, config.lora_alpha, config.dropout)
+        like, terms = backbone.image.like, (config.rank, config.lora_alpha, config.dropout)
         self.image_terms = LowRank(backbone.image, *terms, like)
         self.text_terms = LowRank(backbone.text, *terms, like)
         self._image = with_low_rank(backbone.image, self.image_terms.layer_term)

@@ -25,7 +25,7 @@ from dear.heads.role_map import RoleMap
 from dear.methods.base import Loss, Method, cosine_distance
 from dear.methods.recipe import Recipe
 from dear.methods.shared.attention_maps import token_attention
-from dear.methods.shared.role_settings import RoleSettings, pick_roles
+from dear.methods.shared.role_settings import RoleSettings, pick_roles, print_once
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -89,6 +89,7 @@ class Dear(Method):
     """Learned attribute tokens, visible to each head by its role, and a learned fusion of their votes."""
 
     Config: ClassVar[type[Settings]] = DearConfig
+    needs_image = "full"
     recipe = Recipe()  # the defaults of training are the paper's
     config: AttributeConfig
     roles: RoleMap
@@ -107,8 +108,11 @@ class Dear(Method):
         self.components = (CLS, *self.attributes)
         self.token_of = [name for name in self.attributes for _ in range(config.tokens_per_attribute)]
         self.tokens = nn.Parameter(backbone.normal(len(self.token_of), image.width, std=config.token_std))
-        self.text_tokens = nn.Parameter(backbone.normal(config.text_tokens, text.width, std=config.token_std))
-        self.projection = nn.Parameter(self.initial_projection(image.visual.proj.detach()))
+        if text.tier == "full":
+            self.text_tokens = nn.Parameter(backbone.normal(config.text_tokens, text.width, std=config.token_std))
+        else:
+            print_once(f"No text tokens are learned: the class texts of {backbone.name} are fixed ({text.tier}).")
+        self.projection = nn.Parameter(self.initial_projection(image.projection.detach()))
         alpha = self.tokens.new_full((len(self.components),), (1 - config.fusion_init) / len(self.attributes))
         alpha[0] = config.fusion_init
         self.fusion = nn.Parameter(alpha.log())
@@ -140,7 +144,9 @@ class Dear(Method):
         return LearnedTokens.in_all(self.tokens, layers, self.config.beta)
 
     def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
-        """Eq. 6: w, adapted class features, normalised, [classes, dim]."""
+        """Eq. 6: w, adapted class features, normalised, [classes, dim]; those of frozen CLIP without text tokens."""
+        if self.backbone.text.tier != "full":
+            return (classes or self.classes).frozen
         layers = range(self.first_text_layer, self.backbone.text.layers + 1)
         tokens = LearnedTokens.in_all(self.text_tokens, layers, self.config.beta)
         return self.backbone.text.features(classes or self.classes, tokens)

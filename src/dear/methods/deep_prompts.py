@@ -39,12 +39,13 @@ class DeepPromptConfig(Settings):
 class ImagePrompts(Method):
     """Learned tokens in the first image layers, new ones in each."""
 
+    needs_image = "full"
     first_layer = 1
     image_tokens: nn.Parameter  # [depth, tokens, width]
 
     def image_layers(self) -> dict[int, Tensor]:
         """The tokens of each image layer; those of the first go through ln_pre, as the patches do."""
-        first = self.backbone.image.visual.ln_pre(self.image_tokens[0])
+        first = self.backbone.image.norm_in(self.image_tokens[0])
         return {1: first} | {1 + i: tokens for i, tokens in enumerate(self.image_tokens) if i}
 
     def class_feature(self, x: LayerInput) -> Tensor:
@@ -65,6 +66,7 @@ class DeepPrompts(ImagePrompts):
 
     Config: ClassVar[type[Settings]] = DeepPromptConfig
     recipe = Recipe(DASSL, lr=0.0025, epochs=20, batch=4)
+    needs_text = "full"
     first_text_layer = 1
     config: DeepPromptConfig
 

@@ -145,7 +145,7 @@ class Experts(Dear):
                 own = own.flatten(0, 1).index_copy(0, places, attended).unflatten(0, own.shape[:2])
                 out = torch.cat([own.permute(2, 0, 1, 3), out[-1:]])
             states = finish_block(block, states, merge_heads(out))
-        normed = tower.visual.ln_post(states)
+        normed = tower.norm_out(states)
         return normed[:-1] - normed[-1:]
 
     # --- loss and pictures -------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class Experts(Dear):
         parts = {
             "cross_entropy": F.cross_entropy(logits, labels),
             "regulariser": self.text_drift(text),
-            "pull": (self.projection - self.backbone.image.visual.proj).square().sum(),
+            "pull": (self.projection - self.backbone.image.projection).square().sum(),
             "fusion": self.fusion_penalty(),
         }
         weights = (1.0, self.config.lambda_reg, self.config.pull, self.config.lambda_fusion)

@@ -27,7 +27,7 @@ class LinearProbe(TrainedClasses):
 
     def __init__(self, backbone: Backbone, config: Settings) -> None:
         super().__init__(backbone, config)
-        self.set_weights((), *(backbone.image.visual.proj.new_zeros(0, *shape) for shape in ((backbone.dim,), ())))
+        self.set_weights((), *(backbone.image.like.new_zeros(0, *shape) for shape in ((backbone.dim,), ())))
 
     def set_weights(self, classes: Sequence[str], weight: Tensor, bias: Tensor) -> None:
         """Sets the parameters, which L-BFGS fits, not the training loop."""

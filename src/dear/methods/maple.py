@@ -38,7 +38,7 @@ class Maple(DeepPrompts):
 
     def __init__(self, backbone: Backbone, config: MapleConfig) -> None:
         Method.__init__(self, backbone, config)
-        image, text, like = backbone.image, backbone.text, backbone.image.visual.proj
+        image, text, like = backbone.image, backbone.text, backbone.image.like
         depth = min(config.depth, image.layers, text.layers)
         self.text_tokens = initial_text_tokens(backbone, depth, config.text_tokens, config.token_std)
         own, deep = (nn.Linear(text.width, image.width).to(like) for _ in range(2))
@@ -46,5 +46,5 @@ class Maple(DeepPrompts):
 
     def image_layers(self) -> dict[int, Tensor]:
         coupled = [couple(tokens) for couple, tokens in zip(self.couplings, self.text_tokens, strict=True)]
-        first = self.backbone.image.visual.ln_pre(coupled[0])
+        first = self.backbone.image.norm_in(coupled[0])
         return {1: first} | {1 + i: tokens for i, tokens in enumerate(coupled) if i}

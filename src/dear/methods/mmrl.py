@@ -42,6 +42,7 @@ class Mmrl(Method):
     classes are novel: `fusion` is used throughout, `decoupled` (the class feature alone) is measured beside it.
     """
 
+    needs_image = needs_text = "full"
     Config: ClassVar[type[Settings]] = MmrlConfig
     recipe = (
         Recipe(ADAMW, epochs=10, batch=4)
@@ -55,7 +56,7 @@ class Mmrl(Method):
 
     def __init__(self, backbone: Backbone, config: MmrlConfig) -> None:
         super().__init__(backbone, config)
-        image, text, like = backbone.image, backbone.text, backbone.image.visual.proj
+        image, text, like = backbone.image, backbone.text, backbone.image.like
         self.space = nn.Parameter(0.02 * torch.randn(self.config.tokens, self.config.space).to(like))
         self._layers = range(self.first_layer, image.layers + 1)
         self._text_layers = range(self.first_text_layer, text.layers + 1)

@@ -76,4 +76,4 @@ class MmrlPlus(Mmrl):
 
     def token_projection(self) -> Tensor:
         """CLIP's projection and a low-rank term that starts at zero."""
-        return self.backbone.image.visual.proj + self.down @ self.up
+        return self.backbone.image.projection + self.down @ self.up

@@ -29,6 +29,7 @@ class ProLip(Method):
     """
 
     Config = ProLipConfig
+    needs_image = "full"
     recipe = Recipe(
         optimizer="adam", lr=1e-5, eps=1e-4, weight_decay=0.0, schedule="step", epochs=300, batch=100_000, crop=0.5,
         augment="fixed:300",
@@ -37,7 +38,7 @@ class ProLip(Method):
 
     def __init__(self, backbone: Backbone, config: ProLipConfig) -> None:
         super().__init__(backbone, config)
-        self.projection = nn.Parameter(backbone.image.visual.proj.detach().clone())
+        self.projection = nn.Parameter(backbone.image.projection.detach().clone())
         self.pull = config.pull or 0.0
 
     def before_training(self, images: LabelledImages) -> None:
@@ -46,9 +47,9 @@ class ProLip(Method):
 
     def encode_image(self, x: LayerInput) -> Tensor:
         tower = self.backbone.image
-        return normalized(tower.visual.ln_post(tower.cls_state(x)) @ self.projection)
+        return normalized(tower.norm_out(tower.cls_state(x)) @ self.projection)
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         loss = super().loss(x, labels)
-        distance = (self.projection - self.backbone.image.visual.proj).square().sum()
+        distance = (self.projection - self.backbone.image.projection).square().sum()
         return Loss(loss.total + self.pull * distance, {**loss.parts, "distance": distance}, loss.logits)

@@ -34,6 +34,7 @@ class ProVp(Method):
     """
 
     Config = ProVpConfig
+    needs_image = "full"
     recipe = (
         Recipe(DASSL, lr=0.1, epochs=100, batch=32, weight_decay=1e-3)
         .on("few-shot", image_tokens=50, epochs=200, weight_decay=5e-4)
@@ -46,7 +47,7 @@ class ProVp(Method):
 
     def __init__(self, backbone: Backbone, config: ProVpConfig) -> None:
         super().__init__(backbone, config)
-        tower, like = backbone.image, backbone.image.visual.proj
+        tower, like = backbone.image, backbone.image.like
         bound = (6 / (3 * 14 * 14 + tower.width)) ** 0.5  # as published: for patches of 14 x 14 pixels
         start = torch.empty(tower.layers, self.config.image_tokens, tower.width, device=like.device, dtype=like.dtype)
         self.image_tokens = nn.Parameter(start.uniform_(-bound, bound))

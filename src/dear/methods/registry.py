@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dear.clip.support import reaches
 from dear.core.errors import DearError
 from dear.data.known import find_known
 from dear.methods.recipe import changes_under
 
 if TYPE_CHECKING:
+    from dear.clip import Backbone
     from dear.methods.base import Method
 
 
@@ -45,6 +47,16 @@ METHODS = {
         "a cache of the labelled features added to zero-shot",
         "Zhang et al., ECCV 2022",
         False,
+    ),
+    "ss-text": MethodInfo(
+        "ss_text:SSText",
+        "class texts plus means of the labelled features",
+        "Silva-Rodríguez et al., MICCAI 2025",
+        False,
+    ),
+    "gda": MethodInfo("gda:Gda", "Gaussian discriminant analysis added to zero-shot", "Wang et al., ICLR 2024", False),
+    "proker": MethodInfo(
+        "proker:ProKeR", "kernel ridge regression added to zero-shot", "Bendou et al., CVPR 2025", False
     ),
     "coop": MethodInfo("coop:CoOp", "learned vectors before the class name", "Zhou et al., IJCV 2022"),
     "kgcoop": MethodInfo("kgcoop:KgCoOp", "CoOp, class texts kept close to hand-written ones", "Yao et al., CVPR 2023"),
@@ -120,6 +132,27 @@ def find_method(name: str) -> "type[Method]":
         raise DearError(f"There is no method {name!r}: choose from {', '.join(METHODS)}.")
     module, _, kind = METHODS[name].where.partition(":")
     return getattr(importlib.import_module(f"dear.methods.{module}"), kind)
+
+
+def methods_for(image: str, text: str) -> list[str]:
+    """The methods that work with towers of these tiers (`dear.clip.support.TIERS`)."""
+    kinds = {name: find_method(name) for name in METHODS}
+    return [name for name, kind in kinds.items() if reaches(image, kind.needs_image) and reaches(text, kind.needs_text)]
+
+
+def require_towers(kind: "type[Method]", backbone: "Backbone") -> None:
+    """Refuses a method that needs more of a tower than the backbone has, and names those that work."""
+    image, text = backbone.image.tier, backbone.text.tier
+    if reaches(image, kind.needs_image) and reaches(text, kind.needs_text):
+        return
+    name = next((name for name, info in METHODS.items() if info.where.endswith(f":{kind.__name__}")), kind.__name__)
+    if not reaches(image, kind.needs_image):
+        reason = f"{name} works inside the image tower, but that of {backbone.name} can only be called as a whole"
+    elif text == "table":
+        reason = f"{name} needs a text tower, but class texts come from a table (--text-features)"
+    else:
+        reason = f"{name} works inside the text tower, but that of {backbone.name} can only be called as a whole"
+    raise DearError(f"{reason}: choose --method from {', '.join(methods_for(image, text))}.")
 
 
 def recipe_of(

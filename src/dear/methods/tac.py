@@ -47,6 +47,7 @@ class Tac(Method):
     clean picture is that of evaluation (there it is squashed to a square); only learned weights are averaged, in fp32.
     """
 
+    needs_image = needs_text = "full"
     Config = TacConfig
     recipe = Recipe(DASSL, lr=0.0025, epochs=20, batch=8, crop=0.4, average="uniform").on(
         "cross-dataset", "domain", tokens=10, crop=0.8, epochs=5
@@ -58,7 +59,7 @@ class Tac(Method):
 
     def __init__(self, backbone: Backbone, config: TacConfig) -> None:
         super().__init__(backbone, config)
-        image, text, like, count = backbone.image, backbone.text, backbone.image.visual.proj, self.config.tokens
+        image, text, like, count = backbone.image, backbone.text, backbone.image.like, self.config.tokens
         start = backbone.normal(text.layers, count, text.width)
         start[0] = text.module.token_embedding(text.tokenize([WORDS])[0][0, 1 : 1 + count]).detach()  # EOT too
         self.text_tokens = nn.Parameter(start)
@@ -100,7 +101,7 @@ class Tac(Method):
     def encode_image(self, x: LayerInput) -> Tensor:
         tower, task = self.backbone.image, self.into_image(self.centres)
         raw = {layer: torch.cat([task, own]) for layer, own in enumerate(self.image_tokens, 1)}
-        raw[1] = tower.visual.ln_pre(raw[1])
+        raw[1] = tower.norm_in(raw[1])
         feature = tower.features(x, LearnedTokens(raw), self.masks).cls
         return normalized(F.dropout(feature, self.config.dropout, self.training))
 

@@ -35,6 +35,7 @@ class TCP(KgCoOp):
     code ignores, is left out.
     """
 
+    needs_text = "full"
     Config = TCPConfig
     recipe = Recipe(COOP, epochs=50, optimizer="adam", eps=1e-3)
     config: TCPConfig

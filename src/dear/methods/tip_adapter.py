@@ -37,12 +37,12 @@ class TipAdapter(Method):
     def __init__(self, backbone: Backbone, config: Settings) -> None:
         super().__init__(backbone, config)
         self._rows = PositionRows()
-        self.register_buffer("strength", backbone.image.visual.proj.new_tensor([1.0, 5.5]))  # the published start
+        self.register_buffer("strength", backbone.image.like.new_tensor([1.0, 5.5]))  # the published start
         self.set_cache((), 0)
 
     def set_cache(self, classes: Sequence[str], shots: int) -> None:
         """An empty cache for `shots` images of these classes."""
-        like, self.trained = self.backbone.image.visual.proj, tuple(classes)
+        like, self.trained = self.backbone.image.like, tuple(classes)
         self.set_keys(like.new_zeros(shots, self.backbone.dim))
         self.register_buffer("labels", torch.zeros(shots, dtype=torch.long, device=like.device))
 

@@ -10,25 +10,33 @@ from typing import Annotated, Any, TypedDict
 
 import torch
 from msgspec import Meta
-from safetensors.torch import load, save
-from torch import Tensor
+from safetensors.torch import save
 
 from dear.clip import Backbone, load_backbone
+from dear.clip.text_table import TextTable
 from dear.core.errors import DearError
-from dear.core.files import read_bytes, read_json, write_bytes, write_json
+from dear.core.files import read_json, sha256_of, write_bytes, write_json
 from dear.core.names import CLS
 from dear.core.schema import BackboneIdentity, Count, Name, check_shape, damaged
-from dear.core.tensors import load_state, require_finite
+from dear.core.tensors import (
+    LOWER_RATE,
+    all_tensors,
+    declared_shapes,
+    load_state,
+    open_tensors,
+    require_finite,
+    require_fit,
+)
 from dear.core.version import __version__
 from dear.data.prompts import check_class_names, check_name, check_template
 from dear.methods.base import Method
 from dear.methods.registry import METHODS, find_method
 from dear.training.run_folder import ADAPTER_CONFIG as CONFIG
+from dear.training.run_folder import ADAPTER_TEXT_TABLE as TEXT_TABLE
 from dear.training.run_folder import ADAPTER_WEIGHTS as WEIGHTS
 
 _FORMAT = 2
 _HASH = "config_sha256"
-_LARGEST = 2**34  # bytes of weights
 _AGAIN = "copy or train it again"
 
 
@@ -47,10 +55,12 @@ def save_adapter(folder: Path, method: str, model: Method, template: str) -> Non
 
     The config is written last: a folder that has one is complete.
     """
-    require_finite(model.state_dict(), "The adapted model")
+    require_finite(model.state_dict(), "The adapted model", LOWER_RATE)
     weights = save({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()})
     write_bytes(folder / WEIGHTS, weights)
     backbone = model.backbone
+    if isinstance(backbone.text, TextTable):
+        backbone.text.save(folder / TEXT_TABLE)
     config = {
         "format": _FORMAT,
         "method": method,
@@ -75,7 +85,14 @@ def write_config(folder: Path, config: dict[str, Any]) -> None:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The config of an adapter that is complete and unchanged; refuses others."""
-    return _read(folder)[0]
+    config = _read_config(folder)
+    with open_tensors(folder / WEIGHTS, _AGAIN) as file:  # its header, before anything else is read
+        elements = sum(shape.numel() for shape in declared_shapes(file).values())
+    if config["extra_state"].get("shots", 0) > elements:
+        raise DearError(f"{folder / CONFIG} declares more than {folder / WEIGHTS} holds: {_AGAIN}.")
+    if sha256_of(folder / WEIGHTS) != config["weights_sha256"]:
+        raise DearError(f"{folder / WEIGHTS} is damaged or was changed: its checksum differs; {_AGAIN}.")
+    return config
 
 
 def component_names(config: dict[str, Any]) -> tuple[str, ...]:
@@ -100,16 +117,20 @@ def load_adapter(
     `classes` are novel classes; a backbone with other weights is refused.
     """
     folder = Path(folder)
-    config, weights = _read(folder)
+    config = read_config(folder)
     identity = config["backbone"]
     backbone = backbone or load_backbone(identity["model"], identity["pretrained"], device=device)
+    if identity.get("text_table"):
+        backbone = backbone.with_text_table(TextTable.of_adapter(folder / TEXT_TABLE))
     backbone.identity.require_same(identity, f"The adapter in {folder}")
     kind = find_method(config["method"])
     with damaged(str(folder / CONFIG), _AGAIN):
         model = kind.restore(backbone, kind.Config(**config["settings"]), config["extra_state"])
         if "components" in config and component_names(config) != model.components:
             raise ValueError(f"its components are {', '.join(config['components'])}, not those of {config['method']}")
-    load_state(model, weights, str(folder / WEIGHTS))
+    with open_tensors(folder / WEIGHTS, _AGAIN) as file:
+        require_fit(model, declared_shapes(file), str(folder / WEIGHTS), _AGAIN)
+        load_state(model, all_tensors(file), str(folder / WEIGHTS), _AGAIN)
     # The run's own names may be double: ImageNet has two such pairs.
     classes = tuple(map(check_name, config["classes"])) if classes is None else check_class_names(classes)
     template = check_template(config["template"] if template is None else template)
@@ -139,8 +160,8 @@ class _AdapterFile(_Needed, total=False):
     components: Annotated[list[Name], Meta(min_length=1)]  # not in files of before November 2026
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Config and weights; refuses files that were changed after they were written."""
+def _read_config(folder: Path) -> dict[str, Any]:
+    """The content of adapter_config.json; refuses one that was changed after it was written."""
     if not (folder / CONFIG).is_file():
         raise DearError(f"{folder} is not an adapter: it has no {CONFIG}. `dear train` makes one.")
     config = read_json(folder / CONFIG)
@@ -152,24 +173,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if "facts" in config:  # its older name
         config["extra_state"] = config.pop("facts")
     check_shape(config, _AdapterFile, str(folder / CONFIG), _AGAIN)
-    return config, _read_weights(folder, config)
-
-
-def _read_weights(folder: Path, config: dict[str, Any]) -> dict[str, Tensor]:
-    path = folder / WEIGHTS
-    if not path.is_file():
-        raise DearError(f"{folder} has no {WEIGHTS}: the adapter is incomplete; {_AGAIN}.")
-    data = read_bytes(path, _LARGEST)
-    if _sha256(data) != config["weights_sha256"]:
-        raise DearError(f"{path} is damaged or was changed: its checksum differs; {_AGAIN}.")
-    try:
-        weights = load(data)
-    except Exception as error:  # a damaged file may raise anything
-        raise DearError(f"{path} cannot be read ({error}): {_AGAIN}.") from error
-    require_finite(weights, str(path))
-    if config["extra_state"].get("shots", 0) > sum(value.numel() for value in weights.values()):
-        raise DearError(f"{folder / CONFIG} declares more than {path} holds: {_AGAIN}.")
-    return weights
+    return config
 
 
 def _config_hash(config: dict[str, Any]) -> str:

@@ -52,16 +52,15 @@ class Evaluation:
 
 def evaluate(
     predictor: Predictor,
-    data: str | Path | Dataset,
+    data: Any,
     split: str = "test",
     data_root: str | Path | None = None,
     class_names: str | Path | None = None,
     inference: str | None = None,
 ) -> Evaluation:
     """See `Predictor.evaluate`."""
-    if not isinstance(data, Dataset):
-        root, names = (None if path is None else str(path) for path in (data_root, class_names))
-        data = resolve_dataset(str(data), None, names, root)
+    root, names = (None if path is None else str(path) for path in (data_root, class_names))
+    data = resolve_dataset(data, None, names, root)
     examples, inference = _examples(data, split), predictor.check_inference(inference)
     model, classes, template = predictor.model, predictor.classes, predictor.template
     if data.classes != classes and set(data.classes) <= set(classes):

@@ -63,6 +63,9 @@ def draw_explanation(answer: Answer, picture: np.ndarray, maps: dict[str, np.nda
     next_best = f" of “{answer.top[1][0]}”" if len(answer.top) > 1 else ""
     right.set_title(f"what each component voted,\nand how far it put the answer ahead{next_best}", fontsize=11)
     right.spines[["top", "right"]].set_visible(False)
+    if not maps:
+        lower.suptitle("where it looked is not known: the image tower is called as a whole", fontsize=11)
+        return figure
     axes = np.atleast_1d(lower.subplots(1, count))
     note = "; * it has no head of its own: in all heads" if any(name.endswith("*") for name in maps) else ""
     tokens = f"where each attribute token looked (attention in its own heads{note})"

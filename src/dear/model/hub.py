@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -9,13 +10,13 @@ from typing import Any
 from dear.core.errors import DearError, first_line
 from dear.core.files import write_json
 from dear.core.schema import damaged
-from dear.model.adapter import CONFIG, WEIGHTS, component_names, read_config, write_config
+from dear.model.adapter import CONFIG, TEXT_TABLE, WEIGHTS, component_names, read_config, write_config
 from dear.training.run_folder import RunFolder
 
 PREFIX = "hf-hub:"
 ROLES, CARD, PICTURE = "roles.json", "README.md", "fusion.png"
 _PUSHED = (WEIGHTS, CONFIG, ROLES, CARD, PICTURE)
-_ALLOWED = {*_PUSHED, ".gitattributes", "LICENSE"}
+_ALLOWED = {*_PUSHED, TEXT_TABLE, ".gitattributes", "LICENSE"}
 _NAMES = ("classes", "components", "template")  # words, even if they look like paths
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -57,7 +58,7 @@ def fetch(source: str) -> Path:
             f"expected are {', '.join(_PUSHED)}."
         )
     try:
-        return Path(snapshot_download(name, revision=revision or None, allow_patterns=[WEIGHTS, CONFIG]))
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=[WEIGHTS, CONFIG, TEXT_TABLE]))
     except Exception as error:  # the hub client raises many kinds
         raise DearError(
             f"{name} could not be fetched: check the name and the network ({first_line(error)})."
@@ -69,7 +70,9 @@ def write_folder(run: Path, name: str, folder: Path) -> list[str]:
     from dear.model.card import draw_fusion, model_card
 
     config = without_paths(read_config(run))
-    (folder / WEIGHTS).write_bytes((run / WEIGHTS).read_bytes())
+    for file in (WEIGHTS, TEXT_TABLE):
+        if (run / file).is_file():
+            shutil.copyfile(run / file, folder / file)
     write_config(folder, config)
     if roles := config["extra_state"].get("roles"):
         write_json(folder / ROLES, roles)

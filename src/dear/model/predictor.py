@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -12,18 +11,14 @@ from torch.nn import functional as F
 
 from dear.core.errors import DearError
 from dear.core.names import DECOUPLED, inferences
-from dear.core.tensors import require_finite
-from dear.data.decode import Decoder, as_rgb, open_bytes, open_picture
+from dear.core.tensors import LOWER_RATE, require_finite
+from dear.data.decode import Decoder, ImageLike, open_image
 from dear.methods.base import Method
 from dear.model.adapter import CONFIG, Adapter, save_adapter
 from dear.model.answer import Answer, make_answer
 
 if TYPE_CHECKING:
-    from dear.data.dataset import Dataset
     from dear.model.evaluation import Evaluation
-
-ImageLike = str | Path | Image.Image | np.ndarray | bytes
-"""A file, an open picture, an array [height, width, 3] of uint8, or the content of an image file."""
 
 _BATCH = 32
 
@@ -90,7 +85,7 @@ class Predictor:
 
     def evaluate(
         self,
-        data: "str | Path | Dataset",
+        data: Any,
         *,
         split: str = "test",
         data_root: str | Path | None = None,
@@ -99,7 +94,7 @@ class Predictor:
     ) -> "Evaluation":
         """Accuracy on labelled images: overall and per class, each with a 95% interval.
 
-        `data`: anything that --data takes, or a `Dataset`; `split`: train, val, test, or all. The model chooses among
+        `data`: anything that `dear.train` takes; `split`: train, val, test, or all. The model chooses among
         its own classes if these include all of the data's, else among the data's classes.
         """
         from dear.model.evaluation import evaluate
@@ -154,7 +149,7 @@ class Predictor:
         inference = self.check_inference(inference)
         fused = self.model.logits(features, self._text, inference)  # [batch, classes]
         votes = self.model.votes(features, self._text)  # [batch, components, classes]
-        require_finite({"answer": fused, "votes": votes}, "The answer of the model")
+        require_finite({"answer": fused, "votes": votes}, "The answer of the model", LOWER_RATE)
         weights = self.model.fusion_weights().tolist()
         if inference == DECOUPLED:
             weights = [1.0] + [0.0] * (len(weights) - 1)
@@ -174,20 +169,3 @@ class Predictor:
 def _as_sequence(images: Any) -> Sequence[ImageLike]:
     """Several images as they are; one image as the only one of a list."""
     return images if isinstance(images, Sequence) and not isinstance(images, str | bytes) else [images]
-
-
-def open_image(image: ImageLike) -> Image.Image:
-    """An upright RGB picture of anything that counts as an image."""
-    if isinstance(image, np.ndarray):
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-            shape = f"{list(image.shape)} of {image.dtype}"
-            raise DearError(f"An image array must have the shape [height, width, 3] and the type uint8, not {shape}.")
-        image = Image.fromarray(np.ascontiguousarray(image))
-    if isinstance(image, Image.Image):
-        return as_rgb(image)
-    if isinstance(image, bytes):
-        return open_bytes(image, "These bytes cannot be read as an image ({}): give the content of an image file.")
-    if isinstance(image, str | Path):
-        return open_picture(image)
-    kinds = "a path, a PIL image, an array [height, width, 3] or bytes"
-    raise DearError(f"An image must be {kinds}, not {type(image).__name__}.")

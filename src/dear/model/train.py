@@ -60,18 +60,25 @@ def train_run(
     out: Path,
     resume: bool = False,
     cache: Path | None = None,
+    data: Dataset | None = None,
 ) -> dict[str, float]:
     """Trains, writes everything into `out`, and returns the test accuracies (%).
 
-    `cache`: a folder of cached states, shared by runs.
+    `cache`: a folder of cached states, shared by runs. `data`: a dataset in memory, in place of what --data names.
     Inside `dear.parallel.processes.process_group` all processes do this together, and the first one writes.
     """
     with only_writer(out) if processes.is_rank_zero() else nullcontext():
-        return _train(run, method, train, RunFolder(out), resume, cache)
+        return _train(run, method, train, RunFolder(out), resume, cache, data)
 
 
 def _train(
-    run: RunConfig, method: Config, train: TrainConfig, folder: RunFolder, resume: bool, cache: Path | None
+    run: RunConfig,
+    method: Config,
+    train: TrainConfig,
+    folder: RunFolder,
+    resume: bool,
+    cache: Path | None,
+    data: Dataset | None,
 ) -> dict[str, float]:
     device = processes.local_device(pick_device(train.device))
     train = _with_precision(train, folder, resume, device)
@@ -79,12 +86,18 @@ def _train(
     if processes.is_rank_zero():
         folder.check_free(settings, resume)
     processes.barrier()  # no process reads a folder that is not this run's
-    dataset = resolve_dataset(run.data, run.template, run.class_names, run.data_root)
+    dataset = resolve_dataset(data or run.data, run.template, run.class_names, run.data_root)
     whole, dataset = dataset, dataset.few_shot(train.shots, train.seed)
     check_before_training(dataset, train.shots)
     trained = dataset.base() if train.classes == "base" else dataset
     source = ImageSource(
-        load_backbone(run.model, run.pretrained, device=device, precision=train.precision),
+        load_backbone(
+            run.model,
+            run.pretrained,
+            device=device,
+            precision=train.precision,
+            text_features=run.text_features,
+        ),
         cache,
         train.workers,
         run.fast_decode,

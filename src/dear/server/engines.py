@@ -58,10 +58,8 @@ class OnnxEngine:
     runtime = "ONNX"
 
     def __init__(self, folder: Path) -> None:
-        opened = ExportFolder(folder)
-        self._export = opened.read()
-        self._text = opened.read_text(self._export)  # [classes, dim]
-        self._session = opened.open_session()
+        self._opened = ExportFolder(folder).open()
+        self._export, self._text = self._opened.about, self._opened.text  # [classes, dim]
         self.classes, self.components = self._export.classes, self._export.components
         self.inferences = inferences(self.components)
         self.backbone: str = self._export.backbone["model"]
@@ -72,8 +70,7 @@ class OnnxEngine:
         return to_pixels(image, dict(self._export.pixels))
 
     def forward(self, pixels: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
-        features, logits = self._session.run(["features", "logits"], {"pixels": np.stack(pixels)})
-        return features, logits
+        return self._opened.run(np.stack(pixels))
 
     def features(self, output: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
         return output[0]

@@ -12,7 +12,7 @@ from dear.core.errors import DearError
 from dear.core.metrics import accuracy
 from dear.core.names import inferences
 from dear.core.runtime import precision_name, seed_everything
-from dear.core.tensors import require_finite
+from dear.core.tensors import LOWER_RATE, require_finite
 from dear.data.dataset import Dataset, Example
 from dear.methods.base import Method, Student
 from dear.methods.registry import find_method, recipe_of, with_overrides
@@ -121,7 +121,7 @@ def predict_logits(
         if observer is not None:
             observer(features, model.votes(features, text))
     logits = {name: processes.gather(torch.cat(parts), len(examples)) for name, parts in batches.items()}
-    require_finite(logits, "The answer of the adapted model")
+    require_finite(logits, "The answer of the adapted model", LOWER_RATE)
     return logits
 
 

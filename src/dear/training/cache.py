@@ -19,16 +19,16 @@ from torch.utils.data import DataLoader
 from dear.clip import Backbone
 from dear.clip.layer_input import CachedKV, CachedStates
 from dear.core.errors import DearError
-from dear.core.files import read_bytes
 from dear.core.progress import Progress
 from dear.core.runtime import precision_name
 from dear.core.tensors import read_tensors, save_tensors
 from dear.data.augment import CLEAN, RANDOM, Batches, training_view
-from dear.data.dataset import Example, ImageFile, Picture
+from dear.data.dataset import Example, Picture
 from dear.data.loading import Mapped, from_workers
 from dear.parallel import processes
 
 _BATCH = 16
+_REMOVE = "remove it"
 _SENT = 64  # pictures per exchange of states between processes
 _LIMIT = 4 * 2**30  # bytes in memory, for states, and again for keys and values
 
@@ -45,6 +45,7 @@ class StateCache:
         self.backbone, self.first_layer, self.workers, self.crop = backbone, first_layer, workers, crop
         # "upright": photos are rotated by their EXIF orientation
         preprocessing = f"{backbone.identity.weights}{backbone.image.image_size}{backbone.mean}{backbone.std}upright"
+        preprocessing += backbone.states_key
         if backbone.precision is not torch.float32:  # its states are not those of fp32
             preprocessing += precision_name(backbone.precision)
         self.folder = Path(f"{hashlib.sha256(preprocessing.encode()).hexdigest()[:12]}-layer-{first_layer}")
@@ -121,13 +122,13 @@ class StateCache:
         if self._memory is not None:
             return self._memory[path]
         try:
-            entry, _ = read_tensors(path)
+            entry, _ = read_tensors(path, _REMOVE)
         except DearError:  # damaged: computed again
             path.unlink(missing_ok=True)
             self.prepare([example], view, "again")
-            entry, _ = read_tensors(path)
+            entry, _ = read_tensors(path, _REMOVE)
         if entry.keys() != {"states", "cls"}:
-            raise DearError(f"{path} does not contain cached states: remove it.")
+            raise DearError(f"{path} does not contain cached states: {_REMOVE}.")
         return entry
 
     def _is_cached(self, path: Path) -> bool:
@@ -147,7 +148,7 @@ class StateCache:
         for other in (layer / path.relative_to(self.folder) for layer in layers):
             if other.exists():
                 with suppress(DearError):
-                    cls = read_tensors(other)[0]["cls"]
+                    cls = read_tensors(other, _REMOVE)[0]["cls"]
                     self._write(path, {"states": cls[None].clone(), "cls": cls})
                     return True
         return False
@@ -160,8 +161,7 @@ class StateCache:
 
     def _path(self, picture: Picture, view: int | None) -> Path:
         if picture not in self._keys:
-            content = read_bytes(picture.path) if isinstance(picture, ImageFile) else repr(picture).encode()
-            self._keys[picture] = hashlib.sha256(content).hexdigest()[:32]
+            self._keys[picture] = hashlib.sha256(picture.content()).hexdigest()[:32]
         key = self._keys[picture]
         # The crops of a view depend on their smallest share; 0.5 is the default.
         name = "eval" if view is None else str(view) if self.crop == 0.5 else f"{view}-crop-{self.crop:g}"

@@ -51,18 +51,18 @@ def load_checkpoint(
     """Restores everything and returns the last finished epoch; or raises an error and restores nothing."""
     where = f"The checkpoint {path}"
     with damaged(where, _ADVICE):
-        tensors, notes = read_tensors(path)
+        tensors, notes = read_tensors(path, _ADVICE)
         if notes["job"] != job:
             raise DearError(f"{where} is of a run with other settings: {_ADVICE}.")
         epoch, scaler_state = int(notes["epoch"]), parse_json(notes["scaler"])
         if not 1 <= epoch <= epochs:
             raise ValueError(f"epoch {epoch} of {epochs}")
-        require_finite(tensors, where)
+        require_finite(tensors, where, _ADVICE)
         averages = _below("average.", tensors)
         if {n: v.shape for n, v in averages.items()} != {n: v.shape for n, v in sums.items()}:
             raise ValueError("its averages are of other weights")
         state = _optimizer_state(_below("optimizer.", tensors), optimizer)
-        load_state(model, _below("model.", tensors), where)
+        load_state(model, _below("model.", tensors), where, _ADVICE)
         scaler.load_state_dict(scaler_state)
     for name, value in sums.items():
         value.copy_(averages[name])

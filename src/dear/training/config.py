@@ -19,6 +19,9 @@ class RunConfig(Config):
         "dear-mini", "OpenCLIP name, transformers:FOLDER_OR_NAME, hf-hub:NAME, local-dir:FOLDER, or dear-mini"
     )
     pretrained: str | None = setting(None, "OpenCLIP tag or checkpoint file")
+    text_features: str | None = setting(
+        None, "file of class names and their vectors (JSON, NPZ, safetensors, NPY + JSON), in place of the text tower"
+    )
     data: str = setting("world:signs", HELP)
     data_root: str | None = setting(None, "folder of the known datasets, in CoOp's layout")
     template: str | None = setting(None, "prompt with one {} for the class name; default: the dataset's own")

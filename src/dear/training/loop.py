@@ -107,7 +107,7 @@ def fit(
                     bar.note(state)
                 bar.update()
         try:
-            require_finite(model.state_dict(), "The model")
+            require_finite(model.state_dict(), "The model", "")
         except DearError:
             raise _diverged("Weights became infinite", epoch, out, dtype) from None
         if average:

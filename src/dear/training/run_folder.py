@@ -16,11 +16,12 @@ from dear.core.errors import DearError
 from dear.core.files import parse_json, read_json, read_text, to_json, write_json, write_text
 from dear.core.lock import names_in
 from dear.core.schema import Count, Finite, Positive, check_shape, damaged
-from dear.data.dataset import Example, ImageFile
+from dear.data.dataset import Example
 
 CONFIG, FEW_SHOT, METRICS, TEST = "config.json", "few_shot.json", "metrics.jsonl", "test.json"
 CHECKPOINT, TENSORBOARD = "checkpoint.safetensors", "tensorboard"
 ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+ADAPTER_TEXT_TABLE = "adapter_text_features.safetensors"  # if the run has --text-features
 CHANGEABLE = ("workers", "device", "tensorboard")  # settings that a run may change when it continues
 _AGAIN = "train the run again"
 _OTHER_FOLDER = "train into another folder"
@@ -147,4 +148,4 @@ class RunFolder:
 
 def _rows(examples: Sequence[Example]) -> list[list[Any]]:
     """[path or scene, label] of each example."""
-    return [[str(e.picture.path if isinstance(e.picture, ImageFile) else e.picture), e.label] for e in examples]
+    return [[str(e.picture), e.label] for e in examples]

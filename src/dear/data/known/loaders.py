@@ -16,7 +16,7 @@ NOT_CLASSES = {"BACKGROUND_Google", "Faces_easy"}  # of Caltech101; CoOp exclude
 def class_folders(entry: KnownDataset, folder: Path) -> Dataset:
     """CoOp's rule for one folder per class: each class is shuffled, then split 50/20/30 into train/val/test."""
     classes = [name for name in _folders(folder / entry.image_folder) if name not in NOT_CLASSES]
-    files = [_images(folder / entry.image_folder / name) for name in classes]
+    files = [[ImageFile(f) for f in _images(folder / entry.image_folder / name)] for name in classes]
     return split_by_rule(entry.name, [name.replace("_", " ") for name in classes], entry.template, files)
 
 

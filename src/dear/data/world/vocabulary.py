@@ -76,6 +76,9 @@ class Scene:
         """The picture, RGB, size x size."""
         return _rendered(self).copy()
 
+    def content(self) -> bytes:
+        return repr(self).encode()
+
 
 @lru_cache(1024)  # every epoch opens the same few hundred, and drawing takes a third of a step
 def _rendered(scene: Scene) -> Image.Image:

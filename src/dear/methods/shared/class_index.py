@@ -9,6 +9,7 @@ from dear.clip import Backbone
 from dear.clip.layer_input import Images
 from dear.core.config import Config as Settings
 from dear.core.errors import DearError
+from dear.core.runtime import once
 from dear.methods.base import Method
 
 
@@ -27,14 +28,19 @@ class PositionRows:
     """`positions` of the current class names as an index on the device, -1 if absent; computed when names change."""
 
     def __init__(self) -> None:
-        self._names: tuple[Sequence[str], Sequence[str]] | None = None
+        self._rows: dict[tuple[tuple[str, ...], tuple[str, ...]], Tensor] = {}
 
     def __call__(self, trained: Sequence[str], names: Sequence[str], device: torch.device) -> Tensor:
         """[names]"""
-        if self._names != (trained, names):
-            rows = [-1 if position is None else position for position in positions(trained, names)]
-            self._names, self._rows = (trained, names), torch.tensor(rows, dtype=torch.long, device=device)
-        return self._rows
+        key = tuple(trained), tuple(names)
+        if key not in self._rows:
+            self._rows.clear()
+
+        def compute() -> Tensor:
+            rows = [-1 if position is None else position for position in positions(*key)]
+            return torch.tensor(rows, dtype=torch.long, device=device)
+
+        return once(self._rows, key, compute)
 
 
 class TrainedClasses(Method):
@@ -63,7 +69,7 @@ class TrainedClasses(Method):
 def frozen_features(method: Method, batches: Iterator[tuple[Images, Tensor]]) -> tuple[Tensor, Tensor]:
     """Frozen class features [images, dim], normalised, and labels [images]."""
     device, tower = method.backbone.device, method.backbone.image
-    features = [tower.visual.proj.new_empty(0, method.backbone.dim)]
+    features = [tower.like.new_empty(0, method.backbone.dim)]
     labels = [torch.empty(0, dtype=torch.long, device=device)]
     for images, truth in batches:
         features.append(tower.frozen_feature(method.layer_input(images)))

@@ -66,10 +66,10 @@ def find_roles(name: str, backbone: Backbone) -> RoleMap:
     """`find_role_map` for use in a model: a note in the map (the paper's has one) is printed once."""
     roles = find_role_map(name, backbone)
     if note := roles.origin.get("note"):
-        _print_once(note)
+        print_once(note)
     return roles
 
 
 @cache
-def _print_once(note: str) -> None:
+def print_once(note: str) -> None:
     print(note, file=sys.stderr)

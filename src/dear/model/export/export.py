@@ -60,7 +60,6 @@ def export_run(run: Path, out: Path, int8: bool = False, check: int = 100) -> Ex
             variants.append(_variant(folder.int8, answers, difference, pictures))
         compared = Comparison(len(pictures.examples), pictures.source, difference.to_json(), tuple(variants))
         about = {
-            "format": 1,
             "dear": __version__,
             "adapter_sha256": read_config(run)["weights_sha256"],
             "backbone": model.backbone.identity.to_json(),

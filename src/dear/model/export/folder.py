@@ -7,6 +7,10 @@ model.json         `Export`
 classify.py        an example that needs onnxruntime alone
 """
 
+import hashlib
+import json
+from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -14,22 +18,28 @@ import numpy as np
 from msgspec import Meta, Struct, convert, to_builtins
 
 from dear.core.errors import DearError
-from dear.core.files import read_json, write_json
-from dear.core.schema import BackboneIdentity, Count, Finite, Name, Percent, Positive, check_shape
+from dear.core.files import read_bytes, read_json, sha256_of, write_json
+from dear.core.schema import BackboneIdentity, Count, Finite, Name, Percent, check_shape, damaged
 
 EXAMPLE = Path(__file__).parent / "assets" / "classify.py"
 _AGAIN = "export the run again"
-_Three = tuple[Finite, Finite, Finite]
+_HASH = "sha256"
+_LARGEST_TEXT = 2**33  # bytes
+_Side = Annotated[int, Meta(ge=1, le=4096)]
+_Mean = Annotated[float, Meta(ge=-1e3, le=1e3)]
+_Std = Annotated[float, Meta(ge=1e-3, le=1e3)]
+_Weight = Annotated[float, Meta(ge=-1e3, le=1e3)]
+_Temperature = Annotated[float, Meta(ge=1e-6, le=1e4)]
 
 
 class PixelSettings(TypedDict):
     """How classify.py turns a picture into the pixels that the backbone expects."""
 
-    size: tuple[Positive, Positive]  # height, width
+    size: tuple[_Side, _Side]  # height, width
     resize: Literal["shortest", "squash"]  # the shorter side to the size, then the centre; or both sides
     interpolation: Literal["bilinear", "bicubic"]
-    mean: _Three
-    std: _Three
+    mean: tuple[_Mean, _Mean, _Mean]
+    std: tuple[_Std, _Std, _Std]
 
 
 class Variant(Struct, frozen=True):
@@ -51,19 +61,20 @@ class Comparison(Struct, frozen=True):
 
 
 class Export(Struct, frozen=True):
-    """The content of model.json."""
+    """The content of model.json. The hash binds it to the graph and the features: one of them alone is refused."""
 
-    format: Literal[1]
+    format: Literal[2]
     dear: str
     adapter_sha256: str
     backbone: BackboneIdentity
     classes: Annotated[tuple[str, ...], Meta(min_length=1)]
     template: str
     components: Annotated[tuple[Name, ...], Meta(min_length=1)]
-    fusion_weights: tuple[Finite, ...]
-    temperature: Finite
+    fusion_weights: tuple[_Weight, ...]
+    temperature: _Temperature
     pixels: PixelSettings
     compared: Comparison
+    sha256: str = ""
 
 
 class ExportFolder:
@@ -83,30 +94,90 @@ class ExportFolder:
         """Writes everything beside the graphs; model.json, with the fields of `Export`, last."""
         np.save(self.text, text)
         (self.path / EXAMPLE.name).write_bytes(EXAMPLE.read_bytes())
-        write_json(self.info, to_builtins(convert(about, Export, strict=True)))
+        self.write_info(to_builtins(convert({"format": 2, **about}, Export, strict=True)))
 
-    def read(self) -> Export:
-        return check_shape(read_json(self.info), Export, str(self.info), _AGAIN)
+    def write_info(self, about: dict[str, Any]) -> None:
+        """Writes model.json with the hash that binds it to the other files."""
+        write_json(self.info, {**about, _HASH: self._hash(about)})
 
-    def read_text(self, export: Export) -> np.ndarray:
+    def open(self) -> "OpenExport":
+        """Reads everything and tries the model once. Refuses what was changed, or what no export can hold."""
+        about = read_json(self.info)
+        export = check_shape(about, Export, str(self.info), _AGAIN)
+        if export.sha256 != self._hash(about):
+            raise DearError(
+                f"The files in {self.path} do not belong together, or were changed (their checksum differs): {_AGAIN}."
+            )
+        opened = OpenExport(export, self._read_text(), self._open_session())
+        with damaged(str(self.path), _AGAIN):
+            opened.check()
+        return opened
+
+    def _hash(self, about: dict[str, Any]) -> str:
+        """Over model.json without its hash, the graph, its weights where they lie apart, and the text features."""
+        rest = {key: value for key, value in about.items() if key != _HASH}
+        digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
+        for file in (self.model, self.model.with_name(f"{self.model.name}.data"), self.text):
+            digest.update(f"{file.name} {sha256_of(file) if file.exists() else None}".encode())
+        return digest.hexdigest()
+
+    def _read_text(self) -> np.ndarray:
         """Normalised features of the classes, [classes, dim]."""
         try:
-            text = np.load(self.text, allow_pickle=False)
+            return np.load(BytesIO(read_bytes(self.text, _LARGEST_TEXT)), allow_pickle=False)
+        except DearError:
+            raise
         except Exception as error:  # a damaged file may raise anything
             raise DearError(f"{self.text} is damaged ({error}): {_AGAIN}.") from error
-        if text.ndim != 2 or len(text) != len(export.classes) or len(export.fusion_weights) != len(export.components):
-            raise DearError(f"The files in {self.path} do not belong together: {_AGAIN}.")
-        return text
 
-    def open_session(self) -> Any:
+    def _open_session(self) -> Any:
         """An onnxruntime session of the model in full precision."""
         try:
             return open_session(self.model)
         except ImportError:
             raise DearError("An exported model needs onnxruntime: pip install onnxruntime.") from None
         except Exception as error:  # onnxruntime has exceptions of its own, without a common base
-            reason = " ".join(str(error).split())[:200]
-            raise DearError(f"{self.model} is damaged ({reason}): {_AGAIN}.") from error
+            raise DearError(f"{self.model} is damaged ({_short(error)}): {_AGAIN}.") from error
+
+
+@dataclass(frozen=True)
+class OpenExport:
+    """An export folder in use."""
+
+    about: Export
+    text: np.ndarray  # features of the classes, [classes, dim]
+    session: Any
+
+    def run(self, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Pixels [batch, 3, height, width] -> features [batch, components, dim] and logits [batch, classes]."""
+        features, logits = self.session.run(["features", "logits"], {"pixels": pixels})
+        if not (np.isfinite(features).all() and np.isfinite(logits).all()):
+            raise DearError(f"The exported model gives numbers that are not finite: {_AGAIN}.")
+        return features, logits
+
+    def check(self) -> None:
+        """ValueError unless description, features and graph agree, in the answer to one grey picture, too."""
+        about, text = self.about, self.text
+        parts, classes = len(about.components), len(about.classes)
+        if len(about.fusion_weights) != parts:
+            raise ValueError(f"{len(about.fusion_weights)} fusion weights for {parts} components")
+        if text.dtype != np.float32 or text.ndim != 2 or len(text) != classes or not np.isfinite(text).all():
+            raise ValueError(f"the text features are not {classes} rows of finite numbers")
+        expected = [3, *about.pixels["size"]]
+        if [value.shape[1:] for value in self.session.get_inputs()] != [expected]:
+            raise ValueError(f"the graph does not take pixels of {expected}")
+        try:
+            features, logits = self.run(np.zeros((1, *expected), np.float32))
+        except DearError:
+            raise
+        except Exception as error:  # as above
+            raise ValueError(_short(error)) from None
+        if features.shape != (1, parts, text.shape[1]) or logits.shape != (1, classes):
+            raise ValueError(f"the graph gives {features.shape} and {logits.shape}")
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
 
 
 def open_session(path: Path) -> Any:

@@ -27,6 +27,9 @@ class StoredPicture:
     def open(self) -> Image.Image:
         return self.gallery.image(self.path)
 
+    def content(self) -> bytes:
+        return self.open().tobytes()
+
 
 def sample_pictures(gallery: "Gallery | None", model: str) -> PictureList | None:
     """Pictures to inspect heads with: from the gallery, or from Attribute World for the model trained on it."""

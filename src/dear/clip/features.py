@@ -1,0 +1,75 @@
+"""Towers that are called as a whole: no layers to work in, only the features of images and texts.
+
+A method whose first adapted layer is behind the last one needs no more, so it works on them as on any other tower.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dear.clip.image import ImageTower
+from dear.clip.layer_input import LayerInput
+from dear.core.errors import DearError, TextTooLongError
+from dear.parallel.processes import gather_rows
+
+
+class FeatureImage(ImageTower):
+    """Any image tower of OpenCLIP. The state after its last layer is the feature itself, so `width` is its size."""
+
+    tier = "features"
+
+    def __init__(self, model: Any, image_size: tuple[int, int]) -> None:
+        self.visual, self._model = model.visual, model
+        self.blocks, self.layers, self.heads, self.head_dim = (), 0, 0, 0
+        self.grid, self.originals, self.image_size = (0, 0), 1, image_size
+        with torch.no_grad():
+            self.width = self.dim = self.embed(self.like.new_zeros(1, 3, *image_size)).shape[-1]
+
+    @property
+    def like(self) -> Tensor:
+        return next(self.visual.parameters())
+
+    def embed(self, pixels: Tensor) -> Tensor:
+        """Normalised pixels [batch, 3, height, width] -> features, not normalised, [batch, 1, dim]."""
+        return self._model.encode_image(pixels, normalize=False)[:, None]
+
+    def cls_state(self, x: LayerInput) -> Tensor:
+        return gather_rows(x.states[:, 0] if x.frozen_cls is None else x.frozen_cls)
+
+    def project(self, cls: Tensor) -> Tensor:
+        return cls
+
+
+class FeatureText:
+    """Any text tower of OpenCLIP."""
+
+    tier = "features"
+    layers = 0
+
+    def __init__(self, model: Any, tokenizer: Callable[..., Tensor]) -> None:
+        self._model, self.tokenizer = model, tokenizer
+        self.context: int = tokenizer.context_length  # type: ignore[attr-defined]
+
+    def tokenize(self, texts: Sequence[str]) -> Tensor:
+        """Texts -> tokens [texts, context]; refuses texts that are too long.
+
+        Tokenizers cut without a word: with more room, the tokens of a text that was cut are others, or go on.
+        """
+        if not texts:
+            raise DearError("There is no text to encode: give at least one class name or phrase.")
+        tokens, longer = (self.tokenizer(list(texts), length) for length in (self.context, self.context + 2))
+        padding = self.tokenizer([""], self.context + 2)[:, -1:]
+        cut = (longer[:, : self.context] != tokens).any(1) | (longer[:, self.context :] != padding).any(1)
+        for i in cut.nonzero().flatten().tolist():
+            raise TextTooLongError(
+                f"The text {texts[i]!r} is longer than the {self.context} tokens this backbone reads: shorten it."
+            )
+        return tokens
+
+    @torch.no_grad()
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        """Texts -> text features [texts, dim], not normalised."""
+        device = self._model.logit_scale.device
+        return self._model.encode_text(self.tokenize(texts).to(device), normalize=False)

@@ -1,0 +1,144 @@
+"""--data hf:USER/NAME[:SPLIT]: datasets of the Hugging Face hub, or in its form on disk.
+
+Options follow a question mark: image=COLUMN, label=COLUMN, config=NAME, and per_class=N, which streams a large dataset
+and keeps the first N images of each class and split in place of downloading all of it.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dear.core.errors import DearError, first_line
+from dear.core.files import read_text
+from dear.core.progress import Progress
+from dear.data.dataset import Dataset
+from dear.data.memory import (
+    IMAGE_COLUMNS,
+    LABEL_COLUMNS,
+    SPLIT_NAMES,
+    Labelled,
+    as_dataset,
+    find_column,
+    labelled,
+    one_or_all,
+)
+
+CLASS_NAMES = "classnames.txt"  # one per line, in CLIP_benchmark's form
+_BUFFER = 1000  # images of a stream that are held to shuffle it
+
+
+class _Column:
+    """A column of a table that stays on disk."""
+
+    def __init__(self, rows: Any, name: str) -> None:
+        self.rows, self.name = rows.select_columns([name]), name
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index][self.name]
+
+
+def hub_dataset(name: str, split: str, options: Mapping[str, str], template: str) -> Dataset:
+    """`split`: one of the dataset's own, or empty for all."""
+    per_class = options.get("per_class")
+    if per_class is not None and not (per_class.isdecimal() and int(per_class)):
+        raise DearError(f"per_class must be a number of images from 1 on, not {per_class!r}.")
+    rows = _load(name, split, options.get("config"), streaming=per_class is not None)
+    parts = rows if isinstance(rows, dict) else {split: rows}
+    if not parts.keys() <= SPLIT_NAMES.keys():  # a part of one split, or a split of another name
+        if len(parts) > 1:
+            raise DearError(
+                f"{name} has the splits {', '.join(parts)}: choose one, as in hf:{name}:{next(iter(parts))}."
+            )
+        parts = {"": next(iter(parts.values()))}
+    image, label = options.get("image"), options.get("label")
+    if per_class is not None:
+        parts = {part: _first_of_each(stream, int(per_class), part, image, label) for part, stream in parts.items()}
+
+    def read(classes: list[str] | None = None) -> Dataset:
+        return as_dataset(one_or_all(parts), image=image, label=label, classes=classes, template=template, name=name)
+
+    data = read()
+    if all(text.isdecimal() for text in data.classes) and (names := _class_file(name)):
+        data = read(names)
+    if per_class is not None:
+        data = replace(data, note=f"at most {per_class} images of each class in each split")
+    return data
+
+
+def read_rows(rows: Any, title: str, image: str | None = None, label: str | None = None) -> Labelled:
+    """Pictures and labels of one split; images stay encoded, and on disk, until they are opened."""
+    if not hasattr(rows, "__len__"):
+        raise DearError(f"The {title} are a stream: give a dataset that was not opened as one.")
+    rows, image, label, names = _encoded(rows, image, label)
+    return labelled(_Column(rows, image), list(rows[label]), title, names)
+
+
+def _encoded(rows: Any, image: str | None, label: str | None) -> tuple[Any, str, str, list[str] | None]:
+    """Rows whose images are not decoded, the columns of images and labels, and the names of the classes, if known."""
+    from datasets import ClassLabel, Image
+
+    features = rows.features or {}
+    images, labels = ([n for n, f in features.items() if isinstance(f, kind)] for kind in (Image, ClassLabel))
+    image = find_column(features, image or next(iter(images), None), IMAGE_COLUMNS, "image")
+    label = find_column(features, label or next(iter(labels), None), LABEL_COLUMNS, "label")
+    rows = rows.cast_column(image, Image(decode=False)) if image in images else rows
+    return rows, image, label, features[label].names if label in labels else None
+
+
+def _first_of_each(stream: Any, count: int, title: str, image: str | None, label: str | None) -> Any:
+    """The first `count` rows of each class of a stream, as a table in memory."""
+    from datasets import Dataset as Rows
+
+    stream, _, label, names = _encoded(stream, image, label)
+    seen: Counter[Any] = Counter()
+    rows = []
+    with Progress(f"{title or 'images'}: streaming", count * len(names or ())) as bar:
+        for row in stream.shuffle(seed=0, buffer_size=_BUFFER):
+            seen[row[label]] += 1
+            if seen[row[label]] <= count:
+                rows.append(row)
+                bar.update()
+            if names and len(rows) == count * len(names):
+                break
+    return Rows.from_list(rows, features=stream.features)
+
+
+def _load(name: str, split: str, config: str | None, streaming: bool) -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise DearError("Datasets of Hugging Face need its library: pip install 'dear-vlm[data]'.") from None
+    saved = [Path(name) / file for file in ("dataset_dict.json", "state.json")]
+    try:
+        if any(file.is_file() for file in saved):
+            rows = datasets.load_from_disk(name)
+            if split and not isinstance(rows, dict):
+                raise DearError(f"{name} has no splits: leave out :{split}.")
+            return rows[split] if split else rows
+        return datasets.load_dataset(name, config, split=split or None, streaming=streaming)
+    except DearError:
+        raise
+    except Exception as error:  # of many kinds, with many causes
+        if "gated" in str(error).lower():
+            raise DearError(f"{name} asks for consent: accept its terms on the hub, then run hf auth login.") from None
+        raise DearError(f"The dataset {name} cannot be loaded: {first_line(error)}.") from None
+
+
+def _class_file(name: str) -> list[str] | None:
+    """Class names of a dataset whose labels are numbers, as CLIP_benchmark stores them."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    if Path(name).is_dir():
+        file = Path(name) / CLASS_NAMES
+    else:
+        try:
+            file = Path(hf_hub_download(name, CLASS_NAMES, repo_type="dataset"))
+        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError):
+            return None
+    return read_text(file).splitlines() if file.is_file() else None

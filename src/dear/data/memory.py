@@ -1,0 +1,282 @@
+"""Data in memory as a dataset: images with labels, tables, rows, and datasets of torch and Hugging Face."""
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from PIL.ImageFile import ImageFile as UnreadImage
+
+from dear.core.errors import DearError, first_line
+from dear.core.files import parse_json
+from dear.data.dataset import Dataset, ImageFile, Picture
+from dear.data.decode import open_image
+from dear.data.folder import TEMPLATE
+from dear.data.prompts import check_class_names, check_template
+from dear.data.splits import SPLITS, from_labels
+
+IMAGE_COLUMNS = ("image", "img", "picture", "photo", "path", "file", "filename", "file_name", "filepath", "file_path",
+                 "image_path", "bytes", "jpg", "jpeg", "png", "webp")  # fmt: skip
+LABEL_COLUMNS = ("label", "labels", "class", "class_name", "category", "target", "cls", "fine_label")
+SPLIT_NAMES = {"validation": "val", "valid": "val", "dev": "val"} | {split: split for split in SPLITS}
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """An image of a sequence, taken from it when it is opened."""
+
+    items: Any
+    index: int
+    name: str
+
+    def open(self) -> Image.Image:
+        try:
+            return open_image(_as_image(self.items[self.index]))
+        except DearError as error:
+            raise DearError(f"{self.name}: {error}") from error
+
+    def content(self) -> bytes:
+        value = _as_image(self.items[self.index])
+        if isinstance(value, bytes):
+            return value
+        picture = self.open()
+        return repr(picture.size).encode() + picture.tobytes()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def one_or_all(parts: Mapping[str, Any]) -> Any:
+    """Data for `as_dataset` of splits by name; training images alone, or ones of no split (""), are to be divided."""
+    return next(iter(parts.values())) if parts.keys() in ({""}, {"train"}) else parts
+
+
+@dataclass
+class Labelled:
+    """Pictures with labels: class names, or numbers into `names`; `splits`: train, val or test of each."""
+
+    pictures: list[Picture]
+    labels: list[str | int]
+    names: Sequence[str] | None = None
+    splits: list[str] | None = None
+
+
+def as_dataset(
+    data: Any,
+    labels: Sequence[Any] | None = None,
+    *,
+    image: str | None = None,
+    label: str | None = None,
+    classes: Sequence[str] | None = None,
+    template: str = TEMPLATE,
+    root: str | Path = "",
+    name: str = "data",
+) -> Dataset:
+    """A dataset from data in memory.
+
+    `data`: images with `labels`; a pair (images, labels); a DataFrame of pandas or Polars, an Arrow table or a list of
+    rows (dicts), with a column of images and one of labels, and optionally one named split; a dataset or a loader of
+    torch; a Hugging Face dataset; or a mapping from train, val and test to any of these. Without splits, the images
+    of each class are divided by the rule for folders.
+    An image is a path (relative ones start at `root`), bytes of a file, a PIL image, an array or a tensor.
+    `image`, `label`: the columns, if their names are unusual. `classes`: names for labels that are numbers from 0.
+    """
+    check_template(template)
+    if isinstance(data, Dataset):
+        return data
+    names = None if classes is None else check_class_names(classes)
+    note = ""
+    if labels is None and isinstance(data, Mapping) and data.keys() and data.keys() <= SPLIT_NAMES.keys():
+        parts = {SPLIT_NAMES[split]: _read(part, split, image, label, Path(root)) for split, part in data.items()}
+        whole, note = _join(parts)
+    else:
+        whole = _read(data if labels is None else (data, labels), "images", image, label, Path(root))
+    dataset = from_labels(name, whole.pictures, whole.labels, template, whole.splits, names or whole.names)
+    if all(text.isdecimal() for text in dataset.classes):
+        note = "the classes are numbers, which say nothing to CLIP: name them (classes=[...], or --class-names)"
+    return replace(dataset, note=note)
+
+
+def _read(data: Any, title: str, image: str | None, label: str | None, root: Path) -> Labelled:
+    """One part of the data; `title` names its images, as in "train[3]"."""
+    from dear.data.torch_data import read_torch
+
+    if hasattr(data, "features") and hasattr(data, "column_names"):
+        from dear.data.huggingface import read_rows
+
+        return read_rows(data, title, image, label)
+    if (columns := _columns(data)) is not None:
+        images = columns[find_column(columns, image, IMAGE_COLUMNS, "image")]
+        labels = columns[find_column(columns, label, LABEL_COLUMNS, "label")]
+        return labelled(images, labels, title, splits=columns.get("split"), root=root)
+    if isinstance(data, tuple) and len(data) == 2 and all(map(_is_column, data)):
+        return labelled(*data, title, root=root)
+    if (of_torch := read_torch(data, title)) is not None:
+        return of_torch
+    raise DearError(
+        f"Data cannot be of the type {type(data).__name__}: give a path, a pair (images, labels), a table with a "
+        "column of images and one of labels, or a dataset of torch or Hugging Face."
+    )
+
+
+def labelled(
+    images: Any,
+    labels: Any,
+    title: str,
+    names: Sequence[str] | None = None,
+    splits: Sequence[Any] | None = None,
+    root: Path = Path(),
+) -> Labelled:
+    """Checks images and labels, each any sequence. Only those of a list are looked at before they are opened."""
+    if len(images) != len(labels):
+        raise DearError(f"There are {len(images)} images and {len(labels)} labels: give each image one label.")
+    if not len(images):
+        raise DearError(f"There are no {title}: give images of at least two classes.")
+    parts = None if splits is None else [SPLIT_NAMES.get(str(split), "") for split in splits]
+    if parts and "" in parts:
+        raise DearError(f"{title}[{parts.index('')}] is in no split: it must be train, val or test.")
+    return Labelled(
+        [_picture(images, index, f"{title}[{index}]", root) for index in range(len(images))],
+        [_label(value, f"{title}[{index}]") for index, value in enumerate(labels)],
+        names,
+        parts,
+    )
+
+
+def _picture(images: Any, index: int, name: str, root: Path) -> Picture:
+    # Any other sequence may decode an image to return it: that is left until the image is opened.
+    value: Any = settle(images[index]) if isinstance(images, list | tuple) else None
+    if hasattr(value, "open") and hasattr(value, "content"):
+        return value
+    if not isinstance(value, str | Path):
+        return Item(images, index, name)
+    path = root / value
+    if not os.path.isfile(path):
+        raise DearError(f"{name} names {value}, but there is no file {path}: correct the path.")
+    return ImageFile(path)
+
+
+def settle(image: Any) -> Any:
+    """A PIL image that is not yet read: its path, or the image read now. Worker processes cannot share an open file."""
+    if isinstance(image, UnreadImage) and image.tile:
+        if os.path.isfile(image.filename):
+            return Path(os.path.abspath(os.fsdecode(image.filename)))
+        image.load()
+    return image
+
+
+def find_column(columns: Iterable[str], given: str | None, usual: Sequence[str], what: str) -> str:
+    """The column that was given, or the first with a usual name."""
+    names = list(columns)
+    if given is not None and given not in names:
+        raise DearError(f"There is no column {given!r}: choose from {', '.join(names)}.")
+    chosen = given or next((name for one in usual for name in names if name.lower() == one), None)
+    if chosen is None:
+        raise DearError(f"No column of {', '.join(names)} is called {what}: say which it is, with {what}=NAME.")
+    return chosen
+
+
+def _columns(data: Any) -> dict[str, Any] | None:
+    """The columns of a table of pandas, Polars or Arrow, or of a list of rows; None: not a table."""
+    if hasattr(data, "collect") and hasattr(data, "collect_schema"):  # a lazy frame of Polars
+        data = data.collect()
+    if hasattr(data, "columns") and hasattr(data, "iloc"):
+        return {str(name): data[name].tolist() for name in data.columns}
+    if hasattr(data, "columns") and hasattr(data, "to_dicts"):
+        return {name: data[name].to_list() for name in data.columns}
+    if hasattr(data, "column_names") and hasattr(data, "schema"):
+        return {name: _arrow_column(data.column(name)) for name in data.column_names}
+    if isinstance(data, list) and data and all(isinstance(row, Mapping) for row in data):
+        return {name: [row.get(name) for row in data] for name in data[0]}
+    return None
+
+
+class _ArrowColumn:
+    """A column of images, which are copied when they are opened."""
+
+    def __init__(self, column: Any) -> None:
+        self.column = column
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.column[index].as_py()
+
+
+def _arrow_column(column: Any) -> Any:
+    large = "binary" in str(column.type)  # also a struct of bytes and path
+    return _ArrowColumn(column) if large else column.to_pylist()
+
+
+def read_parquet(file: Path, options: Mapping[str, str], template: str) -> Dataset:
+    """A Parquet file of images (paths, or bytes) and labels; `options`: image=COLUMN, label=COLUMN."""
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_table
+    except ImportError:
+        raise DearError("Parquet files need Arrow: pip install 'dear-vlm[data]'.") from None
+    try:
+        table = read_table(file, memory_map=True)
+    except (ArrowException, OSError) as error:
+        raise DearError(f"{file} cannot be read as a Parquet file: {first_line(error)}.") from None
+    features = parse_json((table.schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+    label = find_column(table.column_names, options.get("label"), LABEL_COLUMNS, "label")
+    return as_dataset(table, image=options.get("image"), label=label, classes=features.get(label, {}).get("names"),
+                      template=template, root=file.parent, name=file.stem)  # fmt: skip
+
+
+def _is_column(value: Any) -> bool:
+    return hasattr(value, "__len__") and hasattr(value, "__getitem__") and not isinstance(value, str | bytes | Mapping)
+
+
+def _join(parts: dict[str, Labelled]) -> tuple[Labelled, str]:
+    """Splits with the same classes, as one; and a remark for the user, if any."""
+    note = ""
+    if "train" in parts and "val" in parts and "test" not in parts:  # as ImageNet
+        parts["test"] = parts.pop("val")
+        note = "its validation images are the test images, as it has no others"
+    kinds = {None if part.names is None else tuple(part.names) for part in parts.values()}
+    if len(kinds) > 1:
+        raise DearError("The splits have different classes: give them the same.")
+    joined = Labelled([], [], kinds.pop(), [])
+    for split, part in parts.items():
+        joined.pictures += part.pictures
+        joined.labels += part.labels
+        joined.splits = [*(joined.splits or []), *[split] * len(part.pictures)]
+    return joined, note
+
+
+def _label(value: Any, name: str) -> str | int:
+    value = value.item() if hasattr(value, "item") else value  # a number of numpy or torch
+    if isinstance(value, float) and value.is_integer():  # as pandas reads a column with a gap
+        value = int(value)
+    if isinstance(value, bool | int) or (isinstance(value, str) and value.strip()):
+        return value.strip() if isinstance(value, str) else int(value)
+    missing = value is None or (isinstance(value, float) and math.isnan(value))
+    raise DearError(f"{name} has {'no label' if missing else f'the label {value!r}'}: give a class name or a number.")
+
+
+def _as_image(value: Any) -> Any:
+    """What `open_image` takes: bytes or a path of a row, an array [height, width, 3] of uint8 of any pixels."""
+    if isinstance(value, Mapping):
+        value = value.get("bytes") or value.get("path")
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if not hasattr(value, "__array__") or isinstance(value, Image.Image):
+        return value
+    tensor = hasattr(value, "detach")
+    array = np.asarray(value.detach().cpu() if tensor else value)
+    if tensor and array.ndim == 3:
+        array = array.transpose(1, 2, 0)
+    if array.ndim == 2:
+        array = array[:, :, None]
+    if array.dtype.kind == "f" and array.size:
+        if not (array.min() >= 0 and array.max() <= 1):
+            raise DearError("its pixels are not in 0..1: give images before they are normalised (transform=None).")
+        array = np.round(array * 255).astype(np.uint8)
+    return np.repeat(array, 3, 2) if array.ndim == 3 and array.shape[2] == 1 else array

@@ -1,0 +1,138 @@
+"""--data wds:PATTERN: webdataset shards (.tar) as CLIP_benchmark makes them.
+
+    FOLDER/train/0.tar, FOLDER/test/0.tar, ...        with s0000000.webp and s0000000.cls (the number of its class)
+    FOLDER/classnames.txt                             one name per line
+    FOLDER/zeroshot_classification_templates.txt      the first is used, unless --template is given
+
+Shards are indexed once and never unpacked; an image is read from its place in the shard when it is opened.
+"""
+
+import glob
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from dear.core.errors import DearError
+from dear.core.files import read_text
+from dear.core.progress import Progress
+from dear.data.dataset import Dataset
+from dear.data.decode import open_bytes
+from dear.data.memory import SPLIT_NAMES, as_dataset, one_or_all
+
+CLASS_NAMES, TEMPLATES = "classnames.txt", "zeroshot_classification_templates.txt"
+_IMAGES = ("webp", "jpg", "jpeg", "png")
+_LONGEST_LABEL = 1000  # bytes
+
+
+@dataclass(frozen=True)
+class ShardImage:
+    """A member of a tar file, by its place."""
+
+    shard: Path
+    name: str
+    offset: int
+    size: int
+
+    def open(self) -> Image.Image:
+        return open_bytes(self.content(), f"The image {self} cannot be read ({{}}): make the shard again.")
+
+    def content(self) -> bytes:
+        return _read(self.shard, self.offset, self.size)
+
+    def __str__(self) -> str:
+        return f"{self.shard}/{self.name}"
+
+
+def shard_dataset(pattern: str, template: str) -> Dataset:
+    """`pattern`: a folder, or shards by a glob or a range such as data/test/{0..9}.tar."""
+    shards = _find(pattern)
+    parts: dict[str, list[Path]] = {}
+    for shard in shards:
+        parts.setdefault(shard.parent.name if shard.parent.name in SPLIT_NAMES else "", []).append(shard)
+    if "" in parts and len(parts) > 1:
+        raise DearError(f"Only some of the shards of {pattern} are in folders train, val or test: give those alone.")
+    first = shards[0].parent
+    folder = first if "" in parts or (first / CLASS_NAMES).is_file() else first.parent
+    names = read_text(folder / CLASS_NAMES).split("\n") if (folder / CLASS_NAMES).is_file() else None
+    if (folder / TEMPLATES).is_file():
+        lines = [line for line in read_text(folder / TEMPLATES).splitlines() if line.count("{c}") == 1]
+        template = lines[0].replace("{c}", "{}") if lines else template
+    data = {part: _index(files) for part, files in parts.items()}
+    classes = None if names is None else [name for name in names if name.strip()]
+    return as_dataset(one_or_all(data), classes=classes, template=template, name=folder.resolve().name)
+
+
+def _find(pattern: str) -> list[Path]:
+    if "://" in pattern:
+        raise DearError(f"{pattern} is an address: download the shards (hf download), or use hf:USER/NAME.")
+    folder = Path(pattern)
+    if folder.is_dir():
+        shards = sorted([*folder.glob("*.tar"), *(s for name in SPLIT_NAMES for s in (folder / name).glob("*.tar"))])
+    else:
+        shards = [Path(match) for one in _ranges(pattern) for match in sorted(glob.glob(one))]
+    if not shards:
+        raise DearError(f"{pattern} names no shards: give a folder of .tar files, or a pattern in quotes.")
+    return shards
+
+
+def _ranges(pattern: str) -> Iterator[str]:
+    """ "{0..2}.tar" -> "0.tar", "1.tar", "2.tar"; as many digits as the first number has."""
+    before, brace, rest = pattern.partition("{")
+    inside, closed, after = rest.partition("}")
+    low, dots, high = inside.partition("..")
+    if not (brace and closed and dots and low.isdecimal() and high.isdecimal()):
+        yield pattern
+        return
+    for number in range(int(low), int(high) + 1):
+        yield from (before + f"{number:0{len(low)}d}" + end for end in _ranges(after))
+
+
+def _index(shards: list[Path]) -> tuple[list[ShardImage], list[str | int]]:
+    """All images, and the label of each."""
+    images: list[ShardImage] = []
+    labels: list[str | int] = []
+    with Progress("indexing shards", len(shards)) as bar:
+        for shard in shards:
+            for key, (image, label) in _samples(shard).items():
+                if image is None or label is None:
+                    raise DearError(f"{shard} has no {'label (.cls)' if image else 'image'} for {key}: make it again.")
+                images.append(image)
+                labels.append(int(label) if label.isdecimal() else label)
+            bar.update()
+    return images, labels
+
+
+def _samples(shard: Path) -> dict[str, tuple[ShardImage | None, str | None]]:
+    """Files of one name but for what follows the first dot belong together."""
+    samples: dict[str, tuple[ShardImage | None, str | None]] = {}
+    try:
+        with tarfile.open(shard, "r:") as tar:
+            size = shard.stat().st_size
+            for member in tar:
+                folder, _, file = member.name.rpartition("/")
+                stem, _, kind = file.partition(".")
+                if not member.isreg() or member.issparse() or kind.lower() not in (*_IMAGES, "cls"):
+                    continue
+                if member.offset_data + member.size > size:
+                    raise tarfile.ReadError("it ends too early")
+                image, label = samples.get(key := f"{folder}/{stem}", (None, None))
+                if kind.lower() == "cls":
+                    label = _read(shard, member.offset_data, min(member.size, _LONGEST_LABEL)).decode().strip()
+                else:
+                    image = ShardImage(shard, member.name, member.offset_data, member.size)
+                samples[key] = image, label
+    except (OSError, ValueError, tarfile.TarError) as error:
+        raise DearError(f"{shard} cannot be read as a shard, an uncompressed tar file: {error}.") from None
+    return samples
+
+
+def _read(shard: Path, offset: int, size: int) -> bytes:
+    try:
+        with shard.open("rb") as file:
+            file.seek(offset)
+            return file.read(size)
+    except OSError as error:
+        raise DearError(f"{shard} cannot be read: {error.strerror}.") from None

@@ -1,0 +1,124 @@
+"""Methods that are computed at once from the frozen features of the labelled images: zero-shot plus a correction."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from dear.clip import Backbone
+from dear.core.config import Config as Settings
+from dear.methods.base import LabelledImages, Method
+from dear.methods.shared.class_index import frozen_features, positions
+from dear.methods.shared.stacking import stack
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_JUDGED, _WEIGHED = 500_000, 2_000_000  # logits by which settings are chosen, and then a and b, at most
+_BLOCK = 2000
+Choice = TypeVar("Choice")
+LeftOut = Callable[[Tensor], Sequence[Tensor]]
+"""Positions of labelled images -> parts of their logits, [rows, classes] each, every row by the fit without it."""
+
+
+class ClosedForm(Method):
+    """Logits a tau cos(f, w) + b correction(f) for the training classes, a tau cos(f, w) for others.
+
+    a, b and the settings of the correction are those with the least cross entropy on the labelled images themselves,
+    each left out of its own fit (exactly, `leave_one_out`), so no validation image is used and the probabilities are
+    calibrated. If no class has two images, nothing can be left out: a method says what it is then.
+    """
+
+    mix: Tensor  # a, b
+    trained: tuple[str, ...] = ()
+    left_out: Tensor | None = None
+    """Logits [labelled images, classes], each by the fit without that image; only after `before_training`."""
+
+    def __init__(self, backbone: Backbone, config: Settings) -> None:
+        super().__init__(backbone, config)
+        self.register_buffer("mix", backbone.image.like.new_tensor([1.0, 0.0]))
+        self.set_sizes(0, 0)
+
+    @property
+    def stored(self) -> int:
+        """Number of labelled images whose features are kept."""
+        return 0
+
+    def set_sizes(self, classes: int, stored: int) -> None:
+        """Empty buffers for this number of training classes and stored images."""
+        raise NotImplementedError
+
+    def fit(self, features: Tensor, labels: Tensor, text: Tensor) -> None:
+        """Sets the buffers from features [images, dim] in fp64, labels [images] and texts [classes, dim]."""
+        raise NotImplementedError
+
+    def correction(self, features: Tensor) -> Tensor:
+        """Features [batch, dim] -> [batch, training classes]."""
+        raise NotImplementedError
+
+    def novel_correction(self, features: Tensor) -> Tensor | None:
+        """The same for the current classes, if none of them was trained; None: zero-shot alone, as it is."""
+        return None
+
+    def extra_state(self) -> dict[str, Any]:
+        return {"classes": list(self.trained), "shots": self.stored}
+
+    @classmethod
+    def restore(cls, backbone: Backbone, config: Settings, extra_state: Mapping[str, Any]) -> "Self":
+        method = cls(backbone, config)
+        method.trained = tuple(extra_state["classes"])
+        method.set_sizes(len(method.trained), extra_state["shots"])
+        return method
+
+    @torch.no_grad()
+    def before_training(self, images: LabelledImages) -> None:
+        self.trained = images.classes
+        features, labels = frozen_features(self, images.train())
+        self.fit(features.double(), labels, self.encode_text().double())
+
+    def zero_shot(self, features: Tensor, text: Tensor) -> Tensor:
+        return self.backbone.temperature * features @ text.T
+
+    def choose(
+        self, choices: Mapping[Choice, LeftOut], labels: Tensor, start: Choice, start_mix: Sequence[float]
+    ) -> Choice:
+        """Sets `mix` and `left_out` by the best of some settings, and returns it.
+
+        `choices`: the parts of the left-out logits under each setting: zero-shot and correction, or their sum alone,
+        if both have one weight. `start`: what is taken if no class has two images.
+        """
+        counts = torch.bincount(labels)
+        rows = torch.nonzero(counts[labels] > 1)[:, 0]
+        best, mix = start, torch.tensor(start_mix)
+        if len(rows):
+            rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).to(rows.device)]
+            few, more = (rows[: size // len(self.trained)] for size in (_JUDGED, _WEIGHED))
+
+            def weighed(name: Choice, rows: Tensor) -> tuple[Tensor, float]:
+                return stack([part.float() for part in choices[name](rows)], labels[rows])
+
+            best = min(choices, key=lambda name: weighed(name, few)[1])
+            mix = weighed(best, more)[0]
+        self.mix = self.mix.new_tensor(mix.expand(2).tolist())
+        weights = mix.to(labels.device)
+        blocks = torch.arange(len(labels), device=labels.device).split(_BLOCK)
+        parts = (choices[best](block) for block in blocks)
+        self.left_out = torch.cat([sum(w * p for w, p in zip(weights, some, strict=True)).float() for some in parts])
+        return best
+
+    def logits(self, features: Tensor, text: Tensor, inference: str | None = None) -> Tensor:
+        places = positions(self.trained, self.classes.names)
+        known = [place for place in places if place is not None]
+        plain = self.zero_shot(features[:, 0], text)
+        correction = self.correction(features[:, 0]) if known else self.novel_correction(features[:, 0])
+        if correction is None:
+            return plain
+        a, b = self.mix
+        if known and places != list(range(len(self.trained))):
+            none = correction.new_zeros(len(correction), 1)
+            correction = torch.cat([correction, none], 1)[:, [-1 if p is None else p for p in places]]
+        return a * plain + b * correction
+
+    def votes(self, features: Tensor, text: Tensor) -> Tensor:
+        return self.logits(features, text)[:, None]

@@ -1,0 +1,142 @@
+"""Exact leave-one-out: what a closed form would say of each labelled image, had it not seen that one.
+
+Each class here is a fit, with the scores of new images and of its own images left out, at the cost of one fit instead
+of one per image. `tests/methods/test_leave_one_out.py` compares them with refits.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def class_means(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Means [classes, dim] and numbers of images [classes]; the mean of a class without images is zero."""
+    counts = torch.bincount(labels, minlength=classes).to(features)
+    sums = features.new_zeros(classes, features.shape[1]).index_add(0, labels, features)
+    return sums / counts.clamp(min=1)[:, None], counts
+
+
+class Gaussians:
+    """Gaussian discriminant analysis: a mean per class and one covariance, S / (N - C) + shrink * its mean eigenvalue.
+
+    S [dim, dim] is the scatter of N features around their C class means.
+    """
+
+    def __init__(self, features: Tensor, labels: Tensor, classes: int) -> None:
+        means, self.counts = class_means(features, labels, classes)
+        self.labels, self.spare = labels, max(1, len(labels) - int((self.counts > 0).sum()))
+        residuals = features - means[labels]
+        self.scatter, self.basis = torch.linalg.eigh(residuals.T @ residuals)  # all else in this basis
+        self.scatter = self.scatter.clamp(min=0)
+        self.features, self.means, self.residuals = (part @ self.basis for part in (features, means, residuals))
+
+    def weights(self, shrink: float) -> tuple[Tensor, Tensor]:
+        """Weight [classes, dim] and bias [classes] of the scores, which sum to zero over the classes with images."""
+        if not self.scatter.any():  # one image per class: no covariance
+            return torch.zeros_like(self.means), torch.zeros_like(self.means[:, 0])
+        precision = self.spare / (self.scatter + shrink * self.scatter.mean())
+        weight, present = self.means * precision, self.counts > 0
+        bias = -(weight * self.means).sum(1) / 2
+        weight = (weight - weight[present].mean(0)) @ self.basis.T
+        bias = bias - bias[present].mean()
+        return weight * present[:, None], bias * present
+
+    def left_out(self, shrink: float, rows: Tensor) -> Tensor:
+        """Scores [rows, classes] of the images `rows`, each by the fit without it.
+
+        Without image i of a class of n, S loses n / (n - 1) r r^T, r its residual: a change of rank one (Woodbury).
+        A class whose only image it is scores zero.
+        """
+        if not self.scatter.any():
+            return self.features.new_zeros(len(rows), len(self.means))
+        own, x, r = self.labels[rows], self.features[rows], self.residuals[rows]
+        counts = self.counts[own]
+        several = counts > 1
+        gamma = torch.where(several, counts / (counts - 1).clamp(min=1), 0)
+        trace = self.scatter.sum() - gamma * r.square().sum(1)
+        spare = torch.where(several, self.spare - 1, self.spare).clamp(min=1)
+        inverse = 1 / (self.scatter + shrink * trace[:, None] / len(self.scatter))  # [rows, dim]
+        a = inverse * r
+        kappa = gamma / (1 - gamma * (r * a).sum(1))
+
+        def score(means: Tensor, product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+            """x P mu - mu P mu / 2 for P = inverse + kappa a a^T."""
+            along = product(a, means)
+            linear = product(x * inverse, means) + (kappa * (x * a).sum(1))[:, None] * along
+            return linear - (product(inverse, means.square()) + kappa[:, None] * along.square()) / 2
+
+        scores = score(self.means, lambda left, right: left @ right.T)
+        mean = self.means[own] - r / (counts - 1).clamp(min=1)[:, None]
+        alone = score(mean, lambda left, right: (left * right).sum(1, keepdim=True))
+        scores = spare[:, None] * scores.scatter(1, own[:, None], alone)
+        present = (self.counts > 0).repeat(len(rows), 1).scatter(1, own[:, None], several[:, None])
+        scores = scores - (scores * present).sum(1, keepdim=True) / present.sum(1, keepdim=True)
+        return scores * present
+
+
+class KernelRidge:
+    """Ridge regression of targets [images, outputs] on exp(-beta (1 - cosine)) with features.
+
+    `landmarks`: positions of the features that span the solution. With all of them it is kernel ridge regression
+    itself, with fewer the Nystroem approximation, whose map of features does not depend on targets.
+    """
+
+    def __init__(self, features: Tensor, targets: Tensor, landmarks: Tensor, beta: float) -> None:
+        self.beta, self.landmarks, self.targets = beta, features[landmarks], targets
+        columns = self.kernel(features)  # [images, landmarks]
+        values, vectors = torch.linalg.eigh(columns[landmarks])
+        keep = values > values[-1] * len(values) * torch.finfo(values.dtype).eps
+        to_map = vectors[:, keep] / values[keep].sqrt()
+        self.spectrum, turn = torch.linalg.eigh(to_map.T @ (columns.T @ columns) @ to_map)
+        self.spectrum = self.spectrum.clamp(min=0)
+        self.to_map = to_map @ turn  # [landmarks, rank]
+        self.mapped = columns @ self.to_map  # [images, rank], orthogonal columns
+        self.projected = self.mapped.T @ targets  # [rank, outputs]
+
+    def kernel(self, features: Tensor) -> Tensor:
+        """[images, landmarks]"""
+        return (-self.beta * (1 - features @ self.landmarks.T)).exp()
+
+    def weights(self, ridge: float) -> Tensor:
+        """[landmarks, outputs]: the prediction for x is kernel(x) @ weights."""
+        return self.to_map @ (self.projected / (self.spectrum + ridge)[:, None])
+
+    def left_out(self, ridge: float, rows: Tensor) -> Tensor:
+        """Predictions [rows, outputs] for the images `rows`, each by the fit without it: y - e / (1 - h)."""
+        mapped, targets = self.mapped[rows], self.targets[rows]
+        shrunk = mapped / (self.spectrum + ridge)
+        leverage = (mapped * shrunk).sum(1, keepdim=True)
+        return targets - (targets - shrunk @ self.projected) / (1 - leverage)
+
+
+class TextAndMeans:
+    """Class vectors t + strength * n / (n + prior) * mean of the n images of a class, compared by cosine.
+
+    The more images a class has, the more they count beside its text [classes, dim].
+    """
+
+    def __init__(self, features: Tensor, labels: Tensor, text: Tensor) -> None:
+        self.means, self.counts = class_means(features, labels, len(text))
+        self.features, self.labels, self.text = features, labels, text
+        self.by_text, self.by_mean = features @ text.T, features @ self.means.T  # [images, classes]
+
+    def _share(self, counts: Tensor, strength: float, prior: float) -> Tensor:
+        return strength * counts / (counts + prior).clamp(min=1)
+
+    def vectors(self, strength: float, prior: float) -> Tensor:
+        """[classes, dim], normalised."""
+        share = self._share(self.counts, strength, prior)
+        return F.normalize(self.text + share[:, None] * self.means, dim=1)
+
+    def left_out(self, strength: float, prior: float, rows: Tensor) -> Tensor:
+        """Cosines [rows, classes] of the images `rows` with the class vectors made without them."""
+        own, x = self.labels[rows], self.features[rows]
+        share = self._share(self.counts, strength, prior)
+        lengths = (self.text + share[:, None] * self.means).norm(dim=1)
+        cosines = (self.by_text[rows] + share * self.by_mean[rows]) / lengths
+        rest = self.counts[own] - 1
+        mean = (self.means[own] * self.counts[own, None] - x) / rest.clamp(min=1)[:, None]
+        vector = F.normalize(self.text[own] + self._share(rest, strength, prior)[:, None] * mean, dim=1)
+        return cosines.scatter(1, own[:, None], (x * vector).sum(1, keepdim=True))

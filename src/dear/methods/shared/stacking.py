@@ -1,0 +1,60 @@
+"""Weights of scores by maximum likelihood on images that the scores have not seen (stacking, temperature scaling)."""
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+
+def stack(parts: Sequence[Tensor], labels: Tensor) -> tuple[Tensor, float]:
+    """Weights w >= 0 of scores [images, classes] that minimise the cross entropy of softmax(sum of w * scores).
+
+    Also returns the cross entropy. With one part it is temperature scaling. The scores must be those of images that
+    were left out: on images that a method was fitted to, the weights would grow without end. The problem is convex;
+    targets are smoothed as by Platt, so that it has a finite solution even if all answers are right.
+    """
+    scores = torch.stack([part - part.mean(1, keepdim=True) for part in parts])  # [parts, images, classes]
+    best, least = scores.new_zeros(len(parts)), float("inf")
+    for size in range(len(parts), 0, -1):
+        for chosen in combinations(range(len(parts)), size):
+            weights, value = _newton(scores[list(chosen)], labels)
+            if value < least and (weights >= 0).all():
+                best, least = scores.new_zeros(len(parts)).index_put((torch.tensor(chosen),), weights), value
+        if least < float("inf"):
+            return best, least  # convex: if the free solution is allowed, no part need be left out
+    return best.index_fill(0, torch.tensor(0), 1.0), float("inf")  # every part alone is worse than chance
+
+
+def _newton(scores: Tensor, labels: Tensor) -> tuple[Tensor, float]:
+    """The unconstrained solution by damped Newton steps, and its cross entropy."""
+    scale = scores.square().mean((1, 2)).sqrt().clamp(min=1e-12)
+    scores = scores / scale[:, None, None]
+    count, tiny = scores.shape[1], torch.finfo(scores.dtype).eps ** 0.8
+    truth = (1 - 1 / (count + 2)) * scores[:, torch.arange(count), labels]  # the mean score over classes is zero
+    weights = scores.new_ones(len(scores)) / len(scores)
+
+    def logits(weights: Tensor) -> Tensor:
+        return torch.tensordot(weights, scores, 1)
+
+    def cross_entropy(logits: Tensor, weights: Tensor) -> Tensor:
+        return (logits.logsumexp(1) - weights @ truth).mean()
+
+    now = logits(weights)
+    value = cross_entropy(now, weights)
+    for _ in range(50):
+        weighted = now.softmax(1) * scores
+        means = weighted.sum(2)  # [parts, images]
+        gradient = (means - truth).mean(1)
+        hessian = (weighted.flatten(1) @ scores.flatten(1).T - means @ means.T) / count
+        step = torch.linalg.solve(hessian + 1e-9 * torch.eye(len(hessian)).to(hessian), gradient)
+        for size in (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001):
+            candidate = weights - size * step
+            now = logits(candidate)
+            new = cross_entropy(now, candidate)
+            if new <= value - 1e-4 * size * (gradient @ step):
+                break
+        if not value - new > tiny * (1 + value):
+            break
+        weights, value = candidate, new
+    return weights / scale, value.item()

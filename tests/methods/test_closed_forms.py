@@ -1,0 +1,176 @@
+"""GDA, ProKeR and SS-Text equal their published forms, written slowly, and the identities in their maths."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dear.methods import gda, proker, ss_text
+from dear.methods.base import Method
+
+sys.path.append(str(Path(__file__).parent))
+import naive_text
+from naive_text import LABELS, NAMES, TEMPLATE, make, pixels
+
+DIM = 24
+CLOSED = ("gda", "proker", "ss-text")
+
+
+class Images:
+    """Three noisy copies of each of the eight images, and the eight alone for `few`."""
+
+    classes, template = NAMES, TEMPLATE
+
+    def __init__(self, copies: int = 3) -> None:
+        torch.manual_seed(1)
+        images = pixels().repeat(copies, 1, 1, 1)
+        self.images = images + 0.5 * torch.randn_like(images) if copies > 1 else images[:5]
+        self.labels = LABELS.repeat(copies) if copies > 1 else LABELS[:5]
+        self.shots = copies
+
+    def train(self) -> Iterator[tuple[Tensor, Tensor]]:
+        yield self.images, self.labels
+
+    def val(self) -> Iterator[tuple[Tensor, Tensor]]:
+        yield from ()
+
+
+def fitted(tiny, name: str, copies: int = 3, **settings) -> tuple[Method, Tensor, Tensor, Tensor]:
+    """The method, and features, labels and zero-shot cosines of its images, computed by OpenCLIP."""
+    method, images = make(tiny, name, **settings), Images(copies)
+    method.before_training(images)
+    features = naive_text.frozen_image(method.backbone.model, images.images)
+    return method, features, images.labels, features @ naive_text.template_text(method).T
+
+
+def answers(method: Method, features: Tensor) -> Tensor:
+    return method.logits(features[:, None], method.encode_text())
+
+
+def seen(method: Method) -> Tensor:
+    return naive_text.frozen_image(method.backbone.model, pixels().flip(3))
+
+
+def zero_shot(method: Method, features: Tensor) -> Tensor:
+    return method.backbone.model.logit_scale.exp() * features @ method.encode_text().T
+
+
+def naive_gda(features: Tensor, labels: Tensor, x: Tensor) -> Tensor:
+    """The official few-shot form without zero-shot and alpha."""
+    means = torch.stack([features[labels == c].mean(0) for c in range(len(NAMES))])
+    spread = torch.cat([features[labels == c] - means[c] for c in range(len(NAMES))])
+    covariance = spread.T.cov()
+    precision = DIM * torch.linalg.pinv((len(spread) - 1) * covariance + covariance.trace() * torch.eye(DIM))
+    return torch.stack([x @ precision @ mean - mean @ precision @ mean / 2 for mean in means], 1)
+
+
+def test_gda_is_the_published_form(tiny, monkeypatch) -> None:
+    shots = 24
+    monkeypatch.setattr(gda, "_SHRINKS", (DIM / (shots - 1),))  # what the official ridge is in our units
+    method, features, labels, _ = fitted(tiny, "gda")
+    a, b = method.mix
+    x = seen(method)
+    alpha = b * (shots - len(NAMES)) / DIM
+    expected = a * zero_shot(method, x) + alpha * naive_gda(features, labels, x)
+    computed = answers(method, x)
+    assert b > 0
+    torch.testing.assert_close(computed.softmax(1), expected.softmax(1))  # equal up to a constant per image
+
+
+def test_gda_guesses_novel_classes_as_published(tiny) -> None:
+    method, features, _, _ = fitted(tiny, "gda", neighbours=6)
+    novel, x = ["whale", "tree", "house"], seen(method)
+    method.set_classes(novel, TEMPLATE)
+    text = method.encode_text()
+    means, precisions = [], []
+    for t in text:
+        near = features[torch.topk(t @ features.T, k=6)[1]]
+        means.append((near.sum(0) + 1.5 * t) / 7.5)  # there 64 features and 16 times the text
+        covariance = (near - t).T @ (near - t) / 5
+        precisions.append(DIM * torch.linalg.pinv(5 * covariance + covariance.trace() * torch.eye(DIM)))
+    precision = torch.stack(precisions).mean(0)
+    scores = torch.stack([x @ precision @ mean - mean @ precision @ mean / 2 for mean in means], 1)
+    a, b = method.mix
+    torch.testing.assert_close(answers(method, x), a * zero_shot(method, x) + b * scores)
+
+
+def test_proker_is_the_published_form(tiny, monkeypatch) -> None:
+    monkeypatch.setattr(proker, "_BETAS", (2.0,))
+    monkeypatch.setattr(proker, "_RIDGES", (0.3,))
+    method, features, labels, cosines = fitted(tiny, "proker")
+    method.mix = method.mix.new_tensor([1.0, 0.3]) * torch.tensor([1.0, method.backbone.temperature])
+    x = seen(method)
+    kernel = torch.exp(-2.0 * (1 - features @ features.T))
+    alpha = torch.linalg.solve(kernel / 0.3 + torch.eye(24), F.one_hot(labels, len(NAMES)) - cosines)
+    expected = x @ method.encode_text().T + torch.exp(-2.0 * (1 - x @ features.T)) @ alpha
+    torch.testing.assert_close(answers(method, x), method.backbone.temperature * expected)
+
+
+def test_ss_text_is_text_and_mean(tiny, monkeypatch) -> None:
+    monkeypatch.setattr(ss_text, "_STRENGTHS", (0.7,))
+    monkeypatch.setattr(ss_text, "_PRIORS", (4.0,))
+    method, features, labels, _ = fitted(tiny, "ss-text")
+    x, text = seen(method), method.encode_text()
+    vectors = []
+    for c in range(len(NAMES)):
+        own = features[labels == c]
+        vectors.append(text[c] + 0.7 * len(own) / (len(own) + 4) * own.mean(0))
+    expected = F.cosine_similarity(x[:, None], torch.stack(vectors)[None], dim=-1)
+    torch.testing.assert_close(answers(method, x), method.mix[0] * method.backbone.temperature * expected)
+    assert method.mix[0] == method.mix[1]
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_left_out_logits_are_those_of_a_fit_without_the_image(tiny, name: str, monkeypatch) -> None:
+    monkeypatch.setattr(gda, "_SHRINKS", (1.0,))
+    monkeypatch.setattr(proker, "_BETAS", (1.0,))
+    monkeypatch.setattr(proker, "_RIDGES", (0.1,))
+    monkeypatch.setattr(ss_text, "_STRENGTHS", (0.5,))
+    monkeypatch.setattr(ss_text, "_PRIORS", (1.0,))
+    method, features, labels, _ = fitted(tiny, name)
+    left_out = method.left_out
+    assert left_out.shape == (24, len(NAMES))
+    mix = method.mix.clone()
+    for i in (0, 3, 20):
+        keep = torch.arange(24) != i
+        method.fit(features[keep], labels[keep], method.encode_text())
+        method.mix = mix
+        again = answers(method, features[i : i + 1])[0].softmax(0)
+        torch.testing.assert_close(left_out[i].softmax(0), again.float(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_answers_follow_the_names_and_other_classes_are_zero_shot(tiny, name: str) -> None:
+    method, features, labels, _ = fitted(tiny, name)
+    x = seen(method)
+    whole = answers(method, x)
+    assert (whole.argmax(1) == LABELS).double().mean() > (zero_shot(method, x).argmax(1) == LABELS).double().mean()
+    method.set_classes(NAMES[::-1], TEMPLATE)
+    torch.testing.assert_close(answers(method, x), whole.flip(1))
+    method.set_classes(("whale", *NAMES), TEMPLATE)
+    mixed = answers(method, x)
+    torch.testing.assert_close(mixed[:, 1:], whole)
+    torch.testing.assert_close(mixed[:, 0], method.mix[0] * zero_shot(method, x)[:, 0])
+    method.set_classes(["whale", "tree"], TEMPLATE)
+    torch.testing.assert_close(answers(method, x), zero_shot(method, x))
+    method.set_classes(NAMES, TEMPLATE)
+    order = torch.randperm(24)
+    method.fit(features[order], labels[order], method.encode_text())
+    torch.testing.assert_close(answers(method, x), whole, rtol=1e-6, atol=1e-6)  # the order of images does not matter
+
+
+def test_with_one_image_per_class_nothing_is_chosen(tiny) -> None:
+    method, *_ = fitted(tiny, "gda", copies=1)
+    torch.testing.assert_close(answers(method, seen(method)), zero_shot(method, seen(method)))
+    method, features, labels, cosines = fitted(tiny, "proker", copies=1)
+    x, kernel = seen(method), torch.exp(-3 * (1 - features @ features.T))
+    alpha = torch.linalg.solve(kernel / 0.05 + torch.eye(5), F.one_hot(labels, len(NAMES)) - cosines)
+    expected = x @ method.encode_text().T + torch.exp(-3 * (1 - x @ features.T)) @ alpha
+    torch.testing.assert_close(answers(method, x), method.backbone.temperature * expected)
+    method, features, *_ = fitted(tiny, "ss-text", copies=1)
+    vectors = F.normalize(method.encode_text() + 0.25 * features, dim=1)
+    torch.testing.assert_close(answers(method, x), method.backbone.temperature * x @ vectors.T)

@@ -1,0 +1,131 @@
+"""Leave-one-out in closed form equals fits without each image, and stacked weights are the best."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dear.methods.shared.leave_one_out import Gaussians, KernelRidge, TextAndMeans
+from dear.methods.shared.stacking import stack
+
+CLASSES, DIM = 5, 12
+
+
+@pytest.fixture
+def shots() -> tuple[Tensor, Tensor, Tensor]:
+    """Features, labels (classes of 9, 8, 7, 5 and one image) and texts."""
+    torch.manual_seed(0)
+    labels = torch.repeat_interleave(torch.arange(CLASSES), torch.tensor([9, 8, 7, 5, 1]))[torch.randperm(30)]
+    text = F.normalize(torch.randn(CLASSES, DIM, dtype=torch.float64), dim=1)
+    features = F.normalize(text[labels] + 0.5 * torch.randn(30, DIM, dtype=torch.float64), dim=1)
+    return features, labels, text
+
+
+def without(i: int, *parts: Tensor) -> list[Tensor]:
+    keep = torch.arange(len(parts[0])) != i
+    return [part[keep] for part in parts]
+
+
+def centred(scores: Tensor, labels: Tensor) -> Tensor:
+    """Scores of the classes with images, around their mean; zero for the others."""
+    present = torch.bincount(labels, minlength=CLASSES) > 0
+    return torch.where(present, scores - scores[present].mean(), 0)
+
+
+@pytest.mark.parametrize("shrink", [0.1, 3.0])
+def test_gaussians_equal_refits(shots, shrink: float) -> None:
+    features, labels, _ = shots
+    whole = Gaussians(features, labels, CLASSES)
+    computed = whole.left_out(shrink, torch.arange(30))
+    for i, x in enumerate(features):
+        weight, bias = Gaussians(*without(i, features, labels), CLASSES).weights(shrink)
+        torch.testing.assert_close(computed[i], x @ weight.T + bias, rtol=1e-10, atol=1e-8)
+    torch.testing.assert_close(whole.left_out(shrink, torch.tensor([7, 3])), computed[[7, 3]])
+
+
+def test_gaussians_are_those_of_the_formula(shots) -> None:
+    features, labels, _ = shots
+    weight, bias = Gaussians(features, labels, CLASSES).weights(0.3)
+    means = torch.stack([features[labels == c].mean(0) for c in range(CLASSES)])
+    scatter = sum(torch.outer(x - means[c], x - means[c]) for x, c in zip(features, labels, strict=True))
+    covariance = scatter / (30 - CLASSES)
+    precision = torch.linalg.inv(covariance + 0.3 * covariance.trace() / DIM * torch.eye(DIM))
+    for x in torch.randn(4, DIM, dtype=torch.float64):
+        distances = torch.stack([-0.5 * (x - mean) @ precision @ (x - mean) for mean in means])
+        torch.testing.assert_close(x @ weight.T + bias, centred(distances, labels))
+
+
+def test_one_image_per_class_has_no_covariance(shots) -> None:
+    features, _, _ = shots
+    fit = Gaussians(features[:CLASSES], torch.arange(CLASSES), CLASSES)
+    assert not fit.weights(1.0)[0].any()
+    assert not fit.left_out(1.0, torch.arange(CLASSES)).any()
+
+
+@pytest.mark.parametrize(("beta", "ridge"), [(0.5, 0.1), (5.0, 0.01)])
+def test_kernel_ridge_equals_its_formula_and_refits(shots, beta: float, ridge: float) -> None:
+    features, labels, text = shots
+    everything = torch.arange(30)
+    targets = F.one_hot(labels, CLASSES) - features @ text.T
+    fit = KernelRidge(features, targets, everything, beta)
+    kernel = torch.exp(-beta * (1 - features @ features.T))
+    expected = torch.linalg.solve(kernel + ridge * torch.eye(30), targets)
+    torch.testing.assert_close(fit.kernel(features) @ fit.weights(ridge), kernel @ expected)
+    computed = fit.left_out(ridge, everything)
+    for i in range(30):
+        rest, y = without(i, features, targets)
+        again = KernelRidge(rest, y, torch.arange(29), beta)
+        prediction = again.kernel(features[i : i + 1]) @ again.weights(ridge)
+        torch.testing.assert_close(computed[i], prediction[0], rtol=1e-8, atol=1e-8)
+
+
+def test_fewer_landmarks_are_least_squares_in_their_span(shots) -> None:
+    features, labels, _ = shots
+    chosen, targets = torch.tensor([1, 4, 8, 20]), F.one_hot(labels, CLASSES).double()
+    fit = KernelRidge(features, targets, chosen, 1.0)
+    columns, inner = fit.kernel(features), fit.kernel(features[chosen])
+    expected = torch.linalg.solve(columns.T @ columns + 0.1 * inner, columns.T @ targets)
+    torch.testing.assert_close(fit.weights(0.1), expected, rtol=1e-6, atol=1e-8)
+    rest = torch.arange(30) != 2
+    again = torch.linalg.solve(columns[rest].T @ columns[rest] + 0.1 * inner, columns[rest].T @ targets[rest])
+    torch.testing.assert_close(fit.left_out(0.1, torch.tensor([2]))[0], columns[2] @ again)
+
+
+@pytest.mark.parametrize(("strength", "prior"), [(0.5, 0.0), (2.0, 4.0)])
+def test_text_and_means_equal_refits(shots, strength: float, prior: float) -> None:
+    features, labels, text = shots
+    fit = TextAndMeans(features, labels, text)
+    computed = fit.left_out(strength, prior, torch.arange(30))
+    for i, x in enumerate(features):
+        again = TextAndMeans(*without(i, features, labels), text).vectors(strength, prior)
+        torch.testing.assert_close(computed[i], again @ x)
+    vectors = fit.vectors(strength, prior)
+    for c, n in enumerate(torch.bincount(labels)):
+        expected = text[c] + strength * n / (n + prior) * features[labels == c].mean(0)
+        torch.testing.assert_close(vectors[c], expected / expected.norm())
+    assert torch.equal(fit.vectors(0.0, prior), F.normalize(text, dim=1))
+
+
+def cross_entropy(weights: Tensor, parts: list[Tensor], labels: Tensor) -> Tensor:
+    """With Platt's smoothing, from the definition."""
+    logits = sum(w * part for w, part in zip(weights, parts, strict=True))
+    return F.cross_entropy(logits, labels, label_smoothing=1 / (len(labels) + 2))
+
+
+def test_stacked_weights_are_the_best(shots) -> None:
+    features, labels, text = shots
+    parts = [10 * features @ text.T, torch.randn(30, CLASSES, dtype=torch.float64) + 2 * F.one_hot(labels, CLASSES)]
+    weights, value = stack(parts, labels)
+    assert (weights > 0).all()
+    assert value == pytest.approx(cross_entropy(weights, parts, labels).item(), abs=1e-9)
+    for step in torch.randn(20, 2, dtype=torch.float64) * 0.01:
+        assert cross_entropy(weights + step, parts, labels) > value
+    misleading = [parts[0], -parts[1]]
+    weights, value = stack(misleading, labels)
+    assert weights[1] == 0
+    assert weights[0] == pytest.approx(stack(parts[:1], labels)[0].item())
+    assert cross_entropy(weights + torch.tensor([0, 0.01]), misleading, labels) > value
+    certain, _ = stack([F.one_hot(labels, CLASSES).double()], labels)
+    assert certain.isfinite().all()
+    assert certain > 3
+    assert stack([-F.one_hot(labels, CLASSES).double()], labels)[0].tolist() == [1.0]
