@@ -107,13 +107,13 @@ def load_backbone(
     pretrained: str | None = None,
     *,
     device: str | torch.device = "cpu",
-    precision: str = "fp32",
+    precision: str = "auto",
     random_weights: bool = False,
     text_features: str | Path | None = None,
 ) -> Backbone:
     """Loads a frozen backbone.
 
-    `precision` of its blocks: fp32, and on CUDA fp16, bf16, or auto, the better half.
+    `precision` of its blocks: fp32, or on CUDA bf16 and fp16; auto: half on CUDA, else fp32.
     `text_features`: a file of class names and their vectors, in place of the text tower (`dear.clip.text_table`).
     `random_weights` builds the architecture alone, for tests and benchmarks.
     """

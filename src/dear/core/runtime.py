@@ -1,5 +1,6 @@
 """Device, precision and seeds of computations."""
 
+import os
 import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -63,6 +64,18 @@ def allow_tf32(allowed: bool) -> None:
     are shared with runs on the CPU. PyTorch's own default is yes for convolutions and no for matrices."""
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed
+
+
+def free_memory(device: torch.device) -> int:
+    """Free bytes of a CUDA device."""
+    return torch.cuda.mem_get_info(device)[0]
+
+
+def use_deterministic_algorithms() -> None:
+    """The same bits in every run on one kind of GPU; an operation that cannot give them raises an error."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before the first product
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
 
 
 def to_device(x: Any, device: torch.device) -> Any:

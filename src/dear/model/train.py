@@ -14,7 +14,7 @@ from dear.core.config import Config
 from dear.core.errors import DearError
 from dear.core.lock import only_writer
 from dear.core.metrics import harmonic_mean
-from dear.core.runtime import pick_device, pick_precision, precision_name
+from dear.core.runtime import pick_device, pick_precision, precision_name, use_deterministic_algorithms
 from dear.data.check import check_before_training
 from dear.data.dataset import Dataset
 from dear.data.resolve import resolve_dataset
@@ -82,6 +82,8 @@ def _train(
 ) -> dict[str, float]:
     device = processes.local_device(pick_device(train.device))
     train = _with_precision(train, folder, resume, device)
+    if train.deterministic:
+        use_deterministic_algorithms()
     settings = {**run.to_json(), **method.to_json(), **train.to_json()}
     if processes.is_rank_zero():
         folder.check_free(settings, resume)

@@ -27,7 +27,7 @@ class ImageSource:
     """
 
     def __init__(
-        self, backbone: Backbone, cache: Path | None = None, workers: int = 2, fast_decode: bool = False
+        self, backbone: Backbone, cache: Path | None = None, workers: int | None = None, fast_decode: bool = False
     ) -> None:
         self.backbone, self.cache, self.workers, self.fast_decode = backbone, cache, workers, fast_decode
         self._cls: dict[Picture, Tensor] = {}  # CLS after the frozen tower: small, and needed by many methods
@@ -63,6 +63,8 @@ class ImageSource:
             if self.fast_decode and train.augment == FRESH:
                 examples = [replace(e, picture=self._reduced(e.picture)) for e in examples]
             return FreshViews(examples, self.backbone, batches, self.workers, train.crop, views)
+        if not is_constant(model):
+            self._kv.clear()  # of an earlier method
         reader = self._kv_reader(states, model) if is_constant(model) else None
         # No more fixed views are computed than so many epochs use.
         fixed = min(fixed_views(train.augment), epochs * views.count(RANDOM))
@@ -84,7 +86,9 @@ class ImageSource:
         self, examples: Sequence[Example], first_layer: int, title: str, batch: int
     ) -> Iterator[tuple[Images, Tensor]]:
         if self.cache is None:
-            return evaluation_batches(examples, self.backbone.preprocess, title, batch)
+            return evaluation_batches(
+                examples, self.backbone.preprocess, title, batch, self.workers, self.backbone.device.type == "cuda"
+            )
         return StateCache(self.cache, self.backbone, first_layer, self.workers).batches(examples, title, batch)
 
     def _after_tower(self, examples: Sequence[Example], title: str, batch: int) -> Iterator[tuple[Images, Tensor]]:

@@ -76,6 +76,9 @@ def fit(
         processes.all_reduce_sum(value for value in values if value is not None)
         return list(values)
 
+    # The first step is not compiled: it computes what is constant, which then is no part of the graph.
+    compiled = torch.compile(model.loss) if config.compile else model.loss
+    compute_loss = model.loss
     model.train()
     for epoch in range(done, epochs):
         torch.manual_seed(hash((config.seed, epoch)))  # dropout depends on the epoch only
@@ -90,10 +93,11 @@ def fit(
                 optimizer.zero_grad(set_to_none=True)
                 x = model.layer_input(images)
                 with processes.step(len(labels)):
-                    loss = model.loss(x, labels)
+                    loss = compute_loss(x, labels)
                     model.backward(loss, gradients)
                 scaler.step(optimizer)
                 scaler.update()
+                compute_loss = compiled
                 sums.add(loss, labels)
                 if (step + 1) % read_every == 0 or step + 1 == len(batches):
                     means = sums.means()
