@@ -42,10 +42,11 @@ def fit(
     data: Epochs,
     config: TrainConfig,
     epochs: int,
+    steps: int,
     out: Path,
     validate: Callable[[], float] | None = None,
 ) -> None:
-    """Trains in place, from the last checkpoint in `out` if there is one.
+    """Trains in place, from the last checkpoint in `out` if there is one; the last of `epochs` ends with step `steps`.
 
     An epoch depends only on its number and the state before it, so on the CPU a resumed run ends in the same bits as an
     uninterrupted one.
@@ -83,12 +84,14 @@ def fit(
     for epoch in range(done, epochs):
         torch.manual_seed(hash((config.seed, epoch)))  # dropout depends on the epoch only
         batches = data.epoch(epoch)
-        start, sums, share = time.perf_counter(), EpochSums(device), 0.0
-        with Progress(f"epoch {epoch + 1}/{epochs}", len(batches), "step", leave=True) as bar:
-            for step, (images, labels) in enumerate(from_workers(batches)):
-                share = learning_rate(config, epochs, epoch, step, len(batches))
-                for group, rate in zip(optimizer.param_groups, full_rates, strict=True):
-                    group["lr"] = rate * share
+        start, sums, lr = time.perf_counter(), EpochSums(device), 0.0
+        first = epoch * len(batches)
+        numbers = range(first, min(first + len(batches), steps))
+        with Progress(f"epoch {epoch + 1}/{epochs}", len(numbers), "step", leave=True) as bar:
+            for step, (images, labels) in zip(numbers, from_workers(batches), strict=False):
+                lr = learning_rate(config, config.lr, epochs, epoch, step / steps)
+                for group, full in zip(optimizer.param_groups, full_rates, strict=True):
+                    group["lr"] = learning_rate(config, full, epochs, epoch, step / steps)
                 images, labels = to_device(images, device), to_device(model.targets(labels), device)
                 optimizer.zero_grad(set_to_none=True)
                 x = model.layer_input(images)
@@ -99,14 +102,14 @@ def fit(
                 scaler.update()
                 compute_loss = compiled
                 sums.add(loss, labels)
-                if (step + 1) % read_every == 0 or step + 1 == len(batches):
+                if (step + 1) % read_every == 0 or step == numbers[-1]:
                     means = sums.means()
                     if not math.isfinite(means["loss"]):
                         raise _diverged(f"The loss became {means['loss']}", epoch, out, dtype)
                     images_per_second = sums.images / (time.perf_counter() - start)
                     state = (
                         f"loss {means['loss']:.3f}, accuracy {means['accuracy']:.1f}%, "
-                        f"lr {config.lr * share:.1e}, {images_per_second:.1f} images/s"
+                        f"lr {lr:.1e}, {images_per_second:.1f} images/s"
                     )
                     bar.note(state)
                 bar.update()
@@ -116,7 +119,7 @@ def fit(
             raise _diverged("Weights became infinite", epoch, out, dtype) from None
         if average:
             average.add(model, epoch)
-        record: dict[str, Any] = {"epoch": epoch + 1, "lr": config.lr * share}
+        record: dict[str, Any] = {"epoch": epoch + 1, "lr": lr}
         record |= means | {"images_per_second": images_per_second}
         if len(model.components) > 1:
             record["fusion"] = model.fusion_weights().tolist()
