@@ -84,6 +84,7 @@ class Gpu(TorchDispatchMode):
         self.waits: Counter[str] = Counter()
         self.casts = self.kernels = 0
         self._frozen: set[int] = set()
+        self._backward = -1  # the last backward pass with tensors of this device
 
     def reset(self) -> None:
         self.waits.clear()
@@ -110,7 +111,9 @@ class Gpu(TorchDispatchMode):
         here = [x for x in tensors if isinstance(x, GpuTensor)]
         device = kwargs.get("device")
         # Where a gradient is missing, PyTorch makes zeros, of the device that C++ knows.
-        backward = device is not None and torch._C._current_graph_task_id() != -1
+        task = torch._C._current_graph_task_id()
+        self._backward = task if here else self._backward
+        backward = device is not None and task == self._backward != -1
         on_gpu = bool(here) or backward or (device is not None and device.type == "cuda")
         if packet is aten._to_copy and on_gpu and not here:  # to the host: see `_Calls`; there C++ says "cpu" for both
             x = self.move(tensors[0], device, kwargs.pop("non_blocking", False))
@@ -269,6 +272,8 @@ def pretend_gpu(capability: int = 8, memory: int = 24 * 2**30) -> Iterator[Gpu]:
             stack.enter_context(patch.object(torch.cuda, name, answer))
         stack.enter_context(patch("torch.cuda.amp.common.amp_definitely_not_available", lambda: False))
         stack.enter_context(patch.object(torch._C._nn, "_parse_to", _parse_to))
+        # Of functions made of many calls, such as multi-head attention, each call is seen, not the whole.
+        stack.enter_context(patch("torch.nn.functional.has_torch_function", lambda _: False))
         optimizer: Any = torch.optim.Optimizer
         stack.enter_context(patch.object(optimizer, "_group_tensors_by_device_and_dtype", staticmethod(_grouped)))
         for name in (name for name in dir(optimizer) if name.endswith("_graph_capture_health_check")):
