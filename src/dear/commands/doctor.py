@@ -19,6 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folders", nargs="*", type=Path, metavar="FOLDER", help="run, gallery, result or export folder to check"
     )
+    parser.add_argument(
+        "--gpu",
+        action="store_true",
+        help="also run real training steps on the GPU in each precision, and compare them with the CPU: minutes",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -29,6 +34,8 @@ def run(args: argparse.Namespace) -> None:
         ("this folder", lambda: _disk(Path())), ("temporary files", _temporary),
     ]  # fmt: skip
     checks += [(str(folder), lambda folder=folder: _folder(folder)) for folder in args.folders]  # type: ignore[misc]
+    if args.gpu:
+        checks.append(("GPU", _gpu))
     failures = 0
     for name, check in checks:
         try:
@@ -55,7 +62,15 @@ def _device() -> str:
 
     if torch.cuda.is_available():
         return f"{torch.cuda.get_device_name()} (CUDA {torch.version.cuda})"
+    if torch.backends.mps.is_available():
+        return "MPS, the GPU of a Mac"
     return f"CPU, {torch.get_num_threads()} threads; no CUDA"
+
+
+def _gpu() -> str:
+    from dear.model.gpu_check import check_gpu
+
+    return check_gpu()
 
 
 def _extras() -> str:
