@@ -186,5 +186,7 @@ def create(
     with os_errors_as_dear_errors():
         backbone = load_backbone(model, pretrained, device=pick_device(device), text_features=text_features)
         adapted = kind(backbone, kind.Config(**settings))
+    if not adapted.can_answer(names):
+        raise DearError(f"{method} can only answer classes it was trained on: train it with `dear.train` first.")
     adapted.set_classes(names, template)
     return Predictor(Adapter(adapted.eval().requires_grad_(False), method, names, template))

@@ -1,6 +1,7 @@
 """dear doctor: checks the installation and the files of runs, galleries, results and exports."""
 
 import argparse
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ _EXTRAS = {
     "roles": ("sentence_transformers", "hdbscan", "umap"),
     "ray": ("ray",),
 }
+_UNFINISHED = "training is not finished"
 _MIN_FREE = 2.0  # GB
 
 
@@ -39,7 +41,8 @@ def run(args: argparse.Namespace) -> None:
     failures = 0
     for name, check in checks:
         try:
-            print(f"ok     {name}: {check()}", flush=True)
+            report = check()
+            print(f"{'note' if _UNFINISHED in report else 'ok':6} {name}: {report}", flush=True)
         except DearError as error:
             failures += 1
             print(f"WRONG  {name}: {error}", flush=True)
@@ -150,7 +153,7 @@ def _folder(folder: Path) -> str:
     with os_errors_as_dear_errors():
         if not folder.is_dir():
             raise DearError(f"There is no folder {folder}.")
-        reports = [check(folder) for name, check in kinds.items() if (folder / name).exists()]
+        reports = [check(folder) for name, check in kinds.items() if os.path.lexists(folder / name)]
     if not reports:
         raise DearError(f"Not a run, gallery, result or export folder: it has none of {', '.join(kinds)}.")
     return "; ".join(reports)
@@ -171,7 +174,8 @@ def _run(folder: Path) -> str:
     tensors, notes = read_tensors(run.checkpoint, again := "train again into another folder")
     require_finite(tensors, str(run.checkpoint), again)
     run.settings(), run.few_shot(), run.test()  # refuse damaged files
-    return f"a checkpoint after epoch {notes.get('epoch')}, metrics of {len(run.history())}"
+    state = f"a checkpoint after epoch {notes.get('epoch')}, metrics of {len(run.history())}"
+    return state if run.is_finished else f"{state}; {_UNFINISHED}: `dear train --resume` continues it"
 
 
 def _gallery(folder: Path) -> str:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, distributed
 from torch.nn import functional as F
 
+from dear.core.environment import whole_number
 from dear.core.errors import DearError, first_line
 from dear.parallel.watchdog import watchdog
 
@@ -59,7 +60,7 @@ def process_group(device: torch.device) -> Iterator[None]:
 
     Only rank 0 prints. If a rank fails, all exit and the first to fail reports why.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ or world_size() > 1:
+    if whole_number("WORLD_SIZE", 1) == 1 or "RANK" not in os.environ or world_size() > 1:
         yield
         return
     device = local_device(device)
@@ -94,8 +95,8 @@ def local_device(device: torch.device) -> torch.device:
     """The device of this process: on a machine with several, each has a GPU of its own."""
     if device.type != "cuda" or "LOCAL_RANK" not in os.environ:
         return device
-    local_rank, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-    if device.index is not None and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
+    local_rank, count = whole_number("LOCAL_RANK", 0), torch.cuda.device_count()
+    if device.index is not None and whole_number("LOCAL_WORLD_SIZE", 1) > 1:
         raise DearError(
             f"--device {device} is one GPU for all processes: use --device cuda, so that each gets its own."
         )

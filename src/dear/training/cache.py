@@ -134,8 +134,13 @@ class StateCache:
             path.unlink(missing_ok=True)
             self.prepare([example], view, "again")
             entry, _ = read_tensors(path, _REMOVE)
-        if entry.keys() != {"states", "cls"}:
-            raise DearError(f"{path} does not contain cached states: {_REMOVE}.")
+        tower = self.backbone.image
+        tokens = tower.originals if self.first_layer <= tower.layers else 1
+        if {name: tuple(value.shape) for name, value in entry.items()} != {
+            "states": (tokens, tower.width),
+            "cls": (tower.width,),
+        }:
+            raise DearError(f"{path} does not contain cached states of this backbone: {_REMOVE}.")
         return entry
 
     def _is_cached(self, path: Path) -> bool:
