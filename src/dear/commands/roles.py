@@ -178,7 +178,8 @@ def _by_phrases(args: argparse.Namespace) -> None:
     is_mini = choice.model == MINI
     pictures = _pictures(args.images or (_WORLD if is_mini else None), args.limit)
     phrases = load_phrases(args.phrases or (WORLD if is_mini else None))  # dear-mini has learned no other words
-    backbone = load_backbone(choice.model, choice.pretrained, device=pick_device(args.device))
+    device, precision = pick_device(args.device), args.precision
+    backbone = load_backbone(choice.model, choice.pretrained, device=device, precision=precision)
     choice.say()
     checkpoint = args.out.with_name(args.out.name + ".moments.safetensors")
     analysis = roles_by_phrases(

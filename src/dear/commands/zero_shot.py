@@ -4,6 +4,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from dear.commands.device import add_device_arguments
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -31,7 +33,7 @@ def add_backbone_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("--model", default="auto", metavar="MODEL", help=f"{MODEL_HELP} (default: auto)")
     parser.add_argument("--pretrained", help="OpenCLIP tag or checkpoint file, for a model given by its OpenCLIP name")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
+    add_device_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -75,4 +77,7 @@ def chosen_backbone(args: argparse.Namespace, data: "Sequence[str]") -> "tuple[B
 
     device, choice = pick_device(args.device), choose_backbone(args.model, args.pretrained, data)
     table = getattr(args, "text_features", None)
-    return load_backbone(choice.model, choice.pretrained, device=device, text_features=table), choice
+    backbone = load_backbone(
+        choice.model, choice.pretrained, device=device, precision=args.precision, text_features=table
+    )
+    return backbone, choice

@@ -9,12 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from dear.clip import MINI, load_backbone
 from dear.core.config import Config
 from dear.core.errors import DearError
 from dear.core.lock import only_writer
 from dear.core.progress import phase, reporting_phases
-from dear.core.runtime import pick_device
+from dear.core.runtime import pick_device, pick_precision, precision_name, use_deterministic_algorithms
 from dear.data.check import check_before_training, content_hash, division
 from dear.data.dataset import Dataset
 from dear.data.few_shot import with_few_shot
@@ -96,6 +98,10 @@ class _Run:
         deadline: float | None,
         data: Dataset | None,
     ) -> None:
+        device = processes.local_device(pick_device(train.device))
+        train = _with_precision(train, folder, resume, device)
+        if train.deterministic:
+            use_deterministic_algorithms()
         stored = folder.settings() if resume else {}
         if run.model == AUTO and stored:
             run = replace(run, model=stored.get("model", MINI), pretrained=stored.get("pretrained"))
@@ -115,8 +121,9 @@ class _Run:
         self.final = self._seen(drawn)  # what the adapter that is saved has seen
         choice.say()
         check_before_training(drawn, train.shots, self.whole, run.folds or 0)
-        device = processes.local_device(pick_device(train.device))
-        backbone = load_backbone(run.model, run.pretrained, device=device, text_features=run.text_features)
+        backbone = load_backbone(
+            run.model, run.pretrained, device=device, precision=train.precision, text_features=run.text_features
+        )
         self.source = ImageSource(backbone, cache, train.workers, run.fast_decode)
         find_method(run.method)(backbone, method)  # settings that do not fit the backbone are refused before any work
 
@@ -166,7 +173,8 @@ class _Run:
     def _compare(self, names: Sequence[str], data: Dataset, parts: Mapping[str, Dataset], scores: Scores) -> float:
         """Fits methods to compare with to the same images, and adds their scores; returns the seconds it took."""
         start = time.monotonic()
-        train = TrainConfig(seed=self.config.seed, device=self.config.device, workers=self.config.workers)
+        own = {name: getattr(self.config, name) for name in ("seed", "device", "workers", "precision")}
+        train = TrainConfig(**own)
         for name in names:
             if name != self.run.method:
                 kind = find_method(name)
@@ -201,6 +209,14 @@ class _Run:
 def _seconds_after(later: int, comparison: float, test: float, training: float) -> float:
     """Seconds of a run after a training that takes `training` seconds: its test, and `later` more rounds."""
     return test + later * (training + comparison + test)
+
+
+def _with_precision(train: TrainConfig, folder: RunFolder, resume: bool, device: torch.device) -> TrainConfig:
+    """The settings with the precision that is taken: stored, it stays the same where a run continues elsewhere."""
+    name = train.precision
+    if name == "auto" and resume:
+        name = folder.settings().get("precision", name)
+    return replace(train, precision=precision_name(pick_precision(name, device)))
 
 
 def _with_split(
