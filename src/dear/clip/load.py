@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dear.clip.features import FeatureImage, FeatureText
+from dear.clip.features import FeatureText
 from dear.clip.identity import BackboneIdentity, hash_weights
 from dear.clip.image import ImageTower
-from dear.clip.modules import activation_of, has_known_layers, reads_eot
+from dear.clip.modules import activation_of, image_tower, reads_eot
 from dear.clip.pictures import pictures_of
 from dear.clip.shapes import require_fit
 from dear.clip.support import ConfigFile, judge, min_parameters, refusal, why_refused
@@ -165,7 +165,7 @@ def wrap(model: Any, tokenizer: Callable[..., Tensor], name: str, pretrained: st
     preprocess = PreprocessCfg(**getattr(model.visual, "preprocess_cfg", {"size": model.visual.image_size}))
     return Backbone(
         model,
-        ImageTower(model.visual) if has_known_layers(model.visual) else FeatureImage(model, _size(preprocess.size)),
+        image_tower(model, _size(preprocess.size)),
         _text_side(model, tokenizer),
         image_transform_v2(preprocess, is_train=False),
         tuple(preprocess.mean),

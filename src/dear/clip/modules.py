@@ -4,17 +4,23 @@ from typing import Any
 
 from torch import nn
 
+from dear.clip.features import FeatureImage
+from dear.clip.image import ImageTower
+from dear.clip.timm_tower import TimmTower, why_called
 
-def has_known_layers(visual: Any) -> bool:
-    """Whether an image tower is OpenCLIP's ViT with a CLS token and plain blocks."""
+
+def image_tower(model: Any, image_size: tuple[int, int]) -> ImageTower:
+    """The image tower of an OpenCLIP model: by its layers where they are known, else as a whole."""
+    from open_clip.timm_model import TimmModel
     from open_clip.transformer import VisionTransformer
 
-    return (
-        type(visual) is VisionTransformer
-        and visual.attn_pool is None
-        and visual.pool_type == "tok"
-        and has_plain_blocks(visual.transformer.resblocks)
-    )
+    visual = model.visual
+    if type(visual) is TimmModel and why_called(visual) is None:
+        return TimmTower(visual)
+    is_read = type(visual) is VisionTransformer and visual.attn_pool is None and visual.pool_type in ("tok", "avg")
+    if is_read and has_plain_blocks(visual.transformer.resblocks):
+        return ImageTower(visual)
+    return FeatureImage(model, image_size)
 
 
 def reads_eot(text: Any) -> bool:

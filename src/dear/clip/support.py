@@ -144,14 +144,15 @@ def judge(model_cfg: dict[str, Any]) -> Tiers:
 
 def _why_image_is_called(vision: dict[str, Any]) -> str:
     """Why the image tower can only be called as a whole; "" if its layers are known."""
-    if vision.get("timm_model_name"):
-        return f"its image tower is timm's {vision['timm_model_name']}"
+    if name := vision.get("timm_model_name"):
+        known = name.startswith(("vit_", "eva", "vitamin")) and not name.startswith("vit_relpos")
+        return "" if known and vision.get("timm_proj") != "mlp" else f"its image tower is timm's {name}"
     if not isinstance(vision.get("layers", 12), int):
         return "its image tower is a ResNet"
     if vision.get("attentional_pool"):
         return "its image tower pools by attention"
-    if vision.get("pool_type", "tok") != "tok":
-        return "its image tower does not read the CLS token"
+    if vision.get("pool_type", "tok") not in ("tok", "avg"):
+        return "its image tower reads neither CLS nor the mean over patches"
     return "its image tower has custom attention blocks" if _has_custom_blocks(vision) else ""
 
 

@@ -135,7 +135,7 @@ class TextTower:
         self.blocks: Sequence[Any] = module.transformer.resblocks
         self.layers = len(self.blocks)
         self.heads: int = self.blocks[0].attn.num_heads
-        self.width: int = self.blocks[0].attn.embed_dim
+        self.width: int = self.blocks[0].attn.out_proj.in_features
         self.context: int = module.positional_embedding.shape[0]
 
     def tokenize(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
