@@ -52,7 +52,7 @@ def test_each_head_is_what_the_formula_says(backbone) -> None:
     std = (state.var(correction=0) + norm.eps).sqrt()
     length = (norm(state) @ visual.proj).norm()
     heads = len(outputs[0][1])
-    terms = 1 + len(outputs) * (heads + 1)
+    terms = (2 * len(outputs) + 1) * heads  # as in the published code: a layer's share, split among its heads
     contributions = decompose(backbone, pixels).heads[0]
     for layer, (block, of_heads) in enumerate(outputs):
         for h, out in enumerate(of_heads):

@@ -96,7 +96,7 @@ def slow_refiner(method: Method, images: Tensor) -> tuple[Tensor, Tensor]:
         best = sorted(range(size - 1), key=lambda p: -weights[i, p])[:5]
         local += [projected[i, 0], *(projected[i, 1 + p] for p in best), projected[i].mean(0)]
         labels += [label] * 7
-    method.expected_local = torch.stack(local).detach()
+    method.expected_tokens = projected.flatten(0, 1).detach()  # what is written: all tokens, not the 7
     near = F.cross_entropy(scale * torch.stack(local) @ text.T, torch.stack(labels))
     stay = (F.normalize(corrected, dim=-1) - text).abs().mean()
     return F.cross_entropy(logits, LABELS) + near / 50 + 20 * stay, logits

@@ -1,6 +1,7 @@
 """Identities in the maths of CoOp and the methods built on it."""
 
 import json
+import math
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -11,11 +12,13 @@ from torch.nn import functional as F
 
 from dear.bench.grid import plan
 from dear.cli import main
+from dear.data.dataset import Example
 from dear.data.known import KNOWN
 from dear.methods import registry
 from dear.methods.prograd import without_conflict
 from dear.methods.registry import recipe_of
-from dear.training.config import RunConfig, TrainConfig
+from dear.training.config import RunConfig, TrainConfig, learning_rate, training_length
+from dear.training.images import training_batches
 
 sys.path.append(str(Path(__file__).parent))
 import naive_text
@@ -197,8 +200,6 @@ def test_fewer_shots_are_trained_as_long_as_published() -> None:
     assert all(found == [50, 100, 100, 200, 200] for found in epochs.values()), epochs
     assert recipe_of("prograd", "base-to-novel", 16)["epochs"] == 100
     assert [recipe_of("provp", "few-shot", shots)["weight_decay"] for shots in (1, 2)] == [1e-3, 5e-4]
-    for shots in (1, 4, 16):
-        assert recipe_of("clip-lora", "few-shot", shots)["images_seen"] == 500 * shots * 32
 
 
 def test_constants_of_imagenet_differ_for_transfer() -> None:
@@ -209,11 +210,56 @@ def test_constants_of_imagenet_differ_for_transfer() -> None:
         assert (cross["lambda_reg"], cross["epochs"], cross["warmup_epochs"]) == (transferred, 1, 0)
 
 
-def test_a_number_of_epochs_wins_over_a_recipe_in_images() -> None:
+def test_a_number_of_epochs_wins_over_a_recipe_in_steps() -> None:
     recipe = recipe_of("clip-lora")
-    assert registry.with_overrides(recipe, {})["images_seen"] == 500 * 16 * 32
-    assert "images_seen" not in registry.with_overrides(recipe, {"epochs": 3})
-    assert registry.with_overrides(recipe, {"epochs": 3, "images_seen": 64})["images_seen"] == 64
+    assert registry.with_overrides(recipe, {})["steps_per_shot"] == 500
+    assert "steps_per_shot" not in registry.with_overrides(recipe, {"epochs": 3})
+    assert registry.with_overrides(recipe, {"epochs": 3, "steps_per_shot": 64})["steps_per_shot"] == 64
+
+
+def test_clip_lora_counts_steps_not_images() -> None:
+    """The official loop: 500 steps for each shot, epochs of ceil(images / 32) batches, the last one cut."""
+    for shots, classes in ((1, 10), (2, 37), (16, 10), (3, 5)):
+        config, images = TrainConfig.pick({**recipe_of("clip-lora"), "shots": shots}), shots * classes
+        steps, epochs = 0, 0
+        while steps < 500 * shots:
+            epochs, steps = epochs + 1, min(steps + math.ceil(images / 32), 500 * shots)
+        assert training_length(config, images, math.ceil(images / 32)) == (epochs, 500 * shots)
+
+
+def test_rates_of_groups_follow_the_official_schedulers() -> None:
+    """Dassl's constant warm-up knows no groups (SkipT's image tower has the rate of its text tower there), and so does
+    the final rate of CLIP-LoRA's cosine per step."""
+    config = TrainConfig.pick(recipe_of("skipt"))
+    rates = [[learning_rate(config, full, 20, epoch) for full in (2e-5, 5e-6)] for epoch in range(20)]
+    assert rates[0] == [1e-6, 1e-6]
+    assert rates[1] == [2e-5, 5e-6]
+    assert rates[5] == pytest.approx([full * 0.5 * (1 + math.cos(math.pi * 4 / 20)) for full in (2e-5, 5e-6)])
+    config, done = TrainConfig.pick(recipe_of("clip-lora")), 2000
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.AdamW([parameter], lr=2e-4)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 8000, eta_min=1e-6)
+    for _ in range(done):
+        optimizer.step()
+        scheduler.step()
+    assert learning_rate(config, 2e-4, 1000, 0, done / 8000) == pytest.approx(scheduler.get_last_lr()[0], rel=1e-6)
+
+
+def test_batches_of_skipt_are_of_one_class_where_a_class_fills_one() -> None:
+    config = TrainConfig.pick(recipe_of("skipt"))
+    for shots in (1, 2, 3, 4, 6, 16):
+        labels = [c for c in range(5) for _ in range(shots)]
+        batches = training_batches([Example(None, c) for c in labels], config).of_epoch(0)  # type: ignore[arg-type]
+        kinds = [{labels[index] for index in batch} for batch in batches]
+        assert all(len(batch) == 4 for batch in batches)  # as there, what does not fill a batch is left out
+        assert len(batches) == (5 * (shots // 4) if shots >= 4 else 5 * shots // 4)
+        assert (max(map(len, kinds)) == 1) == (shots >= 4)
+
+
+def test_atprompt_with_maple_has_maples_recipes() -> None:
+    assert recipe_of("maple-atprompt", "base-to-novel") == recipe_of("maple", "base-to-novel")
+    cross = recipe_of("maple-atprompt", "cross-dataset")
+    assert (cross["lr"], cross["depth"], cross["epochs"]) == (0.0026, 3, 2)
 
 
 def test_published_constants_are_settings_of_known_datasets() -> None:

@@ -33,7 +33,7 @@ def data() -> Dataset:
 
 
 def config_of(name: str, role_file: Path, **more) -> tuple:
-    settings = {**recipe_of(name), "images_seen": None, "roles": str(role_file), "first_layer": 2, **more}
+    settings = {**recipe_of(name), "steps_per_shot": None, "roles": str(role_file), "first_layer": 2, **more}
     if settings.get("augment", "").startswith("fixed"):
         settings["augment"] = "fixed:2"
     train = {**settings, "batch": min(8, TrainConfig.pick(settings).batch), "workers": 0, "device": "cpu"}
@@ -114,5 +114,5 @@ def test_a_resumed_run_ends_in_the_same_bits(name: str, model_folder: Path, role
 
 def test_a_run_of_one_epoch_is_not_warm_up_alone() -> None:
     config = TrainConfig(warmup_epochs=1, lr=0.1, warmup_lr=0.001)
-    assert learning_rate(config, 1, 0) == 1
-    assert [learning_rate(config, 2, epoch) for epoch in range(2)] == [pytest.approx(0.01), 1]
+    assert learning_rate(config, 0.1, 1, 0) == 0.1
+    assert [learning_rate(config, 0.1, 2, epoch) for epoch in range(2)] == [0.001, 0.1]

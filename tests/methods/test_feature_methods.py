@@ -113,7 +113,7 @@ def test_the_cache_is_written_row_by_row(tiny) -> None:
     refiner = make(tiny, "textrefiner")
     before = refiner.cache.clone()
     slow_refiner(refiner, pixels())
-    rows = F.normalize(refiner.expected_local, dim=-1)
+    rows = F.normalize(refiner.expected_tokens, dim=-1)
     scores = rows @ before.T
     share, expected = scores.softmax(0), before.clone()
     for slot in range(25):

@@ -39,7 +39,7 @@ from dear.training.images import ImageSource
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 TRAINED = [name for name, listed in METHODS.items() if listed.trained]
 SETTINGS = {
-    "images_seen": None, "warmup_epochs": 0, "drop_last": False, "workers": 0, "device": "cpu", "shots": 2,
+    "steps_per_shot": None, "warmup_epochs": 0, "drop_last": False, "workers": 0, "device": "cpu", "shots": 2,
     "average_peak": 1.0,
 }  # fmt: skip
 

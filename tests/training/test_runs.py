@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 import dear
 from dear.cli import main
 from dear.core.errors import DearError
+from dear.training import loop
 from dear.training.config import TrainConfig, learning_rate
 from dying import dies_at_a_step
 
@@ -120,7 +121,7 @@ def test_bad_input_is_one_sentence(train_arguments, tmp_path, capsys) -> None:
 
 
 def test_learning_rate_is_constant_then_cosine_once_an_epoch() -> None:
-    rates = [1e-3 * learning_rate(TrainConfig(), 10, epoch) for epoch in range(10)]
+    rates = [learning_rate(TrainConfig(), 1e-3, 10, epoch) for epoch in range(10)]
     assert rates[:2] == pytest.approx([1e-5, 1e-3])
     assert rates[2] == pytest.approx(0.5e-3 * (1 + torch.cos(torch.tensor(torch.pi / 10)).item()))
     assert rates[1:] == sorted(rates[1:], reverse=True)
@@ -132,3 +133,12 @@ def test_novel_classes_at_load_time(train_arguments, tmp_path) -> None:
     assert model.classes == ("mauve", "beige")
     with pytest.raises(DearError, match="given twice"):
         dear.load(tmp_path / "run", classes=["mauve", "mauve"])
+
+
+def test_a_recipe_in_steps_ends_in_the_middle_of_an_epoch(train_arguments, tmp_path, monkeypatch) -> None:
+    seen = []
+    monkeypatch.setattr(loop, "learning_rate", lambda *a: seen.append(a[-1]) or learning_rate(*a))
+    assert main(train_arguments(tmp_path / "run", "--steps-per-shot", "7", "--schedule", "step", "--batch", "10")) == 0
+    steps = 7 * json.loads((tmp_path / "run" / "config.json").read_text())["shots"]
+    assert seen[:: len(seen) // steps] == [step / steps for step in range(steps)]  # of each group, and once to show
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) > 1

@@ -39,6 +39,8 @@ _NOT_SETTINGS = {
     "method", "data", "data_root", "seed", "shots", "classes", "workers", "device", "tensorboard", "validate",
     "fast_decode",  # never
 }  # fmt: skip
+# Settings that came after the first results: no part of a cell while unset, so that earlier cells are still found.
+_LATER = {"steps_per_shot", "text_features"}
 
 
 def cell_settings(
@@ -54,9 +56,8 @@ def cell_settings(
         used |= TrainConfig.pick(settings).to_json()
     if used["text_features"]:
         used["text_features_sha256"] = _table_hash(used["text_features"])
-    else:
-        del used["text_features"]  # cells of before there were tables keep their names
-    return {name: value for name, value in used.items() if name not in _NOT_SETTINGS}
+    unset = {name for name in _LATER if used.get(name) is None}
+    return {name: value for name, value in used.items() if name not in _NOT_SETTINGS | unset}
 
 
 @cache
@@ -66,10 +67,11 @@ def _table_hash(file: str) -> str:
 
 def shortened(method: str, protocol: str, dataset: str, overrides: Mapping[str, Any], shots: int) -> dict[str, Any]:
     """Settings that cut a long recipe on Attribute World, so that all methods run in minutes; none elsewhere."""
-    if not is_world(dataset) or overrides.keys() & {"epochs", "images_seen"} or not METHODS[method].trained:
+    lengths = {"epochs", "images_seen", "steps_per_shot"}
+    if not is_world(dataset) or overrides.keys() & lengths or not METHODS[method].trained:
         return {}
     recipe = recipe_of(method, protocol, shots)
-    longer = "images_seen" in recipe or TrainConfig.pick(recipe).epochs > MAX_WORLD_EPOCHS
+    longer = "steps_per_shot" in recipe or TrainConfig.pick(recipe).epochs > MAX_WORLD_EPOCHS
     return {"epochs": MAX_WORLD_EPOCHS} if longer else {}
 
 

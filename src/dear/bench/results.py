@@ -62,7 +62,7 @@ class Cell(Struct, frozen=True):
         return f"{self.method}{variant} on {Path(self.dataset).name}, {self.shots} shots, seed {self.seed}"
 
 
-class Evaluation(Struct, frozen=True):
+class Evaluation(Struct, frozen=True, omit_defaults=True):
     """All metrics (in %) on one set of images and classes, by one way of inference."""
 
     name: Name
@@ -73,6 +73,7 @@ class Evaluation(Struct, frozen=True):
     ece: Finite | None
     per_class: dict[str, Percent]
     confused: list[tuple[str | Count, str | Count, Count]]  # true class, predicted class, images
+    right: str | None = None  # one bit per image, in hexadecimal: was it answered rightly? Older files have none
 
 
 class ComponentScores(Struct, frozen=True):

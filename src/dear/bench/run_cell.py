@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 from msgspec import convert
 from torch import Tensor
@@ -87,12 +88,13 @@ def _evaluate(
     model.set_classes(data.classes, data.template)
     meter = ComponentMeter(model.components) if len(model.components) > 1 else None
     logits = predict_logits(model, data.test, source, data.name, observer=meter.add if meter else None)
-    evaluations = [
-        convert(
-            _rounded({"name": name, "inference": inference, **evaluation(scores, labels, data.classes)}), Evaluation
+    evaluations = []
+    for inference, scores in logits.items():
+        right = np.packbits((scores.argmax(-1) == labels).cpu().numpy()).tobytes().hex()
+        metrics = evaluation(scores, labels, data.classes)
+        evaluations.append(
+            convert(_rounded({"name": name, "inference": inference, **metrics, "right": right}), Evaluation)
         )
-        for inference, scores in logits.items()
-    ]
     return evaluations, [meter.scores(name, labels)] if meter else []
 
 

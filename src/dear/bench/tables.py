@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from dear.bench.ablation_results import AblationResults, ablation_results
+from dear.bench.paired import LEVEL, best_label, compare
 from dear.bench.paper import base_to_novel_table, transfer_table
 from dear.bench.protocols import BASE, BASE_TO_NOVEL, FEW_SHOT, NOVEL, PROTOCOLS, TEST
 from dear.bench.results import Result, comparable
@@ -134,12 +135,34 @@ def _base_to_novel(results: list[Result], name: str) -> list[Block]:
     note = "Accuracy (%); HM is computed for each seed from its base and novel."
     note += _add_averages(table, all_series, (BASE, NOVEL, HM), tail=[None])
     _stress(table, all_series, columns=range(2, 5))
-    blocks = [Block(name, on_split(PROTOCOLS[BASE_TO_NOVEL].title, split), table, note)]
+    blocks = [Block(name, on_split(PROTOCOLS[BASE_TO_NOVEL].title, split), table, note), *_paired(all_series, name)]
     paper = base_to_novel_table(s.dataset for s in all_series) if split == TEST else None
     if paper:
         note = f"{_PAPER_NOTE} HM is computed from the base and novel printed there, and is not always the HM printed."
         blocks.append(Block(f"{name}_paper", "The paper's numbers", paper, note, main=False))
     return blocks
+
+
+def _paired(all_series: Sequence[Series], name: str) -> list[Block]:
+    """Every method against zero-shot and against the best; none for results without answers per image."""
+    by_label: dict[str, list[Series]] = {}
+    for s in all_series:
+        by_label.setdefault(s.label, []).append(s)
+    best = best_label(all_series, HM)
+    frozen = next((label for label, own in by_label.items() if is_zero_shot(own[0].results[0].cell)), None)
+    table = Table(["method", "HM - zero-shot", "HM - best", "verdict", "pairs"])
+    for label, own in by_label.items():
+        to_frozen = compare(own, by_label[frozen], HM) if frozen and label != frozen else None
+        to_best = compare(own, by_label[best], HM) if best and label != best else None
+        if (comparison := to_best or to_frozen) is not None:
+            verdict = "best" if to_best is None else to_best.verdict
+            table.add(label, to_frozen, to_best, verdict, comparison.pairs)
+    if not table.rows:
+        return []
+    note = f"Best: {best}. Mean difference of the harmonic means over pairs of dataset and seed, with its 95% interval "
+    note += "(a bootstrap over seeds and over images, the same for both methods). Behind: the interval is below zero. "
+    note += f"Level: all of it is within {LEVEL:g} points. Undecided: neither; more images would tell."
+    return [Block(f"{name}_paired", "Paired comparison", table, note)]
 
 
 def _few_shot(results: list[Result], name: str) -> Block:

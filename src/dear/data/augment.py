@@ -1,5 +1,6 @@
 """Training views: each depends on the seed, the epoch and the image alone, whatever worker draws it."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,8 @@ class Batches:
     """The examples of each batch, decided by the seed and the epoch."""
 
     def __init__(self, labels: Sequence[int], seed: int, batch: int, one_class: bool, drop_last: bool) -> None:
-        self.labels, self.seed, self.batch, self.one_class = labels, seed, batch, one_class
+        self.labels, self.seed, self.batch = labels, seed, batch
+        self.one_class = one_class and max(Counter(labels).values(), default=0) >= batch
         self.drop_last = drop_last and len(labels) >= batch  # a set smaller than a batch is one small step
 
     def of_epoch(self, epoch: int) -> list[list[int]]:

@@ -2,7 +2,8 @@
 
 The residual stream at CLS is a sum of terms: the embedding (after ln_pre) and the output of every head and every MLP.
 For the mean and std of one picture, the final LayerNorm is linear, and so are the projection and the division by the
-feature's length. The mean and the bias of that LayerNorm belong to no term: every term gets an equal share of them.
+feature's length. The mean and the bias of that LayerNorm belong to no term: the embedding, every attention layer and
+every MLP get an equal share of them, and the heads of a layer share equally, as in the published code of TEXTSPAN.
 """
 
 from collections.abc import Callable, Sequence
@@ -161,12 +162,12 @@ def run_layer_heads(
 
 
 def _fold(tower: ImageTower) -> tuple[Tensor, Tensor]:
-    """LayerNorm and projection as one matrix, gain [width, dim]; shares of one term in mean and bias, [2, dim]."""
+    """LayerNorm and projection as one matrix, gain [width, dim]; the share of a layer's attention, of an MLP or of the
+    embedding in mean and bias, [2, dim]."""
     visual: Any = tower.visual
     norm, projection = visual.ln_post, visual.proj
     gain = norm.weight[:, None] * projection
-    terms = 1 + tower.layers * (tower.heads + 1)
-    return gain, torch.stack([-gain.sum(0), norm.bias @ projection]) / terms
+    return gain, torch.stack([-gain.sum(0), norm.bias @ projection]) / (2 * tower.layers + 1)
 
 
 def _scales(tower: ImageTower, cls: Tensor) -> tuple[Tensor, Tensor]:
@@ -182,8 +183,9 @@ def _head_maps(tower: ImageTower, block: Block) -> Tensor:
     """Matrices from code to contribution for the heads of one block: [heads, head_dim + 3, dim]."""
     gain, shares = _fold(tower)
     own = (block.ls_1(block.attn.out_proj.weight.T) @ gain).unflatten(0, (tower.heads, -1))
-    bias = block.ls_1(block.attn.out_proj.bias) @ gain / tower.heads  # shared equally by the heads
-    return torch.cat([own, torch.cat([bias[None], shares]).expand(tower.heads, -1, -1)], 1)
+    bias = block.ls_1(block.attn.out_proj.bias) @ gain
+    of_layer = torch.cat([bias[None], shares]) / tower.heads  # shared equally by the heads
+    return torch.cat([own, of_layer.expand(tower.heads, -1, -1)], 1)
 
 
 def _head_codes(outputs: Tensor, scale: Tensor, constants: Tensor) -> Tensor:

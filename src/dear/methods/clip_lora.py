@@ -28,30 +28,14 @@ class ClipLora(Method):
 
     Differs from the official code: the template is the dataset's own (there "a photo of a {}." for all); in the text
     tower the shared prefix of the prompts is computed once, so that in training all classes share its dropout.
-
-    The published recipe is 500 steps of 32 images per shot; here it is a number of images to see, for 16 shots unless
-    the few-shot protocol has fewer.
     """
 
     needs_image = needs_text = "full"
     Config = LoraConfig
-    recipe = (
-        Recipe(
-            optimizer="adamw",
-            lr=2e-4,
-            weight_decay=1e-2,
-            batch=32,
-            images_seen=500 * 16 * 32,
-            schedule="step",
-            final_lr=1e-6,
-            warmup_epochs=0,
-            crop=0.08,
-        )
-        .on("few-shot", shots=1, images_seen=500 * 1 * 32)
-        .on("few-shot", shots=2, images_seen=500 * 2 * 32)
-        .on("few-shot", shots=4, images_seen=500 * 4 * 32)
-        .on("few-shot", shots=8, images_seen=500 * 8 * 32)
-    )
+    recipe = Recipe(
+        optimizer="adamw", lr=2e-4, weight_decay=1e-2, batch=32, steps_per_shot=500, schedule="step", final_lr=1e-6,
+        warmup_epochs=0, crop=0.08,
+    )  # fmt: skip
     first_layer = 1
     first_text_layer = 1
     config: LoraConfig

@@ -10,7 +10,6 @@ from dear.clip import Backbone, LearnedTokens
 from dear.clip.text import ClassTexts
 from dear.core.config import setting
 from dear.methods.maple import Maple, MapleConfig
-from dear.methods.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -26,11 +25,12 @@ class MapleATPrompt(Maple):
     coupled to the image. Attribute words and their tokens are carried on.
 
     Differs from the official code as `atprompt` and `maple` do: ImageNet's attributes for all datasets unless
-    --attributes names others, words that are not cut, fp32. As there, MaPLe's tokens start at random.
+    --attributes names others, words that are not cut, fp32; the same number of tokens before the name as before an
+    attribute (the official script for cross-dataset leaves the former at two). As there, MaPLe's tokens start at
+    random. Cross-dataset: two epochs, as its documentation says (its script has three).
     """
 
     Config = MapleATPromptConfig
-    recipe = Recipe(Maple.recipe, epochs=5)
     config: MapleATPromptConfig
 
     def __init__(self, backbone: Backbone, config: MapleATPromptConfig) -> None:

@@ -173,9 +173,9 @@ def recipe_of(
 
 
 def with_overrides(recipe: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe with some settings replaced. A number of epochs also replaces a recipe's number of images, and scales
+    """The recipe with some settings replaced. A number of epochs also replaces a recipe's number of steps, and scales
     the peak and width of a gaussian average over epochs."""
-    settings = {name: value for name, value in recipe.items() if name != "images_seen" or "epochs" not in overrides}
+    settings = {name: value for name, value in recipe.items() if name != "steps_per_shot" or "epochs" not in overrides}
     if overrides.get("epochs"):
         gaussian = {"average_peak", "average_width"} & recipe.keys()
         settings |= {name: recipe[name] * overrides["epochs"] / recipe["epochs"] for name in gaussian}

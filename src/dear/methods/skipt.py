@@ -48,6 +48,7 @@ class SkipT(Method):
             epochs=20,
             batch=4,
             order="one_class",
+            drop_last=True,
             warmup_epochs=1,
             warmup_lr=1e-6,
             crop=0.08,

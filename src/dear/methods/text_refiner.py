@@ -31,9 +31,9 @@ class TextRefinerConfig(CoOpConfig):
 
 
 class TextRefiner(CoOp):
-    """t' = t + 0.2 E[t; r], with t CoOp's class text and r its attention read-out of the cache. In training, 7 local
-    features of every image (CLS, the five patches it attends to most, the mean of all; projected) are written into the
-    cache, and classified against t.
+    """t' = t + 0.2 E[t; r], with t CoOp's class text and r its attention read-out of the cache. In training, all tokens
+    of every image are projected and written into the cache, and 7 local features of it (CLS, the five patches it
+    attends to most, the mean of all; projected) are classified against t.
 
     Differs from the official code: the last epoch is used, not the best on validation images, which CoOp does not use
     (on ImageNet they are the test images). In evaluation only the class feature is computed.
@@ -69,7 +69,7 @@ class TextRefiner(CoOp):
         return text + self.config.refinement * self.extractor(torch.cat([text, attended], -1))
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
-        images, local = self.local_features(x)
+        images, projected, local = self.local_features(x)
         text = super().encode_text()
         corrected = self._corrected(text)
         logits = self.logits(images[:, None], corrected)
@@ -79,12 +79,13 @@ class TextRefiner(CoOp):
             "local": F.cross_entropy(local_logits, labels.repeat_interleave(local.shape[1])),
             "stay": (F.normalize(corrected, dim=-1) - text).abs().mean(),
         }
-        self.write(local.flatten(0, 1))
+        self.write(projected.flatten(0, 1))
         weighted = self.config.local_weight * parts["local"] + self.config.stay_weight * parts["stay"]
         return Loss(parts["cross_entropy"] + weighted, parts, logits)
 
-    def local_features(self, x: LayerInput) -> tuple[Tensor, Tensor]:
-        """Class features, normalised, [batch, dim], and projected local features [batch, 7, dim]."""
+    def local_features(self, x: LayerInput) -> tuple[Tensor, Tensor, Tensor]:
+        """Class features, normalised, [batch, dim]; all tokens, projected, [batch, 1 + patches, dim]; the 7 local
+        features made of them, [batch, 7, dim]."""
         tower = self.backbone.image
         with torch.no_grad():
             tokens = tower.project(tower.gather(tower.run_layer(x)))  # [batch, 1 + patches, dim]
@@ -94,12 +95,12 @@ class TextRefiner(CoOp):
         projected = self.projector(tokens.flatten(0, 1)).view_as(tokens)
         patches = projected.gather(1, top[..., None].expand(-1, -1, tokens.shape[-1]))
         local = torch.cat([projected[:, :1], patches, projected.mean(1, keepdim=True)], 1)
-        return F.normalize(tokens[:, 0], dim=-1), local
+        return F.normalize(tokens[:, 0], dim=-1), projected, local
 
     @torch.no_grad()
-    def write(self, local: Tensor) -> None:
-        """Each local feature [rows, dim] moves its most similar slot, weighted by exp(similarity - slot's largest)."""
-        rows = F.normalize(local, dim=-1)
+    def write(self, tokens: Tensor) -> None:
+        """Each token [rows, dim] moves its most similar slot, weighted by exp(similarity - slot's largest)."""
+        rows = F.normalize(tokens, dim=-1)
         similarity = rows @ self.cache.T  # [rows, slots]
         member = F.one_hot(similarity.argmax(1), len(self.cache)).to(similarity.dtype)
         update = (member * (similarity - similarity.amax(0)).exp()).T @ rows

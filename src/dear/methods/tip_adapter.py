@@ -26,8 +26,10 @@ class TipAdapter(Method):
     """logits = tau f W + alpha exp(-beta (1 - f F)) L.
 
     Classes that are not in the cache get the zero-shot logits alone. Differs from the official code: alpha and beta are
-    chosen on the few validation images of the draw (there: on a full validation split, on ImageNet on test images), and
-    the cache has one feature per image, without augmentation (there: the mean of ten augmented passes).
+    chosen on the few validation images of the draw (there: on a full validation split, on ImageNet on test images),
+    from 20 and 7 values that are the same for all datasets (there: 20 and 200, in a range per dataset); the cache has
+    one feature per image, without augmentation (there: the mean of ten augmented passes); and ImageNet has one
+    template, as all datasets (there: the mean of seven).
     """
 
     keys: Tensor  # [shots, dim]
@@ -107,9 +109,9 @@ class TipAdapterFConfig(Settings):
 class TipAdapterF(TipAdapter):
     """Tip-Adapter with keys that start as the cached features and are learned with cross entropy.
 
-    As in the official code, alpha and beta are fixed in training and chosen afterwards. Differs from it: they are
-    chosen on the validation images of the draw, in 20 steps each, and the last epoch is used (there: the epoch with the
-    best *test* accuracy, with the fixed or the chosen pair, whichever is better).
+    As in the official code, alpha and beta are fixed in training and chosen afterwards. Differs from it as Tip-Adapter
+    does, but for the grid, which has 20 values each; and the last epoch is used (there: the epoch with the best *test*
+    accuracy, with the fixed or the chosen pair, whichever is better).
     """
 
     Config = TipAdapterFConfig

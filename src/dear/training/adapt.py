@@ -18,8 +18,8 @@ from dear.methods.base import Method, Student
 from dear.methods.registry import find_method, recipe_of, with_overrides
 from dear.parallel import processes
 from dear.training.checkpoint import job_of
-from dear.training.config import TrainConfig
-from dear.training.images import DatasetImages, ImageSource
+from dear.training.config import TrainConfig, training_length
+from dear.training.images import DatasetImages, ImageSource, training_batches
 from dear.training.loop import fit
 
 
@@ -46,7 +46,8 @@ def adapt(
     examples = data.train
     if isinstance(model, Student):
         examples = train_teacher(model, data, pool or data, train, source, out / "teacher")
-    epochs = train.epochs if train.images_seen is None else max(1, round(train.images_seen / len(examples)))
+    steps_per_epoch = len(training_batches(examples, train).of_epoch(0))
+    epochs, steps = training_length(train, len(examples), steps_per_epoch)
     if processes.world_size() > 1:
         names = [[example.label, str(example.picture).rpartition("/")[2]] for example in examples]
         processes.require_same(
@@ -65,6 +66,7 @@ def adapt(
             views,
             train,
             epochs,
+            steps,
             out,
             measure if validate and data.val else None,
         )

@@ -43,11 +43,14 @@ class TrainConfig(Config):
     images_seen: int | None = setting(
         None, "number of training images to see, instead of --epochs", low=1, high=10**10, advanced=True
     )
+    steps_per_shot: int | None = setting(
+        None, "steps of training for each of --shots, instead of --epochs", low=1, high=10**7, advanced=True
+    )
     batch: int = setting(16, "images per step", low=1)
     drop_last: bool = setting(False, "drop the last batch of an epoch if it is not full", advanced=True)
     order: str = setting(
         "shuffled",
-        "order of the training images; one_class: each batch has images of one class",
+        "order of the training images; one_class: each batch has images of one class, if a class has that many",
         choices=("shuffled", "one_class"),
         advanced=True,
     )
@@ -106,17 +109,30 @@ def fixed_views(augment: str) -> int:
     return int(number)
 
 
-def learning_rate(config: TrainConfig, epochs: int, epoch: int, step: int = 0, steps: int = 1) -> float:
-    """Learning rate of a step as a share of --lr; `epoch` and `step` (of `steps` in the epoch) count from 0.
+def training_length(config: TrainConfig, images: int, steps_per_epoch: int) -> tuple[int, int]:
+    """Epochs and steps of a run; the last epoch may be cut short."""
+    if config.images_seen is not None:
+        epochs = max(1, round(config.images_seen / images))
+    elif config.steps_per_shot is not None:
+        steps = config.steps_per_shot * config.shots
+        return -(-steps // steps_per_epoch), steps
+    else:
+        epochs = config.epochs
+    return epochs, epochs * steps_per_epoch
 
-    Per epoch: CoOp's constant warm-up, then its cosine, whose period is all epochs, so that it never reaches zero.
+
+def learning_rate(config: TrainConfig, full: float, epochs: int, epoch: int, done: float = 0.0) -> float:
+    """Rate of a parameter group whose highest rate is `full`; `epoch` counts from 0, `done` is the finished share of
+    all steps.
+
+    Per epoch: CoOp's constant warm-up, the same for all groups, then its cosine, whose period is all epochs, so that it
+    never reaches zero.
     """
-    if not config.lr:
+    if not full:
         return 0.0
     if config.schedule == "step":
-        end = config.final_lr / config.lr
-        return end + (1 - end) * 0.5 * (1 + math.cos(math.pi * (epoch * steps + step) / (epochs * steps)))
+        return config.final_lr + (full - config.final_lr) * 0.5 * (1 + math.cos(math.pi * done))
     warmup = min(config.warmup_epochs, epochs - 1)  # a short run must not be warm-up only
     if epoch < warmup:
-        return config.warmup_lr / config.lr
-    return 0.5 * (1 + math.cos(math.pi * (epoch - warmup) / epochs))
+        return config.warmup_lr
+    return full * 0.5 * (1 + math.cos(math.pi * (epoch - warmup) / epochs))

@@ -54,8 +54,7 @@ class ImageSource:
     ) -> FreshViews | CachedViews:
         """The views of `model.views` with the augmentation of `train`; fixed and clean ones come from cached states, if
         these fit on disk or in memory."""
-        labels = [e.label for e in examples]
-        batches = Batches(labels, train.seed, train.batch, train.order == "one_class", train.drop_last)
+        batches = training_batches(examples, train)
         states = StateCache(self.cache, self.backbone, model.first_layer, self.workers, train.crop)
         views = (CLEAN,) * len(model.views) if train.augment == NONE else model.views
         if train.augment == FRESH or (train.augment == NONE and not states.has_room(len(examples))):
@@ -99,6 +98,11 @@ class ImageSource:
             part = examples[start : start + batch]
             cls = torch.stack([self._cls[e.picture] for e in part]).to(device)
             yield CachedStates(cls[:, None], cls), torch.tensor([e.label for e in part])
+
+
+def training_batches(examples: Sequence[Example], train: TrainConfig) -> Batches:
+    labels = [e.label for e in examples]
+    return Batches(labels, train.seed, train.batch, train.order == "one_class", train.drop_last)
 
 
 def is_constant(model: Method) -> bool:

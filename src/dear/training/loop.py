@@ -39,10 +39,11 @@ def fit(
     data: Epochs,
     config: TrainConfig,
     epochs: int,
+    steps: int,
     out: Path,
     validate: Callable[[], float] | None = None,
 ) -> None:
-    """Trains in place, from the last checkpoint in `out` if there is one.
+    """Trains in place, from the last checkpoint in `out` if there is one; the last of `epochs` ends with step `steps`.
 
     An epoch depends only on its number and the state before it, so on the CPU a resumed run ends in the same bits as an
     uninterrupted one.
@@ -76,13 +77,15 @@ def fit(
     for epoch in range(done, epochs):
         torch.manual_seed(hash((config.seed, epoch)))  # dropout depends on the epoch only
         batches = data.epoch(epoch)
-        start, images_seen, correct, share = time.perf_counter(), 0, 0.0, 0.0
+        start, images_seen, correct, lr = time.perf_counter(), 0, 0.0, 0.0
         totals = {"loss": 0.0}
-        with Progress(f"epoch {epoch + 1}/{epochs}", len(batches), "step", leave=True) as bar:
-            for step, (images, labels) in enumerate(from_workers(batches)):
-                share = learning_rate(config, epochs, epoch, step, len(batches))
-                for group, rate in zip(optimizer.param_groups, full_rates, strict=True):
-                    group["lr"] = rate * share
+        first = epoch * len(batches)
+        numbers = range(first, min(first + len(batches), steps))
+        with Progress(f"epoch {epoch + 1}/{epochs}", len(numbers), "step", leave=True) as bar:
+            for step, (images, labels) in zip(numbers, from_workers(batches), strict=False):
+                lr = learning_rate(config, config.lr, epochs, epoch, step / steps)
+                for group, full in zip(optimizer.param_groups, full_rates, strict=True):
+                    group["lr"] = learning_rate(config, full, epochs, epoch, step / steps)
                 images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
                 optimizer.zero_grad(set_to_none=True)
                 with autocast(device, dtype):
@@ -104,7 +107,7 @@ def fit(
                 images_per_second = images_seen / (time.perf_counter() - start)
                 state = (
                     f"loss {totals['loss'] / images_seen:.3f}, accuracy {100 * correct / images_seen:.1f}%, "
-                    f"lr {config.lr * share:.1e}, {images_per_second:.1f} images/s"
+                    f"lr {lr:.1e}, {images_per_second:.1f} images/s"
                 )
                 bar.note(state)
                 bar.update()
@@ -114,7 +117,7 @@ def fit(
             raise _diverged("Weights became infinite", epoch, out, dtype) from None
         if average:
             average.add(model, epoch)
-        record: dict[str, Any] = {"epoch": epoch + 1, "lr": config.lr * share}
+        record: dict[str, Any] = {"epoch": epoch + 1, "lr": lr}
         record |= {name: total / images_seen for name, total in totals.items()}
         record |= {"accuracy": 100 * correct / images_seen, "images_per_second": images_per_second}
         if len(model.components) > 1:

@@ -1,0 +1,104 @@
+"""Paired comparison of methods: the same images, the same few-shot draws, an interval over both."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dear.bench.protocols import BASE, NOVEL, TEST
+from dear.bench.results import Evaluation
+from dear.bench.summary import HM, Series, pick
+
+LEVEL = 2.0
+"""Points: two methods are level if the whole interval of their difference is within this."""
+_RESAMPLES = 2000
+
+
+class Comparison(NamedTuple):
+    """The mean difference of two methods in points, and its 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+    pairs: int  # of dataset and seed
+
+    @property
+    def verdict(self) -> str:
+        if self.low > 0 or self.high < 0:
+            return "ahead" if self.low > 0 else "behind"
+        return "level" if max(-self.low, self.high) < LEVEL else "undecided"
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.1f} ({self.low:+.1f} to {self.high:+.1f})"
+
+
+def compare(first: Sequence[Series], second: Sequence[Series], score: str) -> Comparison | None:
+    """First minus second in `score`, the mean over the datasets and seeds that both have; None if there are none.
+
+    The interval is a bootstrap over seeds and images. In a resample both methods have the same seeds and images, so
+    what is hard for both does not widen it. Images of a test set are the same for all seeds; held-out ones are not.
+    """
+    others, rng = {s.dataset: s for s in second}, np.random.default_rng(0)
+    means, resampled, pairs = [], [], 0
+    for one in first:
+        ours, theirs = (_right_answers(s, score) for s in (one, others.get(one.dataset)))
+        seeds = sorted(ours.keys() & theirs.keys())
+        if not seeds:
+            continue
+        exact, drawn = [], []
+        weights: list[np.ndarray] = []
+        for seed in seeds:
+            if not weights or one.results[0].cell.split != TEST:
+                weights = [_resample(rng, len(right)) for right in ours[seed]]
+            exact.append(_score([r.mean() for r in ours[seed]]) - _score([r.mean() for r in theirs[seed]]))
+            scores = [_score([w @ r for w, r in zip(weights, side[seed], strict=True)]) for side in (ours, theirs)]
+            drawn.append(scores[0] - scores[1])
+        means.append(np.mean(exact))
+        resampled.append((_resample(rng, len(seeds)) * np.stack(drawn, 1)).sum(1))
+        pairs += len(seeds)
+    if not means:
+        return None
+    low, high = np.percentile(np.mean(resampled, 0), (2.5, 97.5))
+    return Comparison(float(np.mean(means)), float(low), float(high), pairs)
+
+
+def best_label(all_series: Sequence[Series], score: str) -> str | None:
+    """The method with the highest mean, among those with the most pairs of dataset and seed."""
+    values: dict[str, list[float]] = {}
+    for s in all_series:
+        values.setdefault(s.label, []).extend(scores[score] for scores in s.scores.values() if score in scores)
+    most = max(map(len, values.values()), default=0)
+    complete = {label: np.mean(own) for label, own in values.items() if own and len(own) == most}
+    return max(complete, key=lambda label: complete[label]) if complete else None
+
+
+def right_answers(evaluation: Evaluation) -> np.ndarray | None:
+    """Which images were answered rightly, [images], as 0 and 1; None in older files."""
+    if evaluation.right is None:
+        return None
+    bits = np.unpackbits(np.frombuffer(bytes.fromhex(evaluation.right), np.uint8))
+    return bits[: evaluation.images].astype(np.float64)
+
+
+def _right_answers(series: Series | None, score: str) -> dict[int, list[np.ndarray]]:
+    """seed -> the right answers on base and novel images (for HM), or on those of one evaluation."""
+    parts, by_seed = (BASE, NOVEL) if score == HM else (score,), {}
+    for result in series.results if series else ():
+        evaluations = [e for part in parts if (e := pick(result, part))]
+        answers = [right for e in evaluations if (right := right_answers(e)) is not None]
+        if len(answers) == len(parts):
+            by_seed[result.cell.seed] = answers
+    return by_seed
+
+
+def _resample(rng: np.random.Generator, count: int) -> np.ndarray:
+    """Share of each of `count` things in each resample, [resamples, count]."""
+    return rng.multinomial(count, np.full(count, 1 / count), _RESAMPLES) / count
+
+
+def _score(shares: Sequence[np.ndarray]) -> np.ndarray:
+    """Accuracy (%), or the harmonic mean of two."""
+    if len(shares) == 1:
+        return 100 * shares[0]
+    base, novel = shares
+    return 200 * base * novel / np.maximum(base + novel, 1e-9)

@@ -1,0 +1,107 @@
+"""Paired comparisons: against a bootstrap written out, on answers whose order is known, and in the report."""
+
+import numpy as np
+import pytest
+
+from dear.bench.paired import Comparison, best_label, compare
+from dear.bench.results import Cell, Evaluation, Result, Seconds
+from dear.bench.summary import HM, series
+from dear.bench.tables import main_tables
+
+
+def result(method: str, seed: int, base: np.ndarray, novel: np.ndarray, dataset="signs", split="test") -> Result:
+    evaluations = [
+        Evaluation(name, "plain", len(r), 100 * r.mean(), None, None, {}, [], np.packbits(r).tobytes().hex())
+        for name, r in (("base", base), ("novel", novel))
+    ]
+    return Result(
+        cell=Cell("base-to-novel", dataset, method, seed, 16, {}, (), split, None),
+        evaluations=evaluations, fusion=None,
+        trained_parameters=0, seconds=Seconds(1.0, 1.0), peak_memory_mb=None, versions={}, machine={}, finished="",
+    )  # fmt: skip
+
+
+def answers(rng: np.random.Generator, share: float, images: int = 300) -> np.ndarray:
+    return rng.random(images) < share
+
+
+def of(results: list[Result], method: str):
+    return [s for s in series(results) if s.label == method]
+
+
+def test_a_method_is_level_with_itself_and_ahead_of_a_worse_one() -> None:
+    rng = np.random.default_rng(1)
+    results = []
+    for seed in (1, 2, 3):
+        base, novel = answers(rng, 0.8), answers(rng, 0.7)
+        worse = base & answers(rng, 0.9)  # wrong wherever the other is, and on a tenth of the rest
+        results += [result("a", seed, base, novel), result("b", seed, worse, novel), result("c", seed, base, novel)]
+    assert compare(of(results, "a"), of(results, "c"), HM) == Comparison(0.0, 0.0, 0.0, 3)
+    assert compare(of(results, "a"), of(results, "c"), HM).verdict == "level"
+    ahead, behind = compare(of(results, "a"), of(results, "b"), HM), compare(of(results, "b"), of(results, "a"), HM)
+    assert (ahead.verdict, behind.verdict) == ("ahead", "behind")
+    assert ahead.mean == pytest.approx(-behind.mean)
+    assert ahead.low < ahead.mean < ahead.high
+
+
+def test_the_interval_is_that_of_a_bootstrap_written_out() -> None:
+    rng = np.random.default_rng(2)
+    results = [
+        result(method, seed, answers(rng, share), answers(rng, share))
+        for method, share in (("a", 0.75), ("b", 0.7))
+        for seed in (1, 2, 3)
+    ]
+    ours = compare(of(results, "a"), of(results, "b"), HM)
+    bits = {
+        (r.cell.method, r.cell.seed): [np.unpackbits(np.frombuffer(bytes.fromhex(e.right), np.uint8))[:300]
+        for e in r.evaluations] for r in results
+    }  # fmt: skip
+    drawn = []
+    for _ in range(3000):
+        images = [rng.integers(300, size=300) for _ in range(2)]
+        total = 0.0
+        for seed in rng.integers(1, 4, size=3):
+            hms = []
+            for method in "ab":
+                base, novel = (r[i].mean() for r, i in zip(bits[method, seed], images, strict=True))
+                hms.append(200 * base * novel / (base + novel))
+            total += (hms[0] - hms[1]) / 3
+        drawn.append(total)
+    assert [ours.low, ours.high] == pytest.approx(np.percentile(drawn, (2.5, 97.5)), abs=0.4)
+
+
+def test_shared_hardness_does_not_widen_the_interval() -> None:
+    """Two methods that differ on few images are told apart though each has a wide interval by itself."""
+    rng = np.random.default_rng(3)
+    base, novel = answers(rng, 0.6), answers(rng, 0.6)
+    better = base.copy()
+    better[np.flatnonzero(~base)[:15]] = True
+    other = answers(rng, base.mean())  # as accurate, on other images
+    results = [result("better", 1, better, novel), result("same", 1, base, novel), result("other", 1, other, novel)]
+    paired, unpaired = (compare(of(results, "better"), of(results, name), HM) for name in ("same", "other"))
+    assert paired.verdict == "ahead"
+    assert unpaired.verdict == "undecided"
+
+
+def test_only_common_datasets_and_seeds_count_and_older_files_give_none() -> None:
+    rng = np.random.default_rng(4)
+    first = [result("a", seed, answers(rng, 0.8), answers(rng, 0.8), dataset) for dataset in "xy" for seed in (1, 2)]
+    places = (("y", 1), ("z", 9))
+    second = [result("b", seed, answers(rng, 0.8), answers(rng, 0.8), dataset) for dataset, seed in places]
+    assert compare(of(first + second, "a"), of(first + second, "b"), HM).pairs == 1
+    assert best_label(series(first + second), HM) == "a"
+    assert compare(of(first, "a"), [], HM) is None
+
+
+def test_the_report_has_the_comparison() -> None:
+    rng = np.random.default_rng(5)
+    results = [
+        result(method, seed, answers(rng, share), answers(rng, share))
+        for method, share in (("zero-shot", 0.5), ("tip-adapter", 0.9))
+        for seed in (1, 2)
+    ]
+    table = main_tables(results)["Paired comparison"]
+    rows = {row[0]: row for row in table.cells()}
+    assert rows["zero-shot"][1] == "-"
+    assert rows["zero-shot"][3] == "behind"
+    assert rows["tip-adapter"][3] == "best"
