@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from dear.clip.attention import merge_heads, split_heads
 from dear.clip.blocks import TimmBlock, why_unknown
 from dear.clip.image import ImageTower
+from dear.clip.layer_input import LayerInput, observer_of_this_thread
 from dear.clip.read_out import CLS, MEAN, PROBE
 
 _READS = {"token": CLS, "avg": MEAN, "map": PROBE}
@@ -73,17 +74,24 @@ class TimmTower(ImageTower):
         if self.read != PROBE:
             return super().pool(states)
         q, k, v = self.probe(states, learned)
+        if (observer := observer_of_this_thread.get()) is not None:  # as one more layer, with heads of its own
+            seen = LayerInput(self, self.layers + 1, self._probed(states))
+            seen.q, seen.kv = q, (k, v)
+            observer(seen, None)
         return self.vit.attn_pool.proj(merge_heads(F.scaled_dot_product_attention(q, k, v)))[:, 0]
 
     def probe(self, states: Tensor, learned: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Query of the probe, keys and values of the tokens that it attends to, [batch, pool heads, ..., head_dim]."""
         pool = self.vit.attn_pool
-        skipped = 0 if getattr(self.vit, "pool_include_prefix", True) else self.prefix
-        tokens = states[:, skipped:] if learned is None else torch.cat([states[:, skipped:], learned], 1)
+        states = self._probed(states)
+        tokens = states if learned is None else torch.cat([states, learned], 1)
         keys, values = pool.kv(self.vit.norm(tokens)).chunk(2, -1)
         query = pool.q(pool.latent).expand(len(tokens), -1, -1)
         q, k, v = (split_heads(part, pool.num_heads) for part in (query, keys, values))
         return q, k, v
+
+    def _probed(self, states: Tensor) -> Tensor:
+        return states if getattr(self.vit, "pool_include_prefix", True) else states[:, self.prefix :]
 
     def head_input(self, pooled: Tensor) -> Tensor:
         if self.read == PROBE:
