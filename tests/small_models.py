@@ -34,6 +34,33 @@ def _timm(name: str, of: str, pool: str, proj: str | None, **sizes: Any) -> dict
     }
 
 
+class WordTokenizer:
+    """Words as ids, cut as Hugging Face's tokenizers cut: the end stays. SigLIP's kind pads with its end token and has no
+    token before the words; CLIPA's kind has one, and ends in zeros."""
+
+    def __init__(self, context_length: int, begin: int | None = None, end: int = 1) -> None:
+        self.context_length, self.begin, self.end = context_length, begin, end
+
+    def __call__(self, texts: list[str], context_length: int | None = None) -> torch.Tensor:
+        size = context_length or self.context_length
+        rows = []
+        for text in texts:
+            words = [3 + sum(map(ord, word)) % 400 for word in text.lower().replace(".", "").split()]
+            ids = ([self.begin] if self.begin is not None else []) + words
+            ids = [*ids[: size - 1], self.end]
+            rows.append(ids + [self.end] * (size - len(ids)))
+        return torch.tensor(rows)
+
+
+WHOLE = {
+    "SigLIP": ({"no_causal_mask": True, "pool_type": "last", "proj_bias": True, "norm_kwargs": {"eps": 1e-6},
+                "act_kwargs": {"approximate": "tanh"}}, WordTokenizer(20)),
+    "SigLIP i18n": ({"no_causal_mask": True, "pool_type": "last", "proj_type": "none", "width": 24}, WordTokenizer(20)),
+    "CLIPA": ({"no_causal_mask": True, "pool_type": "last"}, WordTokenizer(20, begin=2, end=0)),
+    "MobileCLIP2-L": ({"no_causal_mask": True}, open_clip.SimpleTokenizer(context_length=20)),
+}  # fmt: skip
+"""Text towers that see padding: settings, and a tokenizer of their kind."""
+
 VISION = {
     "plain": {"layers": 3, "width": 48, "head_width": 12, "patch_size": 16, "image_size": 64},
     "CLIPA": {

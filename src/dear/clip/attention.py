@@ -34,6 +34,11 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.transpose(-3, -2).flatten(-2)
 
 
+def normed_input(block: Any, x: Tensor) -> Tensor:
+    """What the attention of a block gets: states after its first LayerNorm, in the precision of its weights."""
+    return block.ln_1(x).to(block.attn.in_proj_weight.dtype)
+
+
 def project_queries(attn: Any, x: Tensor) -> Tensor:
     """[..., tokens, width] -> [..., heads, tokens, head_dim]."""
     width = attn.out_proj.in_features

@@ -11,14 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dear.clip.features import FeatureText
 from dear.clip.identity import BackboneIdentity, hash_weights
 from dear.clip.image import ImageTower
-from dear.clip.modules import activation_of, image_tower, reads_eot
+from dear.clip.modules import activation_of, image_tower, text_side
 from dear.clip.pictures import pictures_of
 from dear.clip.shapes import require_fit
 from dear.clip.support import ConfigFile, judge, min_parameters, refusal, why_refused
-from dear.clip.text import TextTower
 from dear.clip.text_table import TextTable
 from dear.clip.transformers_clip import PREFIX as TRANSFORMERS
 from dear.clip.transformers_clip import load_transformers
@@ -166,7 +164,7 @@ def wrap(model: Any, tokenizer: Callable[..., Tensor], name: str, pretrained: st
     return Backbone(
         model,
         image_tower(model, _size(preprocess.size)),
-        _text_side(model, tokenizer),
+        text_side(model, tokenizer),
         image_transform_v2(preprocess, is_train=False),
         tuple(preprocess.mean),
         tuple(preprocess.std),
@@ -179,14 +177,6 @@ def wrap(model: Any, tokenizer: Callable[..., Tensor], name: str, pretrained: st
 
 def _size(size: int | Sequence[int]) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (size[0], size[1])
-
-
-def _text_side(model: Any, tokenizer: Callable[..., Tensor]) -> TextTower | FeatureText:
-    text = getattr(model, "text", model)
-    if not reads_eot(text):
-        return FeatureText(model, tokenizer)
-    pool, end = (getattr(text, f"text_{name}", None) or getattr(text, name, None) for name in ("pool_type", "eos_id"))
-    return TextTower(text, tokenizer, end if pool == "eos" else None)
 
 
 def read_config(source: str) -> dict[str, Any]:

@@ -161,9 +161,10 @@ def _why_text_is_called(model_cfg: dict[str, Any]) -> str:
     text = model_cfg["text_cfg"]
     if text.get("hf_model_name"):
         return f"its text tower is Hugging Face's {text['hf_model_name']}"
-    if text.get("embed_cls") or text.get("no_causal_mask"):
-        return "its text tower is not causal"
-    if text.get("pool_type", "argmax") not in ("argmax", "eos"):
+    if text.get("embed_cls"):
+        return "its text tower has a CLS token behind the words"
+    pools = ("argmax", "eos", "last", "first") if text.get("no_causal_mask") else ("argmax", "eos")
+    if text.get("pool_type", "argmax") not in pools:
         return "its text tower does not read the end-of-text token"
     return "its text tower has custom attention blocks" if _has_custom_blocks(text) else ""
 

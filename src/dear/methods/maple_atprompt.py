@@ -58,7 +58,5 @@ class MapleATPrompt(Maple):
 
     def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
         text, classes = self.backbone.text, classes or self.classes
-        places = torch.tensor(self._lead()[1], dtype=torch.long, device=classes.states.device)
-        tokens = self.of_attributes.flatten(0, 1) + text.module.positional_embedding[places].detach()
-        states = classes.states.index_copy(0, places, tokens.to(classes.states.dtype))
+        states = text.put_words(classes.states, self._lead()[1], self.of_attributes.flatten(0, 1))
         return text.features(classes._replace(states=states), LearnedTokens(self.text_layers(classes)))

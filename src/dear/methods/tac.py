@@ -61,7 +61,8 @@ class Tac(Method):
         super().__init__(backbone, config)
         image, text, like, count = backbone.image, backbone.text, backbone.image.like, self.config.tokens
         start = backbone.normal(text.layers, count, text.width)
-        start[0] = text.module.token_embedding(text.tokenize([WORDS])[0][0, 1 : 1 + count]).detach()  # EOT too
+        words = text.tokenize([WORDS])[0][0, text.first_word : text.first_word + count]  # EOT too
+        start[0] = text.module.token_embedding(words).detach()
         self.text_tokens = nn.Parameter(start)
         self.image_tokens = nn.Parameter(backbone.normal(image.layers, count, image.width))
         self.into_text = nn.Linear(backbone.dim, text.width).to(like)
