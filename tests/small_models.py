@@ -35,8 +35,10 @@ def _timm(name: str, of: str, pool: str, proj: str | None, **sizes: Any) -> dict
 
 
 class WordTokenizer:
-    """Words as ids, cut as Hugging Face's tokenizers cut: the end stays. SigLIP's kind pads with its end token and has no
-    token before the words; CLIPA's kind has one, and ends in zeros."""
+    """Words as ids, cut as Hugging Face's tokenizers cut: the end stays.
+
+    SigLIP's kind pads with its end token and has no token before the words; CLIPA's kind has one, and ends in zeros.
+    """
 
     def __init__(self, context_length: int, begin: int | None = None, end: int = 1) -> None:
         self.context_length, self.begin, self.end = context_length, begin, end

@@ -112,7 +112,7 @@ def change(folder, **values) -> None:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"model_type": "siglip"}, "it is siglip in transformers, not clip"),
+        ({"model_type": "altclip"}, "it is altclip in transformers, not one of clip, metaclip_2, siglip"),
         ({"text_config__vocab_size": 30000}, "vocabulary is not that of CLIP"),
         ({"text_config__hidden_act": "relu"}, "activation is quick_gelu and relu"),
         ({"vision_config__num_channels": 1}, "1 channels"),
@@ -183,7 +183,7 @@ def test_a_hub_name_downloads_config_weights_and_preprocessor_only(saved, monkey
     info = SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in files])
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: info)
     assert load_backbone("transformers:some/clip").name == "transformers:some/clip"
-    assert asked == [("some/clip", ["config.json", "preprocessor_config.json", "model.safetensors"])]
+    assert asked == [("some/clip", ["config.json", "preprocessor_config.json", "tokenizer.json", "model.safetensors"])]
 
     def fail(name: str, allow_patterns: list[str]) -> str:
         raise ConnectionError("no network\nat all")

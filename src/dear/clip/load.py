@@ -18,8 +18,8 @@ from dear.clip.pictures import pictures_of
 from dear.clip.shapes import require_fit
 from dear.clip.support import ConfigFile, judge, min_parameters, refusal, why_refused
 from dear.clip.text_table import TextTable
-from dear.clip.transformers_clip import PREFIX as TRANSFORMERS
 from dear.clip.transformers_clip import load_transformers
+from dear.clip.transformers_files import PREFIX as TRANSFORMERS
 from dear.core.errors import DearError, first_line
 from dear.core.files import read_json
 from dear.core.schema import check_shape
@@ -141,6 +141,8 @@ def _load(name: str, pretrained: str | None, device: str | torch.device, random_
                 force_preprocess_cfg=pictures_of(source, pretrained, random_weights),
             )
         tokenizer = _tokenizer(source)
+    except ModuleNotFoundError as error:
+        raise DearError(f"{name} needs the package {error.name}: pip install 'dear-vlm[hf]'.") from error
     except Exception as error:  # OpenCLIP does not validate configs, and raises many kinds
         raise DearError(f"The weights of {name} could not be loaded: {first_line(error)}.") from error
     backbone = wrap(model.to(device), tokenizer, name, pretrained)
