@@ -1,5 +1,6 @@
 """Image towers of timm (ViT and EVA): SigLIP, PE-Core, EVA, MobileCLIP B and L, ViTamin, BiomedCLIP."""
 
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -52,6 +53,21 @@ class TimmTower(ImageTower):
 
     def norm_out(self, states: Tensor) -> Tensor:
         return self.vit.norm(states) if self.read == PROBE else self.vit.fc_norm(self.vit.norm(states))
+
+    # --- copies --------------------------------------------------------------------------------------------
+
+    def copied(self, first: int) -> "TimmTower":
+        """A tower with copies of the layers from `first` on and of all behind them; what is before is shared."""
+        shared: list[Any] = [block.module for block in self.blocks[: first - 1]]
+        ends = {id(module) for module in self.end_modules()}
+        shared += [part for part in self.vit.children() if part is not self.vit.blocks and id(part) not in ends]
+        shared += [parameter for _, parameter in self.vit.named_parameters(recurse=False)]
+        return TimmTower(deepcopy(self.visual, {id(part): part for part in shared}))
+
+    def end_modules(self) -> list[nn.Module]:
+        """Norms, pool and projections behind the last layer."""
+        parts = [self.vit.norm, self.vit.fc_norm, self.vit.attn_pool, self.vit.head, self.visual.head]
+        return [part for part in parts if part is not None]
 
     # --- rotations (RoPE) ----------------------------------------------------------------------------------
 
