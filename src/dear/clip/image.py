@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from dear.clip.attention import QueryGroup, attend, finish_block, merge_heads
 from dear.clip.layer_input import CachedKV, CachedStates, Images, LayerInput, observer_of_this_thread
 from dear.clip.masks import Masks
-from dear.clip.read_out import CLS, MEAN, PROBE
+from dear.clip.read_out import CLS, MEAN, PROBE, PlainEnds
 from dear.clip.tokens import LearnedTokens
 from dear.parallel.processes import gather_rows
 
@@ -27,15 +27,13 @@ class ImageFeatures(NamedTuple):
     tokens: Tensor | None  # states of the learned tokens after the final LayerNorm, [batch, tokens, width]
 
 
-class ImageTower:
+class ImageTower(PlainEnds):
     """OpenCLIP's VisionTransformer as a list of blocks. Layers count from 1.
 
     In a training step of several processes, a tower gets the local images and returns features of the whole batch.
     """
 
     tier = "full"
-    read = CLS  # what reads the class feature: see `read_out`
-    norm_first = False  # whether the last LayerNorm is before a mean, not after it
 
     def __init__(self, visual: Any) -> None:
         self.visual = visual
@@ -55,44 +53,7 @@ class ImageTower:
         self.head_dim = self.width // self.heads
         self.originals = self.prefix + self.grid[0] * self.grid[1]  # CLS and patches
 
-    @property
-    def like(self) -> Tensor:
-        """A weight, for its device and precision."""
-        return self.visual.proj
-
-    @property
-    def projection(self) -> Tensor:
-        """[width, dim], behind `norm_out`: of a token alone."""
-        return self.visual.proj
-
-    @property
-    def head_matrix(self) -> Tensor:
-        """The last matrix of the tower, behind `head_input`, [..., dim]."""
-        return self.visual.proj
-
-    @property
-    def head_bias(self) -> Tensor | None:
-        """What is added behind the last matrix, [dim]."""
-        return None
-
-    @property
-    def class_embedding(self) -> list[float]:
-        """By which a role map knows a renamed copy of its backbone; empty: there is none."""
-        return self.visual.class_embedding.tolist()
-
-    def norm_in(self, tokens: Tensor) -> Tensor:
-        """The LayerNorm before the first layer, which tokens that are learned at the first layer pass too."""
-        return self.visual.ln_pre(tokens)
-
-    def norm_out(self, states: Tensor) -> Tensor:
-        """The LayerNorm after the last layer, [..., width]."""
-        return self.visual.ln_post(states)
-
     # --- frozen ------------------------------------------------------------------------------------------
-
-    def embed(self, pixels: Tensor) -> Tensor:
-        """Normalised pixels [batch, 3, height, width] -> CLS and patches [batch, 1 + patches, width]."""
-        return self.visual._embeds(pixels)
 
     @torch.no_grad()
     def trunk(self, pixels: Tensor, last: int) -> Tensor:
@@ -100,10 +61,6 @@ class ImageTower:
         x = self.embed(pixels)
         for layer in range(1, last + 1):
             x = self.run_layer(LayerInput(self, layer, x))
-        return x
-
-    def rotate(self, x: Tensor) -> Tensor:
-        """Rotates queries or keys [batch, heads, tokens, head_dim] by their places, in a tower that does (RoPE)."""
         return x
 
     def run_layer(self, x: LayerInput, to_read: bool = False) -> Tensor:
@@ -119,16 +76,6 @@ class ImageTower:
             x = LayerInput(self, x.layer + 1, self.run_layer(x))
             yield x
 
-    def pool(self, states: Tensor, learned: Tensor | None = None) -> Tensor:
-        """States after the last layer [batch, tokens, width] -> the one that is read, [batch, width].
-
-        `learned`: states of learned tokens, which a probe attends to as well.
-        """
-        if self.read == CLS:
-            return states[:, 0]
-        patches = states[:, self.prefix :]
-        return (self.norm_out(patches) if self.norm_first else patches).mean(1)
-
     def cls_state(self, x: LayerInput) -> Tensor:
         """The rest of the tower, unadapted: the state that is read, [batch, width].
 
@@ -141,15 +88,6 @@ class ImageTower:
             if observer is not None:
                 observer(x, None)
         return gather_rows(self.pool(self.run_layer(x, to_read=True)))
-
-    def head_input(self, pooled: Tensor) -> Tensor:
-        """The state that is read [..., width] -> what the last matrix gets."""
-        return pooled if self.norm_first else self.norm_out(pooled)
-
-    def project(self, cls: Tensor) -> Tensor:
-        """Eq. 10: the state that is read [batch, width] -> class feature [batch, dim], not normalised."""
-        feature, bias = self.head_input(cls) @ self.head_matrix, self.head_bias
-        return feature if bias is None else feature + bias
 
     @torch.no_grad()
     def frozen_feature(self, x: LayerInput) -> Tensor:
