@@ -102,7 +102,7 @@ class TimmTower(ImageTower):
         states = self._probed(states)
         tokens = states if learned is None else torch.cat([states, learned], 1)
         keys, values = pool.kv(self.vit.norm(tokens)).chunk(2, -1)
-        query = pool.q(pool.latent).expand(len(tokens), -1, -1)
+        query = pool.q(pool.latent).expand(tokens.shape[0], -1, -1)  # `len` would fix the batch of an ONNX graph
         q, k, v = (split_heads(part, pool.num_heads) for part in (query, keys, values))
         return q, k, v
 
