@@ -45,6 +45,7 @@ GROUPS = {
         "zero-shot": "measure the accuracy of a backbone without training",
         "bench": "run methods, datasets and seeds under a protocol of the paper",
         "ablate": "measure the effect of each choice of a method, against its default",
+        "reproduce": "run a table or figure of the paper, at full size or small, and judge each number",
         "report": "make tables and figures of finished benchmarks, next to the paper's numbers",
     },
 }

@@ -37,7 +37,7 @@ WORK = "work"
 # Fields of the cell itself, and settings that change how fast and where it runs, but not the result.
 _NOT_SETTINGS = {
     "method", "data", "data_root", "seed", "shots", "classes", "workers", "device", "tensorboard", "validate",
-    "fast_decode",  # never
+    "few_shot", "fast_decode",  # never
 }  # fmt: skip
 # Settings that came after the first results: no part of a cell while unset, so that earlier cells are still found.
 _LATER = {"steps_per_shot", "text_features"}
@@ -93,6 +93,8 @@ def plan(
     """
     if protocol not in PROTOCOLS:
         raise DearError(f"There is no protocol {protocol!r}: choose from {', '.join(PROTOCOLS)}.")
+    if overrides.get("few_shot"):
+        raise DearError("--few-shot is one list of one dataset: use it with `dear train`.")
     has_targets = PROTOCOLS[protocol].has_targets
     if has_targets and not targets:
         raise DearError(f"{protocol} needs datasets to test on: give them after --targets.")

@@ -14,6 +14,7 @@ from dear.core.metrics import harmonic_mean
 from dear.core.runtime import pick_device
 from dear.data.check import check_before_training, content_hash
 from dear.data.dataset import Dataset
+from dear.data.few_shot import with_few_shot
 from dear.data.resolve import resolve_dataset
 from dear.methods.base import Method
 from dear.methods.registry import find_method, recipe_of, with_overrides
@@ -84,7 +85,8 @@ def _train(
         folder.check_free(settings, resume)
     processes.barrier()  # no process reads a folder that is not this run's
     dataset = resolve_dataset(data or run.data, run.template, run.class_names, run.data_root)
-    whole, dataset = dataset, dataset.few_shot(train.shots, train.seed)
+    whole = dataset
+    dataset = with_few_shot(whole, Path(run.few_shot)) if run.few_shot else whole.few_shot(train.shots, train.seed)
     check_before_training(dataset, train.shots)
     trained = dataset.base() if train.classes == "base" else dataset
     source = ImageSource(

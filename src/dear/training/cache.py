@@ -39,8 +39,15 @@ class StateCache:
     """
 
     def __init__(
-        self, folder: Path | None, backbone: Backbone, first_layer: int, workers: int = 2, crop: float = 0.5
+        self,
+        folder: Path | None,
+        backbone: Backbone,
+        first_layer: int,
+        workers: int = 2,
+        crop: float = 0.5,
+        keys: dict[Picture, str] | None = None,
     ) -> None:
+        """`keys`: of pictures, shared by caches, so that no file is read twice for its key."""
         self.backbone, self.first_layer, self.workers, self.crop = backbone, first_layer, workers, crop
         # "upright": photos are rotated by their EXIF orientation
         preprocessing = f"{backbone.identity.weights}{backbone.image.image_size}{backbone.mean}{backbone.std}upright"
@@ -49,7 +56,7 @@ class StateCache:
         self._memory: dict[Path, dict[str, Tensor]] | None = {} if folder is None else None
         if folder is not None:
             self.folder = folder / self.folder
-        self._keys: dict[Picture, str] = {}
+        self._keys = {} if keys is None else keys
 
     def has_room(self, pictures: int) -> bool:
         """Whether the states of this number of pictures can be cached: always on disk, up to a limit in memory."""

@@ -26,6 +26,11 @@ class RunConfig(Config):
     data_root: str | None = setting(None, "folder of the known datasets, in CoOp's layout")
     template: str | None = setting(None, "prompt with one {} for the class name; default: the dataset's own")
     class_names: str | None = setting(None, 'JSON file {"name as shown": "better name", ...} to rename classes')
+    few_shot: str | None = setting(
+        None,
+        "train on the images of this list instead of a draw: a .jsonl as of 2SFS or `dear data few-shot`",
+        advanced=True,
+    )
     fast_decode: bool = setting(
         True, "decode training photos far larger than the backbone's input at a reduced size", advanced=True
     )

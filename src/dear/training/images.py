@@ -31,12 +31,13 @@ class ImageSource:
         self.backbone, self.cache, self.workers, self.fast_decode = backbone, cache, workers, fast_decode
         self._cls: dict[Picture, Tensor] = {}  # CLS after the frozen tower: small, and needed by many methods
         self._kv = KVCache()
+        self._keys: dict[Picture, str] = {}  # of cached states
 
     def evaluation(self, examples: Sequence[Example], model: Method, title: str) -> Iterator[tuple[Any, Tensor]]:
         """Inputs for `model.layer_input` and labels, in order; cached results where available."""
         if self.cache is None or not is_constant(model):
             return self.images(examples, model.first_layer, title)
-        states = StateCache(self.cache, self.backbone, model.first_layer, self.workers)
+        states = self._states(model.first_layer)
         return states.batches(examples, title, reader=self._kv_reader(states, model))
 
     def images(
@@ -55,7 +56,7 @@ class ImageSource:
         """The views of `model.views` with the augmentation of `train`; fixed and clean ones come from cached states, if
         these fit on disk or in memory."""
         batches = training_batches(examples, train)
-        states = StateCache(self.cache, self.backbone, model.first_layer, self.workers, train.crop)
+        states = self._states(model.first_layer, train.crop)
         views = (CLEAN,) * len(model.views) if train.augment == NONE else model.views
         if train.augment == FRESH or (train.augment == NONE and not states.has_room(len(examples))):
             if self.fast_decode and train.augment == FRESH:
@@ -65,6 +66,9 @@ class ImageSource:
         # No more fixed views are computed than so many epochs use.
         fixed = min(fixed_views(train.augment), epochs * views.count(RANDOM))
         return CachedViews(examples, states, batches, fixed, views, reader)
+
+    def _states(self, first_layer: int, crop: float = 0.5) -> StateCache:
+        return StateCache(self.cache, self.backbone, first_layer, self.workers, crop, self._keys)
 
     def _kv_reader(self, states: StateCache, model: Method) -> KVReader:
         tower, masks = self.backbone.image, model.masks
@@ -83,7 +87,7 @@ class ImageSource:
     ) -> Iterator[tuple[Images, Tensor]]:
         if self.cache is None:
             return evaluation_batches(examples, self.backbone.preprocess, title, batch)
-        return StateCache(self.cache, self.backbone, first_layer, self.workers).batches(examples, title, batch)
+        return self._states(first_layer).batches(examples, title, batch)
 
     def _after_tower(self, examples: Sequence[Example], title: str, batch: int) -> Iterator[tuple[Images, Tensor]]:
         tower, device = self.backbone.image, self.backbone.device
