@@ -41,16 +41,16 @@ class WordTokenizer:
     """
 
     def __init__(self, context_length: int, begin: int | None = None, end: int = 1) -> None:
-        self.context_length, self.begin, self.end = context_length, begin, end
+        self.context_length, self.begin, self.end, self.pad = context_length, begin, end, end
 
     def __call__(self, texts: list[str], context_length: int | None = None) -> torch.Tensor:
         size = context_length or self.context_length
         rows = []
         for text in texts:
-            words = [3 + sum(map(ord, word)) % 400 for word in text.lower().replace(".", "").split()]
+            words = [4 + sum(map(ord, word)) % 400 for word in text.lower().replace(".", "").split()]
             ids = ([self.begin] if self.begin is not None else []) + words
             ids = [*ids[: size - 1], self.end]
-            rows.append(ids + [self.end] * (size - len(ids)))
+            rows.append(ids + [self.pad] * (size - len(ids)))
         return torch.tensor(rows)
 
 

@@ -18,7 +18,8 @@ from hostile import survives
 
 TIERS_OF_NAMES = {
     ("full", "full"): 102,
-    ("full", "features"): 11,  # text towers of Hugging Face, and coca_base
+    ("full", "words"): 10,  # text towers of Hugging Face
+    ("full", "features"): 1,  # coca_base
     ("features", "full"): 29,  # ConvNeXt, ResNet, MobileCLIP S, swin, relative positions
     ("features", "features"): 2,  # CoCa
 }

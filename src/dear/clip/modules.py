@@ -10,6 +10,7 @@ from dear.clip.image import ImageTower
 from dear.clip.text import TextTower
 from dear.clip.timm_tower import TimmTower, why_called
 from dear.clip.whole_text import WholeText
+from dear.clip.words_text import WordsText
 
 
 def image_tower(model: Any, image_size: tuple[int, int]) -> ImageTower:
@@ -29,6 +30,8 @@ def image_tower(model: Any, image_size: tuple[int, int]) -> ImageTower:
 def text_side(model: Any, tokenizer: Callable[..., Tensor]) -> TextTower | FeatureText:
     """The text tower of an OpenCLIP model: packed where it is causal, whole where it sees padding, or called."""
     text = getattr(model, "text", model)
+    if type(text).__name__ == "HFTextEncoder":
+        return WordsText(model, tokenizer)
     blocks = getattr(getattr(text, "transformer", None), "resblocks", None)
     # In a model without a tower of its own for text, the names begin with text_.
     pool, end = (getattr(text, f"text_{name}", None) or getattr(text, name, None) for name in ("pool_type", "eos_id"))

@@ -135,9 +135,10 @@ def _is_neutral(part: str, key: str, value: Any) -> bool:
 def judge(model_cfg: dict[str, Any]) -> Tiers:
     """What the towers of a config that is not refused can do, decided before anything is downloaded."""
     image, text = _why_image_is_called(model_cfg["vision_cfg"]), _why_text_is_called(model_cfg)
+    called = "words" if model_cfg["text_cfg"].get("hf_model_name") else "features"
     return Tiers(
         "features" if image else "full",
-        "features" if text else "full",
+        called if text else "full",
         " and ".join(filter(None, (image, text))),
     )
 

@@ -59,9 +59,7 @@ class WholeText(TextTower):
     def __init__(self, module: Any, tokenizer: Callable[..., Tensor], pool: str, eos_id: int | None) -> None:
         super().__init__(module, tokenizer, eos_id if pool == "eos" else None)
         self.pool = pool
-        one, other, empty = tokenizer(["a", "b", ""])
-        self.first_word = int(one[0] == other[0])  # 1: there is a token before the words
-        self._after_words = int(empty[self.first_word])
+        self.first_word, self._after_words = first_word_of(tokenizer)
 
     def tokenize(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         tokens = tokens_of(self.tokenizer, texts, self.context)
@@ -77,8 +75,7 @@ class WholeText(TextTower):
         if not slots:
             return WholePrompts(tokens, read)
         at = self._places(slots)
-        if bool((tokens[:, at] != tokens[:1, at]).any()):
-            raise DearError("Learned tokens can only replace words before the class name, which are one token each.")
+        require_same_words(tokens, at)
         return WholePrompts(tokens, read, at)
 
     def put_words(self, states: Tensor, slots: Sequence[int], raw: Tensor) -> Tensor:
@@ -130,3 +127,16 @@ class WholeText(TextTower):
         at = read[:, None, None].expand(-1, 1, x.shape[-1])
         out = F.scaled_dot_product_attention(project_queries(block.attn, normed.gather(1, at)), keys, values)
         return finish_block(block, x.gather(1, at), merge_heads(out))[:, 0]
+
+
+def first_word_of(tokenizer: Callable[..., Tensor]) -> tuple[int, int]:
+    """The place of the first word (1 where there is a token before the words), and the token behind the last one."""
+    one, other, empty = tokenizer(["a", "b", ""])
+    first = int(one[0] == other[0])
+    return first, int(empty[first])
+
+
+def require_same_words(tokens: Tensor, slots: Tensor) -> None:
+    """Refuses slots [tokens] that are not the same word in all prompts [prompts, context]."""
+    if bool((tokens[:, slots] != tokens[:1, slots]).any()):
+        raise DearError("Learned tokens can only replace words before the class name, which are one token each.")
