@@ -203,6 +203,21 @@ def test_identity_tells_backbones_apart(tiny) -> None:
         one.identity.require_same(quick.to_json(), "The adapter")
 
 
+def test_other_words_and_layouts_are_refused_and_other_pictures_are_said(tiny, capsys) -> None:
+    """The same weights with them give other features; files of before they were noted still fit."""
+    identity = tiny().identity
+    stored = identity.to_json()
+    identity.require_same(stored, "The adapter")
+    older = {key: value for key, value in stored.items() if key not in ("layout", "words", "pictures")}
+    identity.require_same(older, "The adapter")
+    assert not capsys.readouterr().err
+    for key, sentence in (("layout", "another layout"), ("words", "another tokenizer")):
+        with pytest.raises(DearError, match=sentence):
+            identity.require_same({**stored, key: "other"}, "The adapter")
+    identity.require_same({**stored, "pictures": "224 px, squash"}, "The adapter")
+    assert "made with other picture settings (224 px, squash)" in capsys.readouterr().err
+
+
 def test_hash_survives_a_cast_but_not_a_changed_bit(tiny) -> None:
     backbone = tiny()
     before = hash_weights(backbone.model)

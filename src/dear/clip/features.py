@@ -19,6 +19,7 @@ class FeatureImage(ImageTower):
     """Any image tower of OpenCLIP. The state after its last layer is the feature itself, so `width` is its size."""
 
     tier = "features"
+    layout = "image called"
 
     def __init__(self, model: Any, image_size: tuple[int, int]) -> None:
         self.visual, self._model = model.visual, model
@@ -47,6 +48,7 @@ class FeatureText:
 
     tier = "features"
     layers = 0
+    layout = "text called"
 
     def __init__(self, model: Any, tokenizer: Callable[..., Tensor]) -> None:
         self._model, self.tokenizer = model, tokenizer

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dear.clip.identity import BackboneIdentity, hash_weights
+from dear.clip.identity import BackboneIdentity, hash_weights, hash_words
 from dear.clip.image import ImageTower
 from dear.clip.modules import activation_of, image_tower, text_side
 from dear.clip.pictures import pictures_of
@@ -46,8 +46,17 @@ class Backbone:
 
     @cached_property
     def identity(self) -> BackboneIdentity:
-        table = self.text.sha256 if isinstance(self.text, TextTable) else None
-        return BackboneIdentity(self.name, self.pretrained, self.activation, hash_weights(self.model), table)
+        table = self.text if isinstance(self.text, TextTable) else None
+        return BackboneIdentity(
+            self.name,
+            self.pretrained,
+            self.activation,
+            hash_weights(self.model),
+            table.sha256 if table else None,
+            self.image.layout + ("" if table else f"; {self.text.layout}"),
+            None if table else hash_words(self.text.tokenizer),
+            "{size} px, {resize_mode}, {interpolation}, mean {mean}, std {std}".format(**self.pictures),
+        )
 
     @property
     def temperature(self) -> Tensor:

@@ -21,6 +21,11 @@ class PlainEnds:
     norm_first = False  # whether the last LayerNorm is before a mean, not after it
 
     @property
+    def layout(self) -> str:
+        """What decides features beside weights and activation, for the backbone's identity."""
+        return f"image read by {self.read}"
+
+    @property
     def like(self) -> Tensor:
         """A weight, for its device and precision."""
         return self.visual.proj

@@ -129,6 +129,7 @@ class TextTower:
 
     tier = "full"
     first_word = 1  # behind BOT
+    layout = "text causal"
 
     def __init__(self, module: Any, tokenizer: Callable[..., Tensor], end: int | None) -> None:
         """`module` has token_embedding, transformer, ...; `end` is the id of EOT, None: the largest id."""

@@ -1,5 +1,6 @@
 """Image towers of timm (ViT and EVA): SigLIP, PE-Core, EVA, MobileCLIP B and L, ViTamin, BiomedCLIP."""
 
+import hashlib
 from copy import deepcopy
 from typing import Any
 
@@ -35,6 +36,12 @@ class TimmTower(ImageTower):
         ]
         self._set_blocks([TimmBlock(block) for block in trunk.blocks])
         self.dim = self._linears[-1].out_features if self._linears else self.width
+
+    @property
+    def layout(self) -> str:
+        rope = getattr(self.vit, "rope", None)
+        table = hashlib.sha256(rope.get_embed().float().cpu().numpy().tobytes()).hexdigest() if rope is not None else ""
+        return f"{super().layout}{table and f', rotated by {table[:16]}'}"
 
     @property
     def like(self) -> Tensor:

@@ -56,6 +56,8 @@ class WholeText(TextTower):
     keys does not matter, and the place that is read stays.
     """
 
+    layout = "text whole"
+
     def __init__(self, module: Any, tokenizer: Callable[..., Tensor], pool: str, eos_id: int | None) -> None:
         super().__init__(module, tokenizer, eos_id if pool == "eos" else None)
         self.pool = pool
