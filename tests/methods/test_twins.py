@@ -49,8 +49,11 @@ def text_batch(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 def on_words(name: str, naive_form: Callable[[Method, Tensor], tuple[Tensor, Tensor]], **settings: Any) -> Twin:
     def make(tiny, dtype, **case):
         method = naive_text.make(tiny, name, dtype, **case)
-        if name == "tip-adapter-f":
+        if name in ("tip-adapter-f", "zs-lp", "clap"):
             method.before_training(words.LabelledImages(naive_text.pixels(dtype).flip(3)))
+        if name in ("zs-lp", "clap"):
+            with torch.no_grad():  # away from its texts, where the pull has no gradient
+                method.prototypes += 0.3 * torch.randn_like(method.prototypes)
         return method
 
     rounding = ("projector.0.bias",) if name == "textrefiner" else ()
@@ -108,6 +111,8 @@ TWINS: dict[str, Twin] = {
     "prolip": on_words("prolip", words.slow_prolip, pull=0.5),
     "clip-adapter": on_words("clip-adapter", words.slow_adapter),
     "tip-adapter-f": on_words("tip-adapter-f", words.slow_tip),
+    "zs-lp": on_words("zs-lp", words.slow_zs_lp),
+    "clap": on_words("clap", words.slow_clap),
     "cocoop": on_words("cocoop", words.slow_cocoop),
     "textrefiner": on_words("textrefiner", words.slow_refiner),
     "promptkd": Twin(

@@ -16,13 +16,17 @@ from typing import TypeVar
 from dear.core.errors import DearError
 from dear.core.files import sha256_of
 from dear.core.progress import Progress
-from dear.data.dataset import Dataset, Example, ImageFile
-from dear.data.decode import why_unreadable
+from dear.data.dataset import Dataset, Example, ImageFile, Picture
+from dear.data.decode import why_unopenable, why_unreadable
 from dear.data.prompts import as_read
 from dear.data.splits import SPLITS
+from dear.data.world.vocabulary import Scene
 
+S = TypeVar("S")
 T = TypeVar("T")
-Pairs = list[tuple[Path, Path]]
+Subject = Path | Picture
+"""What is checked: the path of a file, or any other picture."""
+Pairs = list[tuple[Subject, Subject]]
 
 
 @dataclass(frozen=True)
@@ -30,12 +34,12 @@ class Findings:
     """`leaked`: (in train, in test); `duplicates`: split -> (copy, original); `small`: (class, images);
     `same_name`: classes that CLIP reads as one; `two_labels`: (image, class, another class)."""
 
-    unreadable: list[tuple[Path, str]]
+    unreadable: list[tuple[Subject, str]]
     leaked: Pairs
     duplicates: dict[str, Pairs]
     small: list[tuple[str, int]]
     same_name: list[tuple[str, ...]]
-    two_labels: list[tuple[Path, str, str]]
+    two_labels: list[tuple[Subject, str, str]]
     shots: int
 
     def warnings(self) -> list[str]:
@@ -84,10 +88,10 @@ class Findings:
 
 
 def problems(dataset: Dataset, shots: int) -> Findings:
-    """Checks the files of all three splits; pictures that are not files (Attribute World) cost nothing."""
-    files = {s: [e.picture.path for e in getattr(dataset, s) if isinstance(e.picture, ImageFile)] for s in SPLITS}
+    """Checks the images of all three splits; drawn ones (Attribute World) cost nothing."""
+    files = {s: [_subject(e) for e in getattr(dataset, s) if not isinstance(e.picture, Scene)] for s in SPLITS}
     every = list(dict.fromkeys(path for paths in files.values() for path in paths))
-    reasons = _on_threads(lambda path: _why_unreadable(path, _stamp(path)), every, "reading images")
+    reasons = _on_threads(_why, every, "reading images")
     content = _contents(every)
     originals = {split: _originals(paths, content) for split, paths in files.items()}
     test = originals["test"]
@@ -114,12 +118,12 @@ def _read_as_one(names: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(group) for group in groups.values() if len(group) > 1]
 
 
-def _two_labels(dataset: Dataset, content: dict[Path, str]) -> list[tuple[Path, str, str]]:
+def _two_labels(dataset: Dataset, content: dict[Subject, str]) -> list[tuple[Subject, str, str]]:
     """Files whose content has another label elsewhere in the dataset, and both labels."""
     labels: dict[str, int] = {}
     different = {}
-    for example in (e for split in SPLITS for e in getattr(dataset, split) if isinstance(e.picture, ImageFile)):
-        path = example.picture.path
+    for example in (e for split in SPLITS for e in getattr(dataset, split) if not isinstance(e.picture, Scene)):
+        path = _subject(example)
         first = labels.setdefault(content[path], example.label)
         if first != example.label:
             different[path] = (path, dataset.classes[first], dataset.classes[example.label])
@@ -149,8 +153,25 @@ def describe(dataset: Dataset) -> str:
     return "\n".join([f"{dataset.name}: {counts}", f"prompt: {dataset.template}", *names, *note])
 
 
-def _contents(paths: Sequence[Path]) -> dict[Path, str]:
-    """A key per file, equal for equal bytes. Only files of equal size are read."""
+def _subject(example: Example) -> Subject:
+    return example.picture.path if isinstance(example.picture, ImageFile) else example.picture
+
+
+def _why(subject: Subject) -> str:
+    if isinstance(subject, Path):
+        return _why_unreadable(subject, _stamp(subject))
+    return why_unopenable(subject)
+
+
+def _contents(subjects: Sequence[Subject]) -> dict[Subject, str]:
+    """A key per image, equal for equal bytes. Only files of equal size are read."""
+    paths = [subject for subject in subjects if isinstance(subject, Path)]
+    others = [subject for subject in subjects if not isinstance(subject, Path)]
+    digests = _on_threads(lambda item: hashlib.sha256(item.content()).hexdigest(), others, "comparing images")
+    return {**_contents_of_files(paths), **dict(zip(others, digests, strict=True))}
+
+
+def _contents_of_files(paths: Sequence[Path]) -> dict[Subject, str]:
     sizes = {path: _size(path) for path in paths}
     files_of_size = Counter(sizes.values())
     suspects = [path for path in paths if sizes[path] >= 0 and files_of_size[sizes[path]] > 1]
@@ -199,15 +220,15 @@ def _sha256(path: Path, stamp: tuple[int, int]) -> str:
         return str(path)
 
 
-def _originals(paths: Iterable[Path], content: dict[Path, str]) -> dict[str, Path]:
+def _originals(paths: Iterable[Subject], content: dict[Subject, str]) -> dict[str, Subject]:
     """Content -> the first file that has it."""
-    originals: dict[str, Path] = {}
+    originals: dict[str, Subject] = {}
     for path in paths:
         originals.setdefault(content[path], path)
     return originals
 
 
-def _copies(paths: Sequence[Path], content: dict[Path, str], originals: dict[str, Path]) -> Pairs:
+def _copies(paths: Sequence[Subject], content: dict[Subject, str], originals: dict[str, Subject]) -> Pairs:
     """(copy, original) of every image after the first of its content; a path listed twice is its own copy."""
     seen: set[str] = set()
     pairs = []
@@ -218,7 +239,7 @@ def _copies(paths: Sequence[Path], content: dict[Path, str], originals: dict[str
     return pairs
 
 
-def _on_threads(function: Callable[[Path], T], paths: Sequence[Path], title: str) -> list[T]:
+def _on_threads(function: Callable[[S], T], paths: Sequence[S], title: str) -> list[T]:
     """Pillow and hashlib release the GIL while they work."""
     if not paths:
         return []

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torchvision.transforms import Compose, Normalize
 
+    from dear.data.dataset import Picture
+
 # Named one by one: Pillow also knows formats that start other programs, or that are not pictures.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
 MAX_PIXELS = 178_956_970  # Pillow's own limit
@@ -73,6 +75,18 @@ def why_unreadable(path: str | Path) -> str:
         _open_file(path, enough=1)
     except Exception as error:  # decoders raise many kinds
         return _reason(error, MAX_PIXELS)
+    return ""
+
+
+def why_unopenable(picture: "Picture") -> str:
+    """The reason why a picture that is no file cannot be opened; empty if it can."""
+    try:
+        picture.open()
+    except DearError as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        return _reason(cause if isinstance(cause, Exception) else error, MAX_PIXELS)
     return ""
 
 
