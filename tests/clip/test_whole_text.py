@@ -102,7 +102,7 @@ def test_words_and_slots_of_each_tokenizer() -> None:
         with pytest.raises(DearError, match="before the class name"):
             text.prompts(PROMPTS, (3,))
         states = text.embed(text.prompts(TEXTS[:2]))
-        put = text.put_words(states, [2], torch.zeros(1, text.width, dtype=torch.float64))
+        put = text.put_words(states, torch.tensor([2]), torch.zeros(1, text.width, dtype=torch.float64))
         place = text.module.positional_embedding[text.first_word + 1]
         torch.testing.assert_close(put[:, text.first_word + 1], place.expand(2, -1))
 

@@ -59,7 +59,8 @@ class TimmAttention:
         given = next((part for part in parts if part is not None), None)
         if given is None:
             return None
-        return torch.cat([torch.zeros_like(given) if part is None else part for part in parts])
+        bias = torch.cat([torch.zeros_like(given) if part is None else part for part in parts])
+        return bias.to(self.out_proj.weight.dtype)
 
 
 class _Scale:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from dear.clip.attention import merge_heads, split_heads
 from dear.clip.blocks import TimmBlock, why_unknown
+from dear.clip.half import exact_copy
 from dear.clip.image import ImageTower
 from dear.clip.layer_input import LayerInput, observer_of_this_thread
 from dear.clip.read_out import CLS, MEAN, PROBE
@@ -69,7 +70,10 @@ class TimmTower(ImageTower):
         ends = {id(module) for module in self.end_modules()}
         shared += [part for part in self.vit.children() if part is not self.vit.blocks and id(part) not in ends]
         shared += [parameter for _, parameter in self.vit.named_parameters(recurse=False)]
-        return TimmTower(deepcopy(self.visual, {id(part): part for part in shared}))
+        visual = deepcopy(self.visual, {id(part): part for part in shared})
+        for number in range(first - 1, self.layers):
+            visual.trunk.blocks[number] = exact_copy(self.vit.blocks[number])
+        return TimmTower(visual)
 
     def end_modules(self) -> list[nn.Module]:
         """Norms, pool and projections behind the last layer."""

@@ -76,19 +76,14 @@ class WholeText(TextTower):
         tokens, read = self.tokenize(texts)
         if not slots:
             return WholePrompts(tokens, read)
-        at = self._places(slots)
+        at = torch.tensor(slots, device=tokens.device) - 1 + self.first_word
         require_same_words(tokens, at)
         return WholePrompts(tokens, read, at)
 
-    def put_words(self, states: Tensor, slots: Sequence[int], raw: Tensor) -> Tensor:
-        at = self._places(slots)
+    def put_words(self, states: Tensor, slots: Tensor, raw: Tensor) -> Tensor:
+        at = slots - 1 + self.first_word
         placed = raw + self.module.positional_embedding[at].detach()
         return states.index_copy(1, at, placed.expand(len(states), -1, -1).to(states.dtype))
-
-    def _places(self, slots: Sequence[int]) -> Tensor:
-        """Places of words, counted from 1 as behind a BOT, in this tower's sequences."""
-        device = self.module.positional_embedding.device
-        return torch.tensor([slot - 1 + self.first_word for slot in slots], device=device)
 
     def word_embeddings(self, text: str) -> Tensor:
         tokens = self.tokenize([text])[0][0, self.first_word :]
