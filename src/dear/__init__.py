@@ -48,7 +48,7 @@ def train(
         run, own, training = run_settings({**settings, "data": name, "method": method}, published_constants)
         with process_group(pick_device(training.device)):
             train_run(run, own, training, Path(out), resume, None if cache is None else Path(cache), in_memory)
-    return load(out, device=training.device)
+    return load(out, device=training.device, precision=training.precision)
 
 
 def fit(
@@ -94,12 +94,14 @@ def load(
     template: str | None = None,
     device: str = "auto",
     *,
+    precision: str = "auto",
     model: str | None = None,
     pretrained: str | None = None,
 ) -> "Predictor":
     """The adapted model in a folder made by `dear.train` or `dear train`, or hf-hub:ORG/NAME, ready to predict.
 
-    `classes`: novel classes instead of those it was trained on. `model` and `pretrained`: where its backbone is on this
+    `classes`: novel classes instead of those it was trained on. `precision`: fp32, or on CUDA bf16 and fp16; auto:
+    half on CUDA. `model` and `pretrained`: where its backbone is on this
     machine, if not where it was in training; a backbone with other weights is refused.
     """
     from dear.clip import load_backbone
@@ -110,10 +112,10 @@ def load(
 
     with os_errors_as_dear_errors():
         where = pick_device(device)
-        backbone = load_backbone(model, pretrained, device=where) if model else None
+        backbone = load_backbone(model, pretrained, device=where, precision=precision) if model else None
         if str(folder).startswith(PREFIX):
             folder = fetch(str(folder))
-        return Predictor(load_adapter(folder, classes, template, backbone, where))
+        return Predictor(load_adapter(folder, classes, template, backbone, where, precision))
 
 
 def evaluate(
@@ -184,5 +186,7 @@ def create(
     with os_errors_as_dear_errors():
         backbone = load_backbone(model, pretrained, device=pick_device(device), text_features=text_features)
         adapted = kind(backbone, kind.Config(**settings))
+    if not adapted.can_answer(names):
+        raise DearError(f"{method} can only answer classes it was trained on: train it with `dear.train` first.")
     adapted.set_classes(names, template)
     return Predictor(Adapter(adapted.eval().requires_grad_(False), method, names, template))

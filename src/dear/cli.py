@@ -10,9 +10,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from dear.core.errors import DearError, os_errors_as_dear_errors, shortened
+from dear.core.environment import whole_number
+from dear.core.errors import DearError, os_errors_as_dear_errors, printable, shortened
 from dear.core.version import __version__
 
 GROUPS = {
@@ -71,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError):  # characters that the terminal cannot show appear as \u1f98a
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        with suppress(AttributeError, ValueError):
+            _keep_from_terminal(stream)
     try:
         with os_errors_as_dear_errors(), _silence_other_ranks():
             try:
@@ -97,6 +100,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _keep_from_terminal(stream: Any) -> None:
+    """Escapes control characters that names of files may bring to a terminal; a file gets them as they are."""
+    if stream.isatty() and "write" not in vars(stream):
+        write = stream.write
+        stream.write = lambda text: write(printable(text))
+
+
 def _discard_output() -> None:
     """Drops unwritten output: Python would try to write it again at exit, and fail with a traceback."""
     try:
@@ -120,7 +130,7 @@ def _run(argv: Sequence[str]) -> None:
 @contextmanager
 def _silence_other_ranks() -> Iterator[None]:
     """Only rank 0 prints, unless `dear.parallel.processes` lets another rank report a failure."""
-    if not _by_torchrun() or os.environ["RANK"] == "0":
+    if not _by_torchrun() or whole_number("RANK", 0) == 0:
         yield
         return
     with open(os.devnull, "w") as nowhere:
@@ -137,7 +147,7 @@ def _silence_other_ranks() -> Iterator[None]:
 
 def _by_torchrun() -> bool:
     """Whether this is one of several processes."""
-    return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+    return "TORCHELASTIC_RUN_ID" in os.environ and whole_number("WORLD_SIZE", 1) != 1
 
 
 def _completing() -> bool:

@@ -25,6 +25,7 @@ from dear.core.lock import only_writer
 from dear.core.metrics import harmonic_mean
 from dear.core.names import DECOUPLED
 from dear.core.progress import Progress
+from dear.core.runtime import pick_device, pick_precision, precision_name
 from dear.data import loading
 from dear.data.resolve import is_world
 from dear.methods.registry import METHODS, find_method, recipe_of, with_overrides
@@ -37,6 +38,7 @@ WORK = "work"
 # Fields of the cell itself, and settings that change how fast and where it runs, but not the result.
 _NOT_SETTINGS = {
     "method", "data", "data_root", "seed", "shots", "classes", "workers", "device", "tensorboard", "validate",
+    "compile", "deterministic",
     "few_shot", "fast_decode",  # never
 }  # fmt: skip
 # Settings that came after the first results: no part of a cell while unset, so that earlier cells are still found.
@@ -54,6 +56,12 @@ def cell_settings(
     used = {**RunConfig.pick(settings).to_json(), **find_method(method).Config.pick(settings).to_json()}
     if METHODS[method].trained:
         used |= TrainConfig.pick(settings).to_json()
+    training = TrainConfig.pick(settings)
+    if training.precision == "auto":  # what it means here; it stays where it means fp32, so that cells keep their names
+        taken = precision_name(pick_precision("auto", pick_device(training.device)))
+        used |= {} if taken == "fp32" else {"precision": taken}
+    elif training.precision != "fp32":
+        used["precision"] = training.precision
     if used["text_features"]:
         used["text_features_sha256"] = _table_hash(used["text_features"])
     unset = {name for name in _LATER if used.get(name) is None}
@@ -176,7 +184,9 @@ def _run_and_write(cell: Cell, out: Path, bench: Workbench) -> Result:
 def _run_in_worker(out: Path, bench: Workbench, cpus: int, cell: Cell, device: str) -> tuple[Result, Sequence[str]]:
     """The result and warnings of a cell, in a worker of a cluster. All its CPUs but one decode images."""
     loading.WORKERS = min(loading.WORKERS, cpus - 1)
-    bench = shared_workbench(bench.cache, bench.data_root, device, min(bench.workers, cpus - 1))
+    bench = shared_workbench(
+        bench.cache, bench.data_root, device, min(cpus - 1 if bench.workers is None else bench.workers, cpus - 1)
+    )
     return _run_and_write(cell, out, bench), bench.warnings
 
 

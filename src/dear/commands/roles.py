@@ -143,7 +143,7 @@ def _by_pictures(args: argparse.Namespace) -> None:
     from dear.parallel.cluster import cluster_from_args
 
     cluster = cluster_from_args(args, args.device)
-    backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
+    backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device), precision=args.precision)
     probes = find_probes(args.probe, max(backbone.image.image_size), args.limit, args.data_root)
     role_map = roles_by_pictures(
         backbone,
@@ -169,7 +169,7 @@ def _by_phrases(args: argparse.Namespace) -> None:
     is_mini, cluster = args.model == MINI, cluster_from_args(args, args.device)
     pictures = _pictures(args.images or (_WORLD if is_mini else None), args.limit)
     phrases = load_phrases(args.phrases or (WORLD if is_mini else None))  # dear-mini has learned no other words
-    backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
+    backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device), precision=args.precision)
     checkpoint = args.out.with_name(args.out.name + ".moments.safetensors")
     analysis = roles_by_phrases(
         backbone,

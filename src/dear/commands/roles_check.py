@@ -16,7 +16,7 @@ def check(args: argparse.Namespace) -> None:
     from dear.heads.probes import find_probes
     from dear.heads.role_map import find_role_map
 
-    backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
+    backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device), precision=args.precision)
     role_map = find_role_map(args.map, backbone)
     probes = find_probes(args.probe, max(backbone.image.image_size), args.limit, args.data_root, held_out=True)
     result = check_by_search(backbone, role_map, probes)
@@ -72,7 +72,7 @@ def layers(args: argparse.Namespace) -> None:
     dataset = None if args.data is None else resolve_dataset(args.data, root=args.data_root)
     if dataset is not None:
         dataset = replace(dataset, test=tuple(spread(dataset.test, args.limit)))
-    backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
+    backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device), precision=args.precision)
     pictures = world_pictures(args.limit or 500, max(backbone.image.image_size)).pictures if dataset is None else []
     losses = layer_losses(backbone, pictures, dataset)
     print(f"{losses.measure} over {losses.pictures} images, in %: {losses.whole:.1f} with all heads\n")

@@ -2,6 +2,8 @@
 
 import argparse
 
+from dear.commands.device import add_device_arguments
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.core.table import add_json_argument
@@ -25,7 +27,7 @@ def add_backbone_arguments(parser: argparse.ArgumentParser) -> None:
         help="OpenCLIP name, transformers:FOLDER_OR_NAME, hf-hub:NAME, local-dir:FOLDER, or dear-mini (default)",
     )
     parser.add_argument("--pretrained", help="OpenCLIP tag or checkpoint file, for a model given by its OpenCLIP name")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
+    add_device_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -38,7 +40,11 @@ def run(args: argparse.Namespace) -> None:
 
     datasets = [resolve_dataset(name, root=args.data_root) for name in args.data or [f"world:{task}" for task in TASKS]]
     backbone = load_backbone(
-        args.model, args.pretrained, device=pick_device(args.device), text_features=args.text_features
+        args.model,
+        args.pretrained,
+        device=pick_device(args.device),
+        precision=args.precision,
+        text_features=args.text_features,
     )
     table = Table(["data", "classes", "images", "chance", "all", "base", "novel"])
     for dataset in datasets:

@@ -58,6 +58,15 @@ METHODS = {
     "proker": MethodInfo(
         "proker:ProKeR", "kernel ridge regression added to zero-shot", "Bendou et al., CVPR 2025", False
     ),
+    "lp-plus-plus": MethodInfo(
+        "lp_plus_plus:LpPlusPlus", "a linear probe plus weighted class texts", "Huang et al., CVPR 2024", False
+    ),
+    "zs-lp": MethodInfo(
+        "clap:ZsLp", "a linear probe that starts at the class texts", "Silva-Rodríguez et al., CVPR 2024"
+    ),
+    "clap": MethodInfo(
+        "clap:Clap", "zs-lp, pulled to the texts of classes that CLIP knows", "Silva-Rodríguez et al., CVPR 2024"
+    ),
     "coop": MethodInfo("coop:CoOp", "learned vectors before the class name", "Zhou et al., IJCV 2022"),
     "kgcoop": MethodInfo("kgcoop:KgCoOp", "CoOp, class texts kept close to hand-written ones", "Yao et al., CVPR 2023"),
     "prograd": MethodInfo(

@@ -111,6 +111,7 @@ def load_adapter(
     template: str | None = None,
     backbone: Backbone | None = None,
     device: str | torch.device = "cpu",
+    precision: str = "auto",
 ) -> Adapter:
     """Loads an adapter, by default with the backbone and the classes it was trained on.
 
@@ -119,7 +120,7 @@ def load_adapter(
     folder = Path(folder)
     config = read_config(folder)
     identity = config["backbone"]
-    backbone = backbone or load_backbone(identity["model"], identity["pretrained"], device=device)
+    backbone = backbone or load_backbone(identity["model"], identity["pretrained"], device=device, precision=precision)
     if identity.get("text_table"):
         backbone = backbone.with_text_table(TextTable.of_adapter(folder / TEXT_TABLE))
     backbone.identity.require_same(identity, f"The adapter in {folder}")

@@ -39,7 +39,7 @@ from dear.training.run_folder import RunFolder
 AUTO = "auto"
 UNFITTED = ("zero-shot", "zero-shot-ensemble")
 CLOSED_FORMS = ("ss-text", "gda", "proker")
-TRAINED = ("linear-probe", "prolip")
+TRAINED = ("linear-probe", "lp-plus-plus", "clap", "prolip")
 """The simplest first. Those that are trained are compared by cross-validation, if asked, on images as they are."""
 _ALONE = "proker"  # with one image per class nothing can be compared
 _FOLDS = 5

@@ -2,16 +2,19 @@
 
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from dear.clip import load_backbone
 from dear.core.config import Config
 from dear.core.errors import DearError
 from dear.core.lock import only_writer
 from dear.core.metrics import harmonic_mean
-from dear.core.runtime import pick_device
+from dear.core.runtime import pick_device, pick_precision, precision_name, use_deterministic_algorithms
 from dear.data.check import check_before_training, content_hash
 from dear.data.dataset import Dataset
 from dear.data.few_shot import with_few_shot
@@ -80,6 +83,10 @@ def _train(
     cache: Path | None,
     data: Dataset | None,
 ) -> dict[str, float]:
+    device = processes.local_device(pick_device(train.device))
+    train = _with_precision(train, folder, resume, device)
+    if train.deterministic:
+        use_deterministic_algorithms()
     settings = {**run.to_json(), **method.to_json(), **train.to_json()}
     if processes.is_rank_zero():
         folder.check_free(settings, resume)
@@ -93,7 +100,8 @@ def _train(
         load_backbone(
             run.model,
             run.pretrained,
-            device=processes.local_device(pick_device(train.device)),
+            device=device,
+            precision=train.precision,
             text_features=run.text_features,
         ),
         cache,
@@ -114,6 +122,14 @@ def _train(
     if processes.is_rank_zero():
         folder.write_test(accuracies)
     return accuracies
+
+
+def _with_precision(train: TrainConfig, folder: RunFolder, resume: bool, device: torch.device) -> TrainConfig:
+    """The settings with the precision that is taken: stored, it stays the same where a run continues elsewhere."""
+    name = train.precision
+    if name == "auto" and resume:
+        name = folder.settings().get("precision", name)
+    return replace(train, precision=precision_name(pick_precision(name, device)))
 
 
 def test_accuracies(model: Method, dataset: Dataset, classes: str, source: ImageSource) -> dict[str, float]:

@@ -11,7 +11,7 @@ from dear.core.config import Config
 from dear.core.errors import DearError
 from dear.core.metrics import accuracy
 from dear.core.names import inferences
-from dear.core.runtime import seed_everything
+from dear.core.runtime import precision_name, seed_everything
 from dear.core.tensors import LOWER_RATE, require_finite
 from dear.data.dataset import Dataset, Example
 from dear.methods.base import Method, Student
@@ -86,7 +86,8 @@ def train_teacher(
     recipe = with_overrides({**recipe_of(choice.method), **choice.recipe}, {"epochs": train.epochs})
     settings = {**train.to_json(), **recipe}
     if choice.backbone:
-        backbone = load_backbone(choice.backbone, choice.pretrained, device=source.backbone.device)
+        like, precision = source.backbone, precision_name(source.backbone.precision)
+        backbone = load_backbone(choice.backbone, choice.pretrained, device=like.device, precision=precision)
         source = ImageSource(backbone, source.cache, source.workers)
     teacher = adapt(kind, kind.Config.pick(settings), data, TrainConfig.pick(settings), source, out)
     teacher.set_classes(pool.classes, pool.template)

@@ -89,14 +89,22 @@ class TrainConfig(Config):
         "fresh: new random crops in every epoch; fixed:N: N random crops per image, with cached states: cheaper, not "
         "equivalent; none: the image as in evaluation, with cached states",
     )
-    workers: int = setting(2, "worker processes that decode images", low=0, high=256, advanced=True)
+    workers: int | None = setting(
+        None, "worker processes that decode images; default: as many as there are cores", low=0, high=256, advanced=True
+    )
     precision: str = setting(
         "auto",
-        "precision of training; auto: bf16 on CUDA, fp32 on the CPU",
+        "precision of the towers; auto: bf16 on CUDA, fp16 where the card has no bf16, else fp32",
         choices=("auto", "fp32", "bf16", "fp16"),
         advanced=True,
     )
-    device: str = setting("auto", "device: cpu, cuda, cuda:N, auto")
+    device: str = setting("auto", "device: cpu, cuda, cuda:N, mps, auto")
+    deterministic: bool = setting(
+        False, "on a GPU, use only operations that give the same bits in every run: slower", advanced=True
+    )
+    compile: bool = setting(
+        False, "compile the training step with torch.compile: slow to start, faster on a GPU", advanced=True
+    )
     tensorboard: bool = setting(False, "also write TensorBoard logs (needs the tensorboard package)", advanced=True)
 
     def __post_init__(self) -> None:
