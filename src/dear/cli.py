@@ -44,6 +44,7 @@ GROUPS = {
     "compare methods": {
         "methods": "list all methods to adapt a backbone",
         "zero-shot": "measure the accuracy of a backbone without training",
+        "compare": "which method suits your images? A leaderboard under a time limit",
         "bench": "run methods, datasets and seeds under a protocol of the paper",
         "ablate": "measure the effect of each choice of a method, against its default",
         "reproduce": "run a table or figure of the paper, at full size or small, and judge each number",
@@ -56,6 +57,7 @@ _WHAT = "Adapt a frozen CLIP to your own classes, and see the reasons for its pr
 _FIRST = {
     "dear demo": "all steps on the bundled model and data; nothing is downloaded",
     "dear data check PHOTOS": "PHOTOS: a folder with one folder of images per class",
+    "dear compare PHOTOS --model ViT-B-16 --pretrained openai": "is training worth it? A leaderboard in five minutes",
     "dear train --model ViT-B-16 --pretrained openai --data PHOTOS --out RUN": "learns from 16 images per class",
     "dear predict RUN IMAGE": "the prediction, and the vote of each attribute",
     "dear explain RUN IMAGE": "the same as a picture",
@@ -91,8 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with suppress(OSError):
             print("dear:", " ".join(str(error).split()), file=sys.stderr, flush=True)
         return 2
-    except KeyboardInterrupt:
-        print("dear: interrupted; finished work is saved.", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(f"dear: interrupted; {interrupt.args[0] if interrupt.args else 'nothing was finished'}.", file=sys.stderr)
         return 130
     except BrokenPipeError:  # `dear ... | head`
         _discard_output()
@@ -121,10 +123,15 @@ def _run(argv: Sequence[str]) -> None:
     args = _parser(argv).parse_args(argv)
     if args.command != "train" and _by_torchrun():
         raise DearError(f"Only `dear train` runs in several processes: start `dear {args.command}` without torchrun.")
+    from dear.core.progress import reporting_phases
     from dear.core.table import showing  # `--help` needs none of it
 
-    with showing(getattr(args, "json_tables", False)) as args.show:
-        args.run(args)
+    with reporting_phases(), showing(getattr(args, "json_tables", False)) as args.show:
+        try:
+            args.run(args)
+        except KeyboardInterrupt:
+            after = getattr(importlib.import_module(args.run.__module__), "after_interrupt", None)
+            raise KeyboardInterrupt(*([after(args)] if after else [])) from None
 
 
 @contextmanager

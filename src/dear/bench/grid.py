@@ -6,6 +6,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from dear.bench.planning import constant_key
 from dear.bench.protocols import BASE, FEW_SHOT, FEW_SHOTS, NOVEL, PROTOCOLS, TEST
 from dear.bench.results import (
     Cell,
@@ -19,6 +22,7 @@ from dear.bench.results import (
 )
 from dear.bench.run_cell import run_cell
 from dear.bench.workbench import Workbench, shared_workbench
+from dear.clip import MINI
 from dear.clip.text_table import TextTable
 from dear.core.errors import DearError
 from dear.core.lock import only_writer
@@ -30,6 +34,7 @@ from dear.data import loading
 from dear.data.resolve import is_world
 from dear.methods.registry import METHODS, find_method, recipe_of, with_overrides
 from dear.parallel.cluster import Cluster
+from dear.training.backbone import AUTO
 from dear.training.config import RunConfig, TrainConfig
 
 MAX_WORLD_EPOCHS = 10  # on Attribute World, which is for trying out: as many as DeAR's recipe has
@@ -110,6 +115,8 @@ def plan(
         raise DearError(f"--targets belongs to cross-dataset and domain, not to {protocol}.")
     if has_targets and split != TEST:
         raise DearError(f"{protocol} is measured on test images: leave --split out.")
+    if overrides.get("model", AUTO) == AUTO and all(map(is_world, datasets)):
+        overrides = {**overrides, "model": MINI}  # for others the command chooses, and says which
     shots = shots or (FEW_SHOTS if protocol == FEW_SHOT else (TrainConfig.pick(overrides).shots,))
 
     def settings(method: str, dataset: str, count: int) -> dict[str, Any]:
@@ -148,10 +155,19 @@ def _run_missing(
         print(f"{len(results)} of {len(by_name)} cells are done already")
     with Progress("cells", len(by_name), "cell", len(results), leave=True) as bar:
         missing = [cell for name, cell in by_name.items() if name not in results]
-        for cell, result in _run(missing, out, bench, cluster, bar):
+        first: dict[str, str] = {}  # of cells that cannot differ: the one that is run
+        for cell in [*(result.cell for result in results.values()), *missing]:
+            if (key := constant_key(cell)) is not None:
+                first.setdefault(key, cell.name)
+        copies = [cell for cell in missing if first.get(constant_key(cell) or "", cell.name) != cell.name]
+        for cell, result in _run([cell for cell in missing if cell not in copies], out, bench, cluster, bar):
             results[cell.name] = result
             bar.update()
             bar.write(f"{cell}: {_in_short(result)}")
+        for cell in copies:
+            results[cell.name] = replace(results[first[constant_key(cell) or ""]], cell=cell)
+            write_result(out, results[cell.name])
+            bar.update()
     return [results[name] for name in by_name]
 
 

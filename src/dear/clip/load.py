@@ -25,6 +25,7 @@ from dear.clip.transformers_clip import PREFIX as TRANSFORMERS
 from dear.clip.transformers_clip import load_transformers
 from dear.core.errors import DearError, first_line
 from dear.core.files import read_json
+from dear.core.progress import phase
 from dear.core.runtime import allow_tf32, pick_precision
 from dear.core.schema import check_shape
 
@@ -131,7 +132,8 @@ def _load(
 
     if name.startswith(TRANSFORMERS):
         _refuse_tag(name, pretrained)
-        model, tokenizer = load_transformers(name)
+        with phase(f"loading {name}"):
+            model, tokenizer = load_transformers(name)
         return wrap(model.to(device), tokenizer, name, precision=dtype)
     source = f"local-dir:{MINI_FOLDER}" if name == MINI else name
     config = read_config(source)
@@ -140,7 +142,7 @@ def _load(
     tag = _check_tag(source, pretrained, config) if not random_weights else None
     quick_gelu = bool(config.get("quick_gelu")) or tag == "openai"
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), phase(f"loading {' '.join(filter(None, (name, pretrained)))}"):
             warnings.simplefilter("ignore")
             model = open_clip.create_model(
                 source,

@@ -11,6 +11,7 @@ _EXTRAS = {
     "gallery": ("lancedb", "numkong"),
     "export": ("onnx", "onnxruntime", "onnxscript"),
     "roles": ("sentence_transformers", "hdbscan", "umap"),
+    "serve": ("fastapi", "uvicorn", "multipart", "prometheus_client", "swagger_ui_bundle"),
     "ray": ("ray",),
 }
 _UNFINISHED = "training is not finished"

@@ -41,6 +41,10 @@ def add_fast_decode_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def after_interrupt(args: argparse.Namespace) -> str:
+    return f"what was added so far is in {args.out}: the same command continues"
+
+
 def run(args: argparse.Namespace) -> None:
     from dear.core.errors import DearError
     from dear.gallery import AdapterEncoder, Encoder, Gallery, HeadEncoder

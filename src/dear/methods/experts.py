@@ -166,7 +166,8 @@ class Experts(Dear):
 
     @torch.no_grad()
     def attention_maps(self, pixels: Tensor) -> dict[str, Tensor]:
-        """Attention of each attribute's tokens, mean over its heads, without registers, [batch, rows, columns]."""
+        """Of CLS in the last layer, and of each attribute's tokens, mean over its heads; without registers, [batch,
+        rows, columns]."""
         tower = self.backbone.image
         rows, columns = tower.grid
         sums = {name: pixels.new_zeros(len(pixels), rows * columns) for name in self.attributes}
@@ -179,4 +180,5 @@ class Experts(Dear):
 
         self.token_states(self.layer_input(pixels), add)
         visible = ~registers(tower.trunk(pixels, self.first_layer - 1))
-        return {name: (values * visible).unflatten(1, (rows, columns)) for name, values in sums.items()}
+        maps = {name: (values * visible).unflatten(1, (rows, columns)) for name, values in sums.items()}
+        return super().attention_maps(pixels) | maps

@@ -1,6 +1,7 @@
 """From settings to an adapted model, and from a model to its logits; used by train, bench and demo."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from dear.core.config import Config
 from dear.core.errors import DearError
 from dear.core.metrics import accuracy
 from dear.core.names import inferences
+from dear.core.progress import phase
 from dear.core.runtime import precision_name, seed_everything
 from dear.core.tensors import LOWER_RATE, require_finite
 from dear.data.dataset import Dataset, Example
@@ -18,7 +20,8 @@ from dear.methods.base import Method, Student
 from dear.methods.registry import find_method, recipe_of, with_overrides
 from dear.parallel import processes
 from dear.training.checkpoint import job_of
-from dear.training.config import TrainConfig, training_length
+from dear.training.config import FRESH, TrainConfig, training_length
+from dear.training.estimate import RunEstimate
 from dear.training.images import DatasetImages, ImageSource, training_batches
 from dear.training.loop import fit
 
@@ -33,11 +36,12 @@ def adapt(
     on_start: Callable[[], None] = lambda: None,
     validate: bool = False,
     pool: Dataset | None = None,
+    estimate: RunEstimate | None = None,
 ) -> Method:
     """A method adapted to the few-shot images and classes of `data`; it resumes from a checkpoint in `out`.
 
     `pool`: training images of all classes, which transductive methods use without their labels.
-    `on_start` is called once all settings are accepted, before training.
+    `on_start` is called once all settings are accepted, before training. `estimate`: see `fit`.
     """
     seed_everything(train.seed)
     model = kind(source.backbone, config)
@@ -53,7 +57,9 @@ def adapt(
         processes.require_same(
             job_of(names), "The processes of this run find different images in --data: all need the same."
         )
-    views = source.training(examples, model, train, epochs) if epochs else None
+    cached = estimate is not None and train.augment != FRESH
+    with phase("encoding the training images", has_bar=True) if cached else nullcontext():
+        views = source.training(examples, model, train, epochs) if epochs else None
     images = DatasetImages(data, source, model.first_layer, views)
     model.before_training(images)
     if views is not None and any(p.requires_grad for p in model.parameters()):
@@ -69,6 +75,7 @@ def adapt(
             steps,
             out,
             measure if validate and data.val else None,
+            estimate,
         )
     model.after_training(images)
     return model.eval()

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from dear.core.config import Config, setting
 from dear.core.errors import DearError
 from dear.data.resolve import HELP
+from dear.data.splits import OWN_SPLIT, VALIDATED_SPLIT, check_rule
+from dear.training.backbone import AUTO, MODEL_HELP
 
 FRESH, NONE = "fresh", "none"
 
@@ -15,9 +17,7 @@ class RunConfig(Config):
     """Method, backbone and data."""
 
     method: str = setting("dear", "method, as listed by `dear methods`")
-    model: str = setting(
-        "dear-mini", "OpenCLIP name, transformers:FOLDER_OR_NAME, hf-hub:NAME, local-dir:FOLDER, or dear-mini"
-    )
+    model: str = setting(AUTO, MODEL_HELP)
     pretrained: str | None = setting(None, "OpenCLIP tag or checkpoint file")
     text_features: str | None = setting(
         None, "file of class names and their vectors (JSON, NPZ, safetensors, NPY + JSON), in place of the text tower"
@@ -35,6 +35,31 @@ class RunConfig(Config):
         True, "decode training photos far larger than the backbone's input at a reduced size", advanced=True
     )
     validate: bool = setting(False, "also measure accuracy on the validation images after each epoch", advanced=True)
+
+
+@dataclass(frozen=True)
+class SingleRunConfig(RunConfig):
+    """Method, backbone and data, and how your own images are divided."""
+
+    split: str | None = setting(
+        None,
+        "shares in % of your own images to train, validate and test on, such as 80/0/20; for images without a split "
+        f"(default: {OWN_SPLIT}; with --validate {VALIDATED_SPLIT})",
+    )
+    folds: int | None = setting(
+        None,
+        "measure accuracy on all images by cross-validation with so many folds, then train on all of them for use: as "
+        "many trainings, and one more",
+        low=2,
+        high=100,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.split is not None:
+            check_rule(self.split)
+        if self.folds and (self.split or self.validate):
+            raise DearError("--folds uses every image to train and to test: leave out --split and --validate.")
 
 
 @dataclass(frozen=True)

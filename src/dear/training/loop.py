@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dear.core.errors import DearError
-from dear.core.progress import Progress, log_line
+from dear.core.progress import Progress, duration, log_line
 from dear.core.runtime import gradient_scaler, precision_name, to_device
 from dear.core.tensors import require_finite
 from dear.data.loading import from_workers
@@ -19,6 +19,7 @@ from dear.parallel import processes
 from dear.training.averaging import WeightAverage
 from dear.training.checkpoint import job_of, load_checkpoint, save_checkpoint
 from dear.training.config import TrainConfig, learning_rate
+from dear.training.estimate import RunEstimate
 from dear.training.run_folder import CHANGEABLE, CHECKPOINT, TENSORBOARD, RunFolder
 from dear.training.sums import EpochSums
 
@@ -45,8 +46,12 @@ def fit(
     steps: int,
     out: Path,
     validate: Callable[[], float] | None = None,
+    estimate: RunEstimate | None = None,
 ) -> None:
     """Trains in place, from the last checkpoint in `out` if there is one; the last of `epochs` ends with step `steps`.
+
+    `estimate` tells the time left, and may have a deadline: then there are fewer epochs, and the learning rate falls
+    sooner.
 
     An epoch depends only on its number and the state before it, so on the CPU a resumed run ends in the same bits as an
     uninterrupted one.
@@ -80,14 +85,22 @@ def fit(
     # The first step is not compiled: it computes what is constant, which then is no part of the graph.
     compiled = torch.compile(model.loss) if config.compile else model.loss
     compute_loss = model.loss
+    estimate, planned, epoch = estimate or RunEstimate(), epochs, done
+    if done:
+        log_line(f"epoch {done} of {epochs} is done: training continues after it")
     model.train()
-    for epoch in range(done, epochs):
+    estimate.start()
+    while epoch < epochs:
         torch.manual_seed(hash((config.seed, epoch)))  # dropout depends on the epoch only
         batches = data.epoch(epoch)
         start, sums, lr = time.perf_counter(), EpochSums(device), 0.0
         first = epoch * len(batches)
         numbers = range(first, min(first + len(batches), steps))
-        with Progress(f"epoch {epoch + 1}/{epochs}", len(numbers), "step", leave=True) as bar:
+
+        def seconds_left() -> float:
+            return estimate.left(steps - numbers.start - bar.done, steps)  # noqa: B023
+
+        with Progress(f"epoch {epoch + 1}/{epochs}", len(numbers), "step", leave=True, left=seconds_left) as bar:
             for step, (images, labels) in zip(numbers, from_workers(batches), strict=False):
                 lr = learning_rate(config, config.lr, epochs, epoch, step / steps)
                 for group, full in zip(optimizer.param_groups, full_rates, strict=True):
@@ -101,6 +114,7 @@ def fit(
                 scaler.step(optimizer)
                 scaler.update()
                 compute_loss = compiled
+                estimate.step()
                 sums.add(loss, labels)
                 if (step + 1) % read_every == 0 or step == numbers[-1]:
                     means = sums.means()
@@ -111,6 +125,7 @@ def fit(
                         f"loss {means['loss']:.3f}, accuracy {means['accuracy']:.1f}%, "
                         f"lr {lr:.1e}, {images_per_second:.1f} images/s"
                     )
+                    state += f", about {duration(seconds_left())} left"
                     bar.note(state)
                 bar.update()
         try:
@@ -135,6 +150,12 @@ def fit(
             for name, value in record.items():
                 if isinstance(value, float):
                     board.add_scalar(name, value, epoch + 1)
+        epoch += 1
+        if estimate.deadline is not None:  # by the clock of the first process, for all
+            epochs = processes.all_gather_objects(estimate.affordable_epochs(epoch, epochs, len(batches)))[0]
+            steps = min(steps, epochs * len(batches))
+    if epochs < planned:
+        log_line(f"--time-limit: {epochs} of {planned} epochs")
     if average:
         average.put_into(model)
     model.eval()
