@@ -245,3 +245,9 @@ def test_images_in_memory_are_checked_as_files_are(files):
     assert [(str(one), str(other)) for one, other in found.leaked] == [("images[1]", "images[17]")]
     with pytest.raises(dear.DearError, match=r"The image images\[3\] cannot be read \(it is not an image in one"):
         found.refuse_unreadable()
+
+
+def test_a_folder_may_be_called_memory(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "memory").symlink_to(files[0][0].parent.parent)
+    assert resolve_dataset("memory").classes == ("polar bear", "red panda")

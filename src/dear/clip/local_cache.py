@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dear.clip.support import judge, why_refused
-from dear.clip.transformers_clip import PREFIX as TRANSFORMERS
+from dear.clip.transformers_files import PREFIX as TRANSFORMERS
 
 # ViT-B/16 first: its heads have measured roles, and a CPU can afford it. Then the strongest of the others.
 _PREFERRED = ((768, 16), (1024, 14), (768, 32))  # width and patch size of the image tower
@@ -52,7 +52,7 @@ def _by_tag() -> Iterator[tuple[CachedBackbone, tuple[int, int]]]:
         vision, needs_quick_gelu = config["vision_cfg"], bool(source.get("quick_gelu"))
         if tag != "openai" and needs_quick_gelu != bool(config.get("quick_gelu")):
             continue  # refused when loaded
-        shape = vision["width"], vision["patch_size"]
+        shape = vision.get("width", 0), vision.get("patch_size", 0)
         repository, _, file = source.get("hf_hub", "").rpartition("/")
         if repository and _in_hub_cache(repository, file):
             yield CachedBackbone(model, tag, "the Hugging Face cache"), shape

@@ -63,7 +63,7 @@ def is_world(name: str) -> bool:
 def _find(name: str, root: str | None) -> Dataset:
     if is_world(name):
         return world_task(*name.partition(":")[2].split(":", 1))
-    if name.partition(":")[0] == IN_MEMORY:
+    if name.startswith(f"{IN_MEMORY}:"):
         raise DearError("This run was trained on data in memory, which is gone: give the data again.")
     if (dataset := _from_library(name, root)) is not None:
         return dataset
