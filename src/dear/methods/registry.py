@@ -55,6 +55,9 @@ METHODS = {
         False,
     ),
     "gda": MethodInfo("gda:Gda", "Gaussian discriminant analysis added to zero-shot", "Wang et al., ICLR 2024", False),
+    "head-gains": MethodInfo(
+        "head_gains:HeadGains", "a gain for each late head, then the image projection", "this project", False, ours=True
+    ),
     "proker": MethodInfo(
         "proker:ProKeR", "kernel ridge regression added to zero-shot", "Bendou et al., CVPR 2025", False
     ),

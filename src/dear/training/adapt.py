@@ -54,7 +54,7 @@ def adapt(
             job_of(names), "The processes of this run find different images in --data: all need the same."
         )
     views = source.training(examples, model, train, epochs) if epochs else None
-    images = DatasetImages(data, source, model.first_layer, views)
+    images = DatasetImages(data, source, model, views)
     model.before_training(images)
     if views is not None and any(p.requires_grad for p in model.parameters()):
 
