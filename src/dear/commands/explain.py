@@ -5,21 +5,23 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dear.commands.predict import add_gain_argument
+
     parser.add_argument("run_folder", metavar="RUN", help="folder made by `dear train`")
     parser.add_argument("image", metavar="IMAGE", help="image file")
     parser.add_argument(
         "--out", type=Path, default=Path("explain.png"), help="PNG, SVG or PDF file to write (default: explain.png)"
     )
     parser.add_argument("--classes", type=Path, metavar="FILE", help="file of novel class names, one per line")
+    add_gain_argument(parser)
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear import load
-    from dear.commands.predict import read_classes
+    from dear.commands.predict import load_with_gain, read_classes
     from dear.core.figure import check_suffix
 
     check_suffix(args.out)
-    model = load(args.run_folder, classes=read_classes(args.classes), device=args.device)
+    model = load_with_gain(args.run_folder, read_classes(args.classes), args.gain, args.device)
     print(model.explain(args.image, args.out))
     print(f"wrote {args.out}")

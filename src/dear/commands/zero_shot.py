@@ -4,6 +4,7 @@ import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dear.commands.predict import add_gain_argument
     from dear.core.table import add_json_argument
     from dear.data.resolve import HELP
 
@@ -13,6 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="class names and their vectors (JSON, NPZ, safetensors, NPY + JSON), in place of the text tower",
     )
+    add_gain_argument(parser)
     add_json_argument(parser)
     parser.add_argument("--data-root", metavar="DIR", help="folder of the known datasets")
     parser.add_argument("--data", nargs="+", metavar="DATA", help=f"{HELP} (default: all tasks of Attribute World)")
@@ -40,6 +42,12 @@ def run(args: argparse.Namespace) -> None:
     backbone = load_backbone(
         args.model, args.pretrained, device=pick_device(args.device), text_features=args.text_features
     )
+    if args.gain:
+        from dear.heads.gains import named_gains, parse_gains, with_gains
+        from dear.heads.role_map import AUTO
+        from dear.methods.shared.role_settings import find_roles
+
+        backbone = with_gains(backbone, named_gains(parse_gains(args.gain), find_roles(AUTO, backbone)))
     table = Table(["data", "classes", "images", "chance", "all", "base", "novel"])
     for dataset in datasets:
         result = zero_shot(backbone, dataset)

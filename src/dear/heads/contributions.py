@@ -60,13 +60,8 @@ class HeadContributions:
     @torch.no_grad()
     def codes_and_feature(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """The codes, and from the same pass the normalised image feature [images, dim]."""
-        x = self.tower.trunk(pixels, self.first_layer - 1)
-        outputs = []
-        for layer in self.layers:
-            x, of_heads = run_layer_heads(self.tower, layer, x)
-            outputs.append(of_heads[:, :, 0])
-        codes = _head_codes(torch.stack(outputs, 1), *_scales(self.tower, x[:, 0]))
-        return codes, F.normalize(self.tower.project(x[:, 0]), dim=-1)
+        cls, outputs = self.tower.head_outputs(pixels, self.first_layer)
+        return _head_codes(outputs, *_scales(self.tower, cls)), F.normalize(self.tower.project(cls), dim=-1)
 
     def contributions(self, pixels: Tensor) -> Tensor:
         """Normalised pixels [images, 3, height, width] -> [images, layers, heads, dim]."""
@@ -88,9 +83,14 @@ class HeadContributions:
         basis, triangle = torch.linalg.qr(self.maps.cpu().double().mT)
         return basis, triangle
 
-    def coordinates(self, pixels: Tensor) -> Tensor:
-        """Normalised pixels -> coordinates in the span of each head, [images, layers, heads, width], float64."""
-        return torch.einsum("nlhc,lhkc->nlhk", self.codes(pixels).cpu().double(), self.span[1])
+    def coordinates(self, codes: Tensor) -> Tensor:
+        """Codes -> coordinates in the span of each head, [images, layers, heads, width], float64."""
+        return torch.einsum("nlhc,lhkc->nlhk", codes.cpu().double(), self.span[1])
+
+    @staticmethod
+    def outputs(codes: Tensor) -> Tensor:
+        """Codes -> outputs of the heads at CLS, [images, layers, heads, head_dim]."""
+        return codes[..., :-3] / codes[..., -3:-2]  # the scale of the feature is the first of the shared numbers
 
 
 def head_contributions(backbone: Backbone, pixels: Tensor, first_layer: int | None = None) -> Tensor:

@@ -36,6 +36,7 @@ class HeadBatch(NamedTuple):
     unreadable: list[tuple[int, str]]
     colors: Tensor | None = None  # with colors=True: `mean_colors`, [pictures, 3]
     colored: Tensor | None = None  # with colors=True: True for pictures that are not grey, [pictures]
+    outputs: Tensor = torch.empty(0)  # sum over the pictures of what heads put out at CLS, [layers, heads, head_dim]
 
 
 HeadStream = Callable[..., Iterator[HeadBatch]]  # (pictures, start=0, colors=False)
@@ -86,11 +87,17 @@ def _make_worker(identity: dict[str, Any], first_layer: int, device: str) -> Cal
 def _head_batch(backbone: Backbone, contributions: HeadContributions, batch: PictureBatch, colors: bool) -> HeadBatch:
     if not batch.indices:
         return HeadBatch([], torch.empty(0), batch.unreadable)
-    coordinates = contributions.coordinates(batch.pixels.to(backbone.device))
+    codes = contributions.codes(batch.pixels.to(backbone.device))
+    found = HeadBatch(
+        batch.indices,
+        contributions.coordinates(codes),
+        batch.unreadable,
+        outputs=contributions.outputs(codes).sum(0, dtype=torch.float64).cpu(),
+    )
     if not colors:
-        return HeadBatch(batch.indices, coordinates, batch.unreadable)
+        return found
     rgb = to_rgb(backbone, batch.pixels)
-    return HeadBatch(batch.indices, coordinates, batch.unreadable, mean_colors(rgb), has_color(rgb))
+    return found._replace(colors=mean_colors(rgb), colored=has_color(rgb))
 
 
 def to_rgb(backbone: Backbone, pixels: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ class HeadGains(Method):
     needs_image = "full"
     config: HeadGainsConfig
     gains: Tensor  # [layers, heads]
-    means: Tensor  # [layers, heads, head_dim]
+    head_means: Tensor  # [layers, heads, head_dim]
     projection: Tensor  # [width, dim]
 
     def __init__(self, backbone: Backbone, config: HeadGainsConfig) -> None:
@@ -50,13 +50,13 @@ class HeadGains(Method):
         self.heads_from = min(config.first_layer or last_third(tower.layers), tower.layers)
         shape = tower.layers - self.heads_from + 1, tower.heads
         self.register_buffer("gains", tower.like.new_ones(shape))
-        self.register_buffer("means", tower.like.new_zeros(*shape, tower.head_dim))
+        self.register_buffer("head_means", tower.like.new_zeros(*shape, tower.head_dim))
         self.register_buffer("projection", tower.projection.detach().clone())
 
     def scaled(self, images: CachedHeads) -> Tensor:
         """CLS states [batch, width] with the gains."""
         assert self.heads_from is not None
-        return Gains(self.heads_from, self.means, self.gains).apply(self.backbone.image, images).frozen_cls
+        return Gains(self.heads_from, self.head_means, self.gains).apply(self.backbone.image, images).frozen_cls
 
     def encode_image(self, x: LayerInput) -> Tensor:
         assert x.frozen_cls is not None
@@ -72,7 +72,7 @@ class HeadGains(Method):
         batches = [(tower.head_outputs(batch, self.heads_from), truth) for batch, truth in images.train()]
         seen = CachedHeads(*(torch.cat(parts) for parts in zip(*(heads for heads, _ in batches), strict=True)))
         labels = torch.cat([truth for _, truth in batches]).to(device)
-        self.means = seen.outputs.mean(0)
+        self.head_means = seen.outputs.mean(0)
         if self.config.gains != "none":
             self.gains = self.fitted_gains(seen, labels)
         if self.config.pull is not None:
@@ -81,7 +81,8 @@ class HeadGains(Method):
     def fitted_gains(self, seen: CachedHeads, labels: Tensor) -> Tensor:
         tower, one = self.backbone.image, self.config.gains == "one"
         assert self.heads_from is not None
-        deviations = tower.written(seen.outputs - self.means, self.heads_from).flatten(1, 2)  # [images, heads, width]
+        # [images, heads, width]
+        deviations = tower.written(seen.outputs - self.head_means, self.heads_from).flatten(1, 2)
         if one:
             deviations = deviations.sum(1, keepdim=True)
         logarithms = deviations.new_zeros(deviations.shape[1])
