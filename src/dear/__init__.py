@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from dear.model.evaluation import Evaluation
     from dear.model.predictor import Predictor
 
-__all__ = ["DearError", "__version__", "create", "dataset", "evaluate", "load", "train"]
+__all__ = ["DearError", "__version__", "create", "dataset", "evaluate", "fit", "load", "train"]
 
 
 def __dir__() -> list[str]:
@@ -49,6 +49,43 @@ def train(
         with process_group(pick_device(training.device)):
             train_run(run, own, training, Path(out), resume, None if cache is None else Path(cache), in_memory)
     return load(out, device=training.device)
+
+
+def fit(
+    data: Any,
+    labels: Sequence[Any] | None = None,
+    *,
+    method: str = "auto",
+    out: str | Path | None = None,
+    thorough: bool = False,
+    cache: str | Path | None = None,
+    device: str = "auto",
+    **settings: Any,
+) -> "Predictor":
+    """A model in seconds, once the images are encoded: the best of the methods that need no training.
+
+    `data`: a folder with one folder of images per class, or whatever `dear.train` takes; with `labels`, images. All
+    labelled images are used, but those of a test split. Zero-shot and the methods in closed form are compared on them,
+    each image left out of its own fit, and the table is printed (`model.comparison`); `thorough`: trained methods,
+    too, by cross-validation. `method`: one of them by name.
+    `out`: a folder for a run, as of `dear.train`. `cache`: where encoded images are kept (default: the user's cache
+    folder), so that the next fit takes seconds. `settings`: model, pretrained, template, class_names, ....
+    """
+    from dear.data.resolve import name_in_memory
+    from dear.model.fit import fit_run
+    from dear.model.train import check_setting_names
+    from dear.training.config import RunConfig
+
+    with os_errors_as_dear_errors():
+        check_setting_names(settings, "fit", RunConfig)
+        settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+        in_memory = None if labels is None and isinstance(data, str | Path) else dataset(data, labels)
+        name = str(data) if in_memory is None else name_in_memory(in_memory)
+        run = RunConfig(**{**settings, "data": name, "method": method})
+        folder, kept = (None if place is None else Path(place) for place in (out, cache))
+        result = fit_run(run, device, folder, kept, thorough, in_memory)
+    print(result)
+    return result.predictor
 
 
 def load(

@@ -24,6 +24,7 @@ GROUPS = {
         "doctor": "check the installation, and the files of runs, galleries, results and exports",
     },
     "adapt, and use it": {
+        "fit": "a model in seconds: the best of the methods without training, checked on your own images",
         "train": "adapt a backbone to your classes from a few images each",
         "predict": "classify images with an adapted model, with the vote of each component",
         "explain": "draw the reasons for the prediction of an image",

@@ -84,7 +84,7 @@ def test_the_shell_completes_commands_flags_and_choices(line: str, expected: set
     ("argv", "names"),
     [
         (["backbones", "--json", "--all"], {"supported", "not supported"}),
-        (["data", "list", "--json"], {"datasets"}),
+        (["data", "list", "--json"], {"datasets", "sources"}),
         (["data", "check", "world:places", "--json"], {"counts"}),
         (["roles", "compare", "paper", "paper", "--json"], {"compared"}),
     ],

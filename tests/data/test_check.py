@@ -8,13 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from dear.cli import main
+from dear.clip import load_backbone
 from dear.core.errors import DearError
 from dear.data import check
 from dear.data.check import check_before_training, describe, problems, why_unreadable
-from dear.data.dataset import Dataset, ImageFile
+from dear.data.dataset import Dataset, Example, ImageFile
+from dear.data.prompts import check_class_names
 from dear.data.resolve import resolve_dataset
 from dear.data.world.tasks import world_task
 
@@ -57,7 +60,8 @@ def test_copies_and_leaks_are_found_by_their_bytes(photos: Path) -> None:
         "train": [(photos / "train/dog/again.png", photos / "train/cat/0.png")],
         "val": [(photos / "val/dog/9.png", photos / "val/dog/1.png")],
     }
-    leak, train, val = findings.warnings()
+    leak, train, val, labels = findings.warnings()
+    assert "cat and dog" in labels
     assert "also in test (same bytes): 1, such as" in leak
     assert "remove one of each" in leak
     assert "twice in train (same bytes): 1" in train
@@ -153,7 +157,25 @@ def test_small_classes_are_named(photos: Path) -> None:
 
 def test_a_name_of_two_classes_is_said(photos: Path) -> None:
     (line,) = problems(replace(read(photos), classes=("cat", "cat")), 3).warnings()
-    assert "names of more than one class: cat; give each class its own name" in line
+    assert "class names that CLIP reads as one: 'cat' and 'cat'; only the first can be predicted" in line
+
+
+@pytest.mark.parametrize("names", [("Cat", "cat"), ("caf\u00e9", "cafe\u0301"), ("a  cat", "a cat"), ("cat ", "cat")])
+def test_names_that_are_one_for_the_tokenizer_are_said(photos: Path, names: tuple[str, str]) -> None:
+    tokens = load_backbone().text.tokenize(list(names))[0]
+    assert torch.equal(tokens[0], tokens[1])  # else the warning would be wrong
+    (line,) = problems(replace(read(photos), classes=names), 3).warnings()
+    assert f"CLIP reads as one: {names[0]!r} and {names[1]!r}" in line
+    with pytest.raises(DearError, match="given twice"):
+        check_class_names(names)
+
+
+def test_one_picture_with_two_labels_is_said(photos: Path) -> None:
+    image = next((photos / "train" / "cat").iterdir())
+    data = read(photos)
+    wrong = replace(data, train=(*data.train, Example(ImageFile(image), data.classes.index("dog"))))
+    said = "\n".join(problems(wrong, 3).warnings())
+    assert f"images with two labels (same bytes): 1, such as {image}, cat and dog; keep the right one" in said
 
 
 def test_scenes_of_attribute_world_cost_nothing(monkeypatch) -> None:

@@ -72,7 +72,7 @@ def test_gda_is_the_published_form(tiny, monkeypatch) -> None:
     shots = 24
     monkeypatch.setattr(gda, "_SHRINKS", (DIM / (shots - 1),))  # what the official ridge is in our units
     method, features, labels, _ = fitted(tiny, "gda")
-    a, b = method.mix
+    a, b = method.head.mix
     x = seen(method)
     alpha = b * (shots - len(NAMES)) / DIM
     expected = a * zero_shot(method, x) + alpha * naive_gda(features, labels, x)
@@ -94,7 +94,7 @@ def test_gda_guesses_novel_classes_as_published(tiny) -> None:
         precisions.append(DIM * torch.linalg.pinv(5 * covariance + covariance.trace() * torch.eye(DIM)))
     precision = torch.stack(precisions).mean(0)
     scores = torch.stack([x @ precision @ mean - mean @ precision @ mean / 2 for mean in means], 1)
-    a, b = method.mix
+    a, b = method.head.mix
     torch.testing.assert_close(answers(method, x), a * zero_shot(method, x) + b * scores)
 
 
@@ -102,7 +102,7 @@ def test_proker_is_the_published_form(tiny, monkeypatch) -> None:
     monkeypatch.setattr(proker, "_BETAS", (2.0,))
     monkeypatch.setattr(proker, "_RIDGES", (0.3,))
     method, features, labels, cosines = fitted(tiny, "proker")
-    method.mix = method.mix.new_tensor([1.0, 0.3]) * torch.tensor([1.0, method.backbone.temperature])
+    method.head.mix = method.head.mix.new_tensor([1.0, 0.3]) * torch.tensor([1.0, method.backbone.temperature])
     x = seen(method)
     kernel = torch.exp(-2.0 * (1 - features @ features.T))
     alpha = torch.linalg.solve(kernel / 0.3 + torch.eye(24), F.one_hot(labels, len(NAMES)) - cosines)
@@ -120,8 +120,8 @@ def test_ss_text_is_text_and_mean(tiny, monkeypatch) -> None:
         own = features[labels == c]
         vectors.append(text[c] + 0.7 * len(own) / (len(own) + 4) * own.mean(0))
     expected = F.cosine_similarity(x[:, None], torch.stack(vectors)[None], dim=-1)
-    torch.testing.assert_close(answers(method, x), method.mix[0] * method.backbone.temperature * expected)
-    assert method.mix[0] == method.mix[1]
+    torch.testing.assert_close(answers(method, x), method.head.mix[0] * method.backbone.temperature * expected)
+    assert method.head.mix[0] == method.head.mix[1]
 
 
 @pytest.mark.parametrize("name", CLOSED)
@@ -132,13 +132,13 @@ def test_left_out_logits_are_those_of_a_fit_without_the_image(tiny, name: str, m
     monkeypatch.setattr(ss_text, "_STRENGTHS", (0.5,))
     monkeypatch.setattr(ss_text, "_PRIORS", (1.0,))
     method, features, labels, _ = fitted(tiny, name)
-    left_out = method.left_out
+    left_out = method.head.left_out
     assert left_out.shape == (24, len(NAMES))
-    mix = method.mix.clone()
+    mix = method.head.mix.clone()
     for i in (0, 3, 20):
         keep = torch.arange(24) != i
-        method.fit(features[keep], labels[keep], method.encode_text())
-        method.mix = mix
+        method.head.fit(features[keep], labels[keep], method.encode_text())
+        method.head.mix = mix
         again = answers(method, features[i : i + 1])[0].softmax(0)
         torch.testing.assert_close(left_out[i].softmax(0), again.float(), rtol=1e-4, atol=1e-6)
 
@@ -154,12 +154,12 @@ def test_answers_follow_the_names_and_other_classes_are_zero_shot(tiny, name: st
     method.set_classes(("whale", *NAMES), TEMPLATE)
     mixed = answers(method, x)
     torch.testing.assert_close(mixed[:, 1:], whole)
-    torch.testing.assert_close(mixed[:, 0], method.mix[0] * zero_shot(method, x)[:, 0])
+    torch.testing.assert_close(mixed[:, 0], method.head.mix[0] * zero_shot(method, x)[:, 0])
     method.set_classes(["whale", "tree"], TEMPLATE)
     torch.testing.assert_close(answers(method, x), zero_shot(method, x))
     method.set_classes(NAMES, TEMPLATE)
     order = torch.randperm(24)
-    method.fit(features[order], labels[order], method.encode_text())
+    method.head.fit(features[order], labels[order], method.encode_text())
     torch.testing.assert_close(answers(method, x), whole, rtol=1e-6, atol=1e-6)  # the order of images does not matter
 
 

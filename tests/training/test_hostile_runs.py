@@ -107,6 +107,34 @@ def test_rates_of_every_size_end_in_numbers_or_a_sentence(arguments, tmp_path, c
         json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
 
 
+@pytest.mark.parametrize("name", ["cocoop", "mmrl"])
+def test_a_rate_that_breaks_the_answers_leaves_no_finished_adapter(name, arguments, tmp_path, capsys) -> None:
+    """Their weights stay finite: only the answers tell."""
+    more = ["--method", name, "--lr", "1e6", "--optimizer", "sgd", "--epochs", "1", "--warmup-epochs", "0"]
+    words = arguments(tmp_path / "out", *more)
+    for flag in ("--roles", *(["--first-layer"] if name != "mmrl" else [])):
+        del words[words.index(flag) : words.index(flag) + 2]
+    code = main(words)
+    said = capsys.readouterr().err
+    if code == 2:
+        assert not (tmp_path / "out" / CONFIG).exists()
+        assert "lower --lr" in said
+    else:  # by another rounding it may survive: then it answers
+        assert dear.load(tmp_path / "out", device="cpu").predict(Image.new("RGB", (32, 32))).probability >= 0
+
+
+def test_other_images_under_the_same_names_are_no_way_to_continue(arguments, photos, tmp_path, capsys) -> None:
+    mine = shutil.copytree(photos, tmp_path / "photos")
+    words = [str(mine) if word == str(photos) else word for word in arguments(tmp_path / "out")]
+    assert main(words) == 0
+    assert main([*words, "--resume"]) == 0
+    for path in (mine / "light").iterdir():
+        Image.new("RGB", (16, 16), "blue").save(path)
+    capsys.readouterr()
+    assert main([*words, "--resume"]) == 2
+    assert "have changed since it was started: put them back, or train into another folder" in capsys.readouterr().err
+
+
 # --- checkpoints ------------------------------------------------------------------------------------------------
 
 

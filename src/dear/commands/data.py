@@ -1,4 +1,4 @@
-"""dear data: lists the known datasets, and checks one dataset for problems."""
+"""dear data: lists and downloads the known datasets, and checks one dataset for problems."""
 
 import argparse
 from pathlib import Path
@@ -13,14 +13,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.core.table import add_json_argument
     from dear.data.resolve import HELP
 
-    actions = parser.add_subparsers(metavar="list | check", required=True)
+    actions = parser.add_subparsers(metavar="list | get | check", required=True)
     root = "folder of the known datasets, in CoOp's layout"
 
-    what = "list the known datasets, which of them are on this machine, and how to get them; nothing is downloaded"
+    what = "list the known datasets, which of them are on this machine, and where they come from"
     listing = actions.add_parser("list", help=what, description=what[0].upper() + what[1:] + ".")
     listing.add_argument("--data-root", type=Path, metavar="DIR", help=root)
     add_json_argument(listing)
     listing.set_defaults(action=_list)
+
+    what = "download known datasets, check them, and lay them out as CoOp does"
+    get = actions.add_parser("get", help=what, description=what[0].upper() + what[1:] + ".")
+    get.add_argument("names", nargs="+", metavar="NAME", help="names from `dear data list`, or all")
+    get.add_argument("--root", "--data-root", dest="data_root", type=Path, required=True, metavar="DIR", help=root)
+    get.add_argument("--dry-run", action="store_true", help="only say what would be downloaded, from where, how much")
+    get.add_argument(
+        "--accept-licence", action="store_true", help="accept the licences of datasets whose owners ask for it"
+    )
+    get.set_defaults(action=_get)
 
     what = "read every image of a dataset, and compare its counts with the published ones"
     check = actions.add_parser("check", help=what, description=what[0].upper() + what[1:] + ".")
@@ -43,7 +53,8 @@ def run(args: argparse.Namespace) -> None:
 def _list(args: argparse.Namespace) -> None:
     from dear.core.errors import DearError
     from dear.core.table import Table
-    from dear.data.known import COOP, KNOWN
+    from dear.data.known import KNOWN
+    from dear.data.known.sources import SOURCES
 
     if args.data_root is not None and not args.data_root.is_dir():
         raise DearError(f"There is no folder {args.data_root}: --data-root must be the folder of the datasets.")
@@ -52,13 +63,55 @@ def _list(args: argparse.Namespace) -> None:
         counts = (n or None for n in entry.image_counts)
         table.add(entry.name, entry.folder, entry.class_count, *counts, _status(entry, args.data_root))
     args.show("datasets", table)
-    print("\nHow to get each dataset, into its folder:")
+    hosts = Table(["dataset", "from", "MB", "last seen", "licence"])
     for entry in KNOWN:
-        print(f"  {entry.name}: {entry.instructions.replace(COOP, 'CoOp')}")
-    print(f"  CoOp: {COOP}")
-    print("\nThen: dear data check NAME --data-root DIR, dear train --data NAME --data-root DIR")
+        source = SOURCES[entry.name]
+        for way in source.ways or ((),):
+            size = sum(archive.megabytes for archive in way)
+            hosts.add(entry.name, _host(way[0].url) if way else "image-net.org, by hand", size or None,
+                      way[0].seen if way else None, source.licence + (" (asks)" if source.asks else ""))  # fmt: skip
+    print()
+    args.show("sources", hosts)
+    for name, source in SOURCES.items():
+        if source.gone:
+            print(f"{name}: {source.gone}")
+    print("\nThen: dear data get NAME --root DIR, dear data check NAME --data-root DIR, "
+          "dear train --data NAME --data-root DIR")  # fmt: skip
     if args.data_root is None:
         print("To see which of them you have: dear data list --data-root DIR")
+
+
+def _host(url: str) -> str:
+    """The server, or the repository of the hub."""
+    kind, _, rest = url.partition("://")
+    parts = rest.removeprefix("datasets/").partition("@")[0].split("/")
+    return f"hf.co/{'/'.join(parts[:2])}" if kind == "hf" else parts[0]
+
+
+def _get(args: argparse.Namespace) -> None:
+    from dear.core.errors import DearError
+    from dear.data.known import KNOWN, find_known
+    from dear.data.known.get import get_dataset, steps
+
+    names = [entry.name for entry in KNOWN] if args.names == ["all"] else args.names
+    entries = [find_known(name) for name in names]
+    if None in entries:
+        known = ", ".join(entry.name for entry in KNOWN)
+        raise DearError(f"There is no known dataset {names[entries.index(None)]!r}: choose from {known}, or all.")
+    failed = []
+    for entry in filter(None, entries):
+        if args.dry_run:
+            print("\n  ".join([f"{entry.name} -> {args.data_root / entry.folder}", *steps(entry, args.data_root)]))
+            continue
+        try:
+            print(f"{entry.name}: {get_dataset(entry, args.data_root, args.accept_licence)}", flush=True)
+        except DearError as error:
+            if len(entries) == 1:
+                raise
+            print(f"{entry.name}: {error}", flush=True)
+            failed.append(entry.name)
+    if failed:
+        raise DearError(f"{', '.join(failed)} could not be had; the others are there. The reasons are above.")
 
 
 def _status(entry: "KnownDataset", root: Path | None) -> str | None:

@@ -50,9 +50,14 @@ def run(args: argparse.Namespace) -> None:
     with process_group(pick_device(train.device)):
         accuracies = train_run(run_config, method, train, args.out, args.resume, args.cache)
         print("test accuracy (%): " + "  ".join(f"{name} {value:.1f}" for name, value in accuracies.items()))
-        commands = {command.format(shlex.quote(str(args.out))): what for command, what in _NEXT.items()}
-        width = max(map(len, commands))
-        print(f"adapter: {args.out}\n\nnext:", *(f"{c:{width}}  {what}" for c, what in commands.items()), sep="\n  ")
+        print_next(args.out)
+
+
+def print_next(out: Path) -> None:
+    """Where the adapter is, and what can be done with it."""
+    commands = {command.format(shlex.quote(str(out))): what for command, what in _NEXT.items()}
+    width = max(map(len, commands))
+    print(f"adapter: {out}\n\nnext:", *(f"{c:{width}}  {what}" for c, what in commands.items()), sep="\n  ")
 
 
 def early_method(argv: Sequence[str], default: str | None = None) -> str:

@@ -8,7 +8,7 @@ import argparse
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -146,15 +146,18 @@ class _HelpAll(argparse.Action):
 
 
 def add_arguments(
-    parser: argparse.ArgumentParser, *configs: type[Config], defaults: Mapping[str, Any] | None = None
+    parser: argparse.ArgumentParser,
+    *configs: type[Config],
+    defaults: Mapping[str, Any] | None = None,
+    without: Sequence[str] = (),
 ) -> None:
-    """One flag per field, and --config FILE for all of them. `defaults` replace the fields' own.
+    """One flag per field but those in `without`, and --config FILE for all of them. `defaults` replace the fields' own.
 
     A field that several classes have is one flag, which sets it in all of them.
     """
     parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="show all settings, and exit")
     parser.add_argument("--config", metavar="FILE", help="JSON file with any of the settings; flags win over it")
-    names: set[str] = set()
+    names = set(without)
     for cls in configs:
         group = parser.add_argument_group((cls.__doc__ or cls.__name__).splitlines()[0].rstrip("."))
         for field in _fields(cls):

@@ -206,7 +206,7 @@ def _read_errors(path: str | Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise DearError(f"{path} does not exist.") from None
+        raise DearError(f"{path} does not exist: check its name and folder.") from None
     except (OSError, ValueError) as error:
         raise DearError(f"{path} cannot be read: {reason_of(error)}.") from None
 

@@ -1,5 +1,6 @@
 """Checks a dataset before training: unreadable images, leaks, duplicates, small classes, equal names."""
 
+import hashlib
 import os
 import stat
 import sys
@@ -15,8 +16,9 @@ from typing import TypeVar
 from dear.core.errors import DearError
 from dear.core.files import sha256_of
 from dear.core.progress import Progress
-from dear.data.dataset import Dataset, ImageFile
+from dear.data.dataset import Dataset, Example, ImageFile
 from dear.data.decode import why_unreadable
+from dear.data.prompts import as_read
 from dear.data.splits import SPLITS
 
 T = TypeVar("T")
@@ -25,13 +27,15 @@ Pairs = list[tuple[Path, Path]]
 
 @dataclass(frozen=True)
 class Findings:
-    """`leaked`: (in train, in test); `duplicates`: split -> (copy, original); `small`: (class, images)."""
+    """`leaked`: (in train, in test); `duplicates`: split -> (copy, original); `small`: (class, images);
+    `same_name`: classes that CLIP reads as one; `two_labels`: (image, class, another class)."""
 
     unreadable: list[tuple[Path, str]]
     leaked: Pairs
     duplicates: dict[str, Pairs]
     small: list[tuple[str, int]]
-    same_name: list[str]
+    same_name: list[tuple[str, ...]]
+    two_labels: list[tuple[Path, str, str]]
     shots: int
 
     def warnings(self) -> list[str]:
@@ -55,8 +59,16 @@ class Findings:
                 f"({some}{', ...' if len(self.small) > 3 else ''}); add some, or they are trained on fewer"
             )
         if self.same_name:
-            some = ", ".join(self.same_name[:3])
-            lines.append(f"names of more than one class: {some}; give each class its own name")
+            some = ", ".join(" and ".join(map(repr, names)) for names in self.same_name[:3])
+            lines.append(
+                f"class names that CLIP reads as one: {some}; only the first can be predicted, give each its own name"
+            )
+        if self.two_labels:
+            image, first, second = self.two_labels[0]
+            lines.append(
+                f"images with two labels (same bytes): {len(self.two_labels)}, such as {image}, {first} and {second}; "
+                "keep the right one"
+            )
         return lines
 
     def refuse_unreadable(self) -> None:
@@ -88,9 +100,30 @@ def problems(dataset: Dataset, shots: int) -> Findings:
         leaked,
         {split: pairs for split, pairs in duplicates.items() if pairs},
         few if dataset.train else [],
-        [name for name, count in Counter(dataset.classes).items() if count > 1],
+        _read_as_one(dataset.classes),
+        _two_labels(dataset, content),
         shots,
     )
+
+
+def _read_as_one(names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Groups of names that are one for CLIP's tokenizer."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(as_read(name), []).append(name)
+    return [tuple(group) for group in groups.values() if len(group) > 1]
+
+
+def _two_labels(dataset: Dataset, content: dict[Path, str]) -> list[tuple[Path, str, str]]:
+    """Files whose content has another label elsewhere in the dataset, and both labels."""
+    labels: dict[str, int] = {}
+    different = {}
+    for example in (e for split in SPLITS for e in getattr(dataset, split) if isinstance(e.picture, ImageFile)):
+        path = example.picture.path
+        first = labels.setdefault(content[path], example.label)
+        if first != example.label:
+            different[path] = (path, dataset.classes[first], dataset.classes[example.label])
+    return list(different.values())
 
 
 def check_before_training(dataset: Dataset, shots: int) -> None:
@@ -143,6 +176,19 @@ def _stamp(path: Path) -> tuple[int, int]:
 @lru_cache(maxsize=2**20)
 def _why_unreadable(path: Path, stamp: tuple[int, int]) -> str:
     return why_unreadable(path)
+
+
+def content_hash(examples: Iterable[Example]) -> str:
+    """SHA-256 over the content and the label of every example, in order."""
+    digest = hashlib.sha256()
+    for example in examples:
+        picture = example.picture
+        if isinstance(picture, ImageFile):
+            own = _sha256(picture.path, _stamp(picture.path))
+        else:
+            own = hashlib.sha256(picture.content()).hexdigest()
+        digest.update(f"{own} {example.label}\n".encode())
+    return digest.hexdigest()
 
 
 @lru_cache(maxsize=2**20)

@@ -50,7 +50,10 @@ class Example:
 
 @dataclass(frozen=True)
 class Dataset:
-    """`template` has one {} for the class name; `note`: a remark on the split for the user, if any."""
+    """`template` has one {} for the class name; `note`: a remark on the split for the user, if any.
+
+    `rule`: the shares of train / val / test in %, if the images were divided by us.
+    """
 
     name: str
     classes: tuple[str, ...]
@@ -59,6 +62,7 @@ class Dataset:
     val: tuple[Example, ...]
     test: tuple[Example, ...]
     note: str = ""
+    rule: str = ""
 
     @property
     def prompts(self) -> list[str]:

@@ -1,6 +1,7 @@
 """Class names and templates: their checks, and the prompts made of them."""
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 from dear.core.errors import DearError
@@ -28,13 +29,18 @@ def check_class_names(names: object) -> tuple[str, ...]:
     stripped = tuple(check_name(name).strip() for name in names)
     if not stripped:
         raise DearError("There are no class names: give at least one.")
-    if (duplicate := first_duplicate(stripped)) is not None:
-        raise DearError(f"The class name {duplicate!r} is given twice: make the names differ.")
+    if (duplicate := first_duplicate(list(map(as_read, stripped)))) is not None:
+        raise DearError(f"The class name {duplicate!r} is given twice: make the names differ, not only in capitals.")
     return stripped
 
 
 def check_name(name: object) -> str:
     return _check_text(name, "A class name")
+
+
+def as_read(name: str) -> str:
+    """The name as CLIP's tokenizer reads it: without capitals, with composed accents and single spaces."""
+    return " ".join(unicodedata.normalize("NFC", name).lower().split())
 
 
 def first_duplicate(names: Sequence[str]) -> str | None:

@@ -95,13 +95,18 @@ def split_by_rule(name: str, classes: Sequence[str], template: str, pictures: Se
         parts = (shuffled[:train], shuffled[train : train + val], shuffled[train + val :])
         for split, part in zip(splits, parts, strict=True):
             split += [Example(picture, label) for picture in part]
-    return make_dataset(name, classes, template, splits)
+    return make_dataset(name, classes, template, splits, rule="50/20/30")
 
 
 def make_dataset(
-    name: str, classes: Sequence[str], template: str, splits: Iterable[Iterable[Example]], note: str = ""
+    name: str,
+    classes: Sequence[str],
+    template: str,
+    splits: Iterable[Iterable[Example]],
+    note: str = "",
+    rule: str = "",
 ) -> Dataset:
     train, val, test = (tuple(split) for split in splits)
     for text in classes:
         check_name(text)
-    return Dataset(name, tuple(classes), template, train, val, test, note)
+    return Dataset(name, tuple(classes), template, train, val, test, note, rule)

@@ -3,6 +3,7 @@
 No heavy imports here, so that reading a role map is fast everywhere.
 """
 
+import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -90,7 +91,7 @@ class RoleMap:
         if not layers or layers != tuple(range(first_layer, layers[-1] + 1)):
             raise DearError(
                 f"The role map has no roles for layer {first_layer} and all after it, only for layers "
-                f"{listed(self.layers)}; adapt from one of these, or analyse more layers."
+                f"{listed(self.layers)}: adapt from one of these, or analyse more layers."
             )
         return replace(self, layers=layers, roles={at: r for at, r in self.roles.items() if at[0] in layers})
 
@@ -261,7 +262,7 @@ def find_role_map(name: str, backbone: "Backbone | None" = None) -> RoleMap:
         if role_map := next((each for each in measured if each.is_of(identity, embedding)), None):
             return role_map
         raise DearError(f"There is no ready role map for {backbone.name}: make one with `dear roles`.")
-    is_file = Path(name).is_file() or any(mark in name for mark in "./\\")
+    is_file = os.path.isfile(name) or any(mark in name for mark in "./\\")
     return RoleMap.load(name) if is_file else RoleMap.preset(name)
 
 

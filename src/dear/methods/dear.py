@@ -18,13 +18,13 @@ from dear.clip.masks import Masks
 from dear.clip.text import ClassTexts
 from dear.core.config import Config as Settings
 from dear.core.config import setting
-from dear.core.errors import DearError
 from dear.core.names import CLS
 from dear.heads.head_role import CORE_ATTRIBUTE, MIXED, HeadRole
 from dear.heads.role_map import RoleMap
 from dear.methods.base import Loss, Method, cosine_distance
 from dear.methods.recipe import Recipe
 from dear.methods.shared.attention_maps import token_attention
+from dear.methods.shared.layers import first_layer
 from dear.methods.shared.role_settings import RoleSettings, pick_roles, print_once
 
 if TYPE_CHECKING:
@@ -98,9 +98,7 @@ class Dear(Method):
     def __init__(self, backbone: Backbone, config: AttributeConfig, roles: RoleMap | None = None) -> None:
         super().__init__(backbone, config)
         image, text = backbone.image, backbone.text
-        self._first = config.first_layer or last_third(image.layers)
-        if self._first > image.layers:
-            raise DearError(f"--first-layer {self._first} is beyond the {image.layers} layers of the image tower.")
+        self._first = first_layer(config.first_layer, last_third(image.layers), image.layers)
         roles = roles or pick_roles(config, backbone)
         roles.check_backbone(backbone.identity.to_json(), image.layers, image.heads)
         self.roles = roles.for_layers(self._first)

@@ -1,17 +1,24 @@
 """GDA: Gaussian discriminant analysis added to zero-shot, without training (Wang et al., ICLR 2024)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from dear.clip import Backbone
 from dear.core.config import Config as Settings
 from dear.core.config import setting
+from dear.methods.base import LabelledImages
 from dear.methods.recipe import Recipe
-from dear.methods.shared.closed_form import ClosedForm
+from dear.methods.shared.class_index import frozen_features
+from dear.methods.shared.closed_form import ClosedForm, Head
 from dear.methods.shared.leave_one_out import Gaussians
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _SHRINKS = (0.01, 0.1, 1.0, 10.0, 100.0)
 
@@ -25,6 +32,28 @@ class GdaConfig(Settings):
     )
 
 
+class GdaHead(Head):
+    weight: Tensor  # [training classes, dim]
+    bias: Tensor  # [training classes]
+
+    def set_sizes(self, classes: int, stored: int) -> None:
+        self.register_buffer("weight", self.mix.new_zeros(classes, self.dim))
+        self.register_buffer("bias", self.mix.new_zeros(classes))
+
+    def fit(self, features: Tensor, labels: Tensor, text: Tensor) -> None:
+        gaussians, plain = Gaussians(features, labels, len(text)), self.zero_shot(features, text)
+
+        def parts(shrink: float, rows: Tensor) -> list[Tensor]:
+            return [plain[rows], gaussians.left_out(shrink, rows)]
+
+        shrink = self.choose({r: partial(parts, r) for r in _SHRINKS}, labels, _SHRINKS[0], [1.0, 0.0])
+        weight, bias = gaussians.weights(shrink)
+        self.weight, self.bias = weight.to(self.mix), bias.to(self.mix)
+
+    def correction(self, features: Tensor) -> Tensor:
+        return features @ self.weight.T + self.bias
+
+
 class Gda(ClosedForm):
     """logits = a tau f W + b (f P mu - mu P mu / 2): a mean mu per class, one precision P = (S / (N - C) + r I)^-1.
 
@@ -36,46 +65,38 @@ class Gda(ClosedForm):
     (there ten, of which one image of a class has a covariance; here GDA with one image per class is zero-shot).
     """
 
+    Head = GdaHead
     Config = GdaConfig
     recipe = Recipe(epochs=0).on("base-to-novel", neighbours=64)
     config: GdaConfig
-    weight: Tensor  # [training classes, dim]
-    bias: Tensor  # [training classes]
-    images: Tensor  # [stored images, dim]
+    images: Tensor  # features of the training images, if novel classes need them, [images, dim]
     _novel: tuple[Tensor, Tensor] | None = None
 
-    @property
-    def stored(self) -> int:
-        return len(self.images)
+    def __init__(self, backbone: Backbone, config: GdaConfig) -> None:
+        super().__init__(backbone, config)
+        self.register_buffer("images", self.head.mix.new_zeros(0, backbone.dim))
 
-    def set_sizes(self, classes: int, stored: int) -> None:
-        like = self.mix
-        self.register_buffer("weight", like.new_zeros(classes, self.backbone.dim))
-        self.register_buffer("bias", like.new_zeros(classes))
-        self.register_buffer("images", like.new_zeros(stored, self.backbone.dim))
+    def extra_state(self) -> dict[str, Any]:
+        return {"classes": list(self.trained), "shots": len(self.images)}
 
-    def fit(self, features: Tensor, labels: Tensor, text: Tensor) -> None:
-        gaussians, plain = Gaussians(features, labels, len(text)), self.zero_shot(features, text)
+    @classmethod
+    def restore(cls, backbone: Backbone, config: Settings, extra_state: Mapping[str, Any]) -> "Self":
+        method = super().restore(backbone, config, extra_state)
+        method.images = method.head.mix.new_zeros(extra_state["shots"], backbone.dim)
+        return method
 
-        def parts(shrink: float, rows: Tensor) -> list[Tensor]:
-            return [plain[rows], gaussians.left_out(shrink, rows)]
-
-        shrink = self.choose({shrink: partial(parts, shrink) for shrink in _SHRINKS}, labels, 1.0, [1.0, 0.0])
-        weight, bias = gaussians.weights(shrink)
-        self.weight, self.bias = weight.to(self.mix), bias.to(self.mix)
+    def before_training(self, images: LabelledImages) -> None:
+        super().before_training(images)
         if self.config.neighbours:
-            self.images = features.to(self.mix)
-
-    def correction(self, features: Tensor) -> Tensor:
-        return features @ self.weight.T + self.bias
+            self.images, _ = frozen_features(self, images.train())
 
     def set_classes(self, names: Sequence[str], template: str) -> None:
         super().set_classes(names, template)
         self._novel = None
         if len(self.images) > 1 and not set(names) & set(self.trained):
             with torch.no_grad():
-                weight, bias = guess(self.images, self.encode_text(), self.config.neighbours)
-                self._novel = weight.to(self.mix), bias.to(self.mix)
+                weight, bias = guess(self.images.double(), self.encode_text().double(), self.config.neighbours)
+            self._novel = weight.to(self.images), bias.to(self.images)
 
     def novel_correction(self, features: Tensor) -> Tensor | None:
         return None if self._novel is None else features @ self._novel[0].T + self._novel[1]
@@ -83,7 +104,7 @@ class Gda(ClosedForm):
 
 def guess(images: Tensor, text: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:
     """Weight [classes, dim] and bias [classes] for classes of which there are only texts [classes, dim]."""
-    images, text, dim = images.double(), text.double(), text.shape[1]
+    dim = text.shape[1]
     nearest = images[(text @ images.T).topk(min(neighbours, len(images))).indices]  # [classes, neighbours, dim]
     means = 0.8 * nearest.mean(1) + 0.2 * text
     precision = images.new_zeros(dim, dim)

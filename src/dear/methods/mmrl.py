@@ -16,6 +16,7 @@ from dear.core.config import setting
 from dear.core.names import CLS
 from dear.methods.base import Loss, Method, normalized
 from dear.methods.recipe import Recipe
+from dear.methods.shared.layers import first_layer
 
 ADAMW = Recipe(optimizer="adamw", lr=1e-3, weight_decay=5e-4, crop=0.5, drop_last=True)
 
@@ -28,7 +29,7 @@ class MmrlConfig(Settings):
         None, "first image layer with tokens; default: half of the layers, 6 of 12", low=1, high=1000
     )
     tokens: int = setting(5, "number of shared tokens", low=1, high=1000)
-    space: int = setting(512, "width of the shared tokens", low=1, high=100_000)
+    space: int = setting(512, "width of the shared tokens", low=1, high=4096)
     alpha: float = setting(0.7, "weight of the class feature, against that of the tokens", low=0.0, high=1.0)
     lambda_reg: float = setting(0.5, "weight of the distance to frozen CLIP's features", low=0.0, high=1e6)
 
@@ -71,7 +72,8 @@ class Mmrl(Method):
 
     @property
     def first_layer(self) -> int:
-        return self.config.first_layer or max(1, self.backbone.image.layers // 2)
+        layers = self.backbone.image.layers
+        return first_layer(self.config.first_layer, max(1, layers // 2), layers)
 
     @property
     def first_text_layer(self) -> int:

@@ -6,12 +6,47 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.methods.shared.closed_form import ClosedForm
+from dear.methods.shared.closed_form import ClosedForm, Head
 from dear.methods.shared.leave_one_out import KernelRidge
 
 _BETAS = (0.3, 1.0, 3.0)
 _RIDGES = (0.002, 0.01, 0.05, 0.25)  # the range of what the authors chose
 _EXACT, _LANDMARKS = 2000, 1000
+
+
+class ProKeRHead(Head):
+    landmarks: Tensor  # [stored images, dim]
+    values: Tensor  # [stored images, training classes]
+    beta: Tensor  # []
+
+    @property
+    def stored(self) -> int:
+        return len(self.landmarks)
+
+    def set_sizes(self, classes: int, stored: int) -> None:
+        like = self.mix
+        self.register_buffer("landmarks", like.new_zeros(stored, self.dim))
+        self.register_buffer("values", like.new_zeros(stored, classes))
+        self.register_buffer("beta", like.new_tensor(1.0))
+
+    def fit(self, features: Tensor, labels: Tensor, text: Tensor) -> None:
+        plain, everything = self.zero_shot(features, text), torch.arange(len(features), device=features.device)
+        residuals = F.one_hot(labels, len(text)).to(features) - plain / self.temperature
+        order = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))[:_LANDMARKS]
+        landmarks = everything if len(features) <= _EXACT else order.to(features.device)
+        fits = {beta: KernelRidge(features, residuals, landmarks, beta) for beta in _BETAS}
+
+        def parts(beta: float, ridge: float, rows: Tensor) -> list[Tensor]:
+            return [plain[rows], fits[beta].left_out(ridge, rows)]
+
+        choices = {(beta, ridge): partial(parts, beta, ridge) for beta in _BETAS for ridge in _RIDGES}
+        published = (3.0, 0.05)  # for one image per class
+        beta, ridge = self.choose(choices, labels, published, [1.0, self.temperature * published[1]])
+        self.landmarks, self.beta = features[landmarks].to(self.mix), self.mix.new_tensor(beta)
+        self.values = fits[beta].weights(ridge).to(self.mix)
+
+    def correction(self, features: Tensor) -> Tensor:
+        return (-self.beta * (1 - features @ self.landmarks.T)).exp() @ self.values
 
 
 class ProKeR(ClosedForm):
@@ -23,35 +58,4 @@ class ProKeR(ClosedForm):
     solution is spanned by 1000 of them (Nystroem).
     """
 
-    landmarks: Tensor  # [stored images, dim]
-    values: Tensor  # [stored images, training classes]
-    beta: Tensor  # []
-
-    @property
-    def stored(self) -> int:
-        return len(self.landmarks)
-
-    def set_sizes(self, classes: int, stored: int) -> None:
-        like = self.mix
-        self.register_buffer("landmarks", like.new_zeros(stored, self.backbone.dim))
-        self.register_buffer("values", like.new_zeros(stored, classes))
-        self.register_buffer("beta", like.new_tensor(1.0))
-
-    def fit(self, features: Tensor, labels: Tensor, text: Tensor) -> None:
-        plain, everything = self.zero_shot(features, text), torch.arange(len(features), device=features.device)
-        residuals = F.one_hot(labels, len(text)).to(features) - plain / self.backbone.temperature
-        order = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))[:_LANDMARKS]
-        landmarks = everything if len(features) <= _EXACT else order.to(features.device)
-        fits = {beta: KernelRidge(features, residuals, landmarks, beta) for beta in _BETAS}
-
-        def parts(beta: float, ridge: float, rows: Tensor) -> list[Tensor]:
-            return [plain[rows], fits[beta].left_out(ridge, rows)]
-
-        choices = {(beta, ridge): partial(parts, beta, ridge) for beta in _BETAS for ridge in _RIDGES}
-        published = (3.0, 0.05)  # for one image per class
-        beta, ridge = self.choose(choices, labels, published, [1.0, float(self.backbone.temperature) * published[1]])
-        self.landmarks, self.beta = features[landmarks].to(self.mix), self.mix.new_tensor(beta)
-        self.values = fits[beta].weights(ridge).to(self.mix)
-
-    def correction(self, features: Tensor) -> Tensor:
-        return (-self.beta * (1 - features @ self.landmarks.T)).exp() @ self.values
+    Head = ProKeRHead

@@ -34,6 +34,15 @@ class PromptKDConfig(VptConfig):
     imitation: float = setting(1000.0, "weight of the divergence from the teacher's predictions", low=0.0)
 
 
+class _BatchNorm(nn.BatchNorm1d):
+    """As PyTorch's, but a batch of one image, which has no variance, is normalised as in evaluation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and len(x) == 1:
+            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        return super().forward(x)
+
+
 class PromptKD(TrainedClasses, VptDeep):
     """A teacher is trained with PromptSRC on the labelled images. Then, on *all* training images of *all* classes,
     without labels, L = 1000 KL(teacher || student), summed and divided by images and classes. A projector maps the
@@ -61,7 +70,7 @@ class PromptKD(TrainedClasses, VptDeep):
         self.trained, dim = tuple(names), texts.shape[1]
         self.register_buffer("class_texts", texts.to(self.image_tokens))
         self.projector = nn.Sequential(
-            nn.Linear(self.backbone.dim, dim), nn.BatchNorm1d(dim), nn.ReLU(), nn.Linear(dim, dim)
+            nn.Linear(self.backbone.dim, dim), _BatchNorm(dim), nn.ReLU(), nn.Linear(dim, dim)
         ).to(self.image_tokens)
 
     def extra_state(self) -> dict[str, Any]:

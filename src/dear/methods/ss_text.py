@@ -4,28 +4,21 @@ from functools import partial
 
 from torch import Tensor
 
-from dear.methods.shared.closed_form import ClosedForm
+from dear.methods.shared.closed_form import ClosedForm, Head
 from dear.methods.shared.leave_one_out import TextAndMeans
 
 _STRENGTHS = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 _PRIORS = (0.0, 1.0, 4.0, 16.0)
 
 
-class SSText(ClosedForm):
-    """logits = a tau cos(f, w + g n / (n + k) m) with the mean m of the n images of a class: for unbalanced classes.
-
-    A class without images keeps its text w. Differs from the official code, which was written for medical models: g, k
-    and the temperature are chosen by leave-one-out (there g n / (n + k) is tau n, or tau n / N times n, of *raw*
-    features, by which a text of CLIP counts less than a hundredth), and vectors are not pushed apart ("repel").
-    """
-
+class SSTextHead(Head):
     shift: Tensor  # of the class vectors by the images, [training classes, dim]
 
     def set_sizes(self, classes: int, stored: int) -> None:
-        self.register_buffer("shift", self.mix.new_zeros(classes, self.backbone.dim))
+        self.register_buffer("shift", self.mix.new_zeros(classes, self.dim))
 
     def fit(self, features: Tensor, labels: Tensor, text: Tensor) -> None:
-        vectors, tau = TextAndMeans(features, labels, text), self.backbone.temperature
+        vectors, tau = TextAndMeans(features, labels, text), self.temperature
 
         def parts(strength: float, prior: float, rows: Tensor) -> list[Tensor]:
             return [tau * vectors.left_out(strength, prior, rows)]
@@ -37,3 +30,14 @@ class SSText(ClosedForm):
 
     def correction(self, features: Tensor) -> Tensor:
         return self.zero_shot(features, self.shift)
+
+
+class SSText(ClosedForm):
+    """logits = a tau cos(f, w + g n / (n + k) m) with the mean m of the n images of a class: for unbalanced classes.
+
+    A class without images keeps its text w. Differs from the official code, which was written for medical models: g, k
+    and the temperature are chosen by leave-one-out (there g n / (n + k) is tau n, or tau n / N times n, of *raw*
+    features, by which a text of CLIP counts less than a hundredth), and vectors are not pushed apart ("repel").
+    """
+
+    Head = SSTextHead

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from msgspec import Meta
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -14,6 +16,7 @@ from dear.clip.text import ClassTexts
 from dear.core.config import Config as Settings
 from dear.core.config import setting
 from dear.core.files import read_json
+from dear.core.schema import check_shape
 from dear.data.augment import CLEAN, RANDOM
 from dear.methods.base import LabelledImages, Loss, Method, normalized
 from dear.methods.deep_prompts import DASSL, WORDS
@@ -22,6 +25,7 @@ from dear.methods.shared.templates import SIXTY
 from dear.methods.zero_shot import ensemble
 
 CENTRES = 5
+_Descriptions = dict[str, Annotated[list[str], Meta(min_length=1)]]
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,8 @@ class Tac(Method):
         super().__init__(backbone, config)
         image, text, like, count = backbone.image, backbone.text, backbone.image.like, self.config.tokens
         start = backbone.normal(text.layers, count, text.width)
-        start[0] = text.module.token_embedding(text.tokenize([WORDS])[0][0, 1 : 1 + count]).detach()  # EOT too
+        words = text.module.token_embedding(text.tokenize([WORDS])[0][0, 1 : 1 + count]).detach()  # EOT too
+        start[0, : len(words)] = words
         self.text_tokens = nn.Parameter(start)
         self.image_tokens = nn.Parameter(backbone.normal(image.layers, count, image.width))
         self.into_text = nn.Linear(backbone.dim, text.width).to(like)
@@ -80,7 +85,8 @@ class Tac(Method):
 
     def _class_embeddings(self, names: Sequence[str]) -> Tensor:
         """e, [classes, dim], normalised: means of raw features of a class's descriptions, or of templates."""
-        descriptions = read_json(self.config.descriptions) if self.config.descriptions else {}
+        file = self.config.descriptions
+        descriptions = check_shape(read_json(file), _Descriptions, file, "see --help-all for its form") if file else {}
         embeddings = ensemble(self, names, SIXTY, normalised=False)
         with torch.no_grad():
             for row, name in enumerate(names):

@@ -21,13 +21,17 @@ from dear.model.adapter import CONFIG, Adapter, save_adapter
 from dear.model.answer import Answer, make_answer
 
 if TYPE_CHECKING:
+    from dear.model.comparison import Comparison
     from dear.model.evaluation import Evaluation
 
 _BATCH = 32
 
 
 class Predictor:
-    """An adapted model: what `dear.load` and `dear.train` return."""
+    """An adapted model: what `dear.load`, `dear.train` and `dear.fit` return."""
+
+    comparison: "Comparison | None" = None
+    """Why `dear.fit` chose this method."""
 
     def __init__(self, adapter: Adapter) -> None:
         self.model: Method = adapter.model

@@ -12,17 +12,19 @@ from dear.core.errors import DearError
 from dear.core.lock import only_writer
 from dear.core.metrics import harmonic_mean
 from dear.core.runtime import pick_device
-from dear.data.check import check_before_training
+from dear.data.check import check_before_training, content_hash
 from dear.data.dataset import Dataset
 from dear.data.resolve import resolve_dataset
 from dear.methods.base import Method
 from dear.methods.registry import find_method, recipe_of, with_overrides
 from dear.model.adapter import save_adapter
 from dear.parallel import processes
-from dear.training.adapt import adapt, evaluate
+from dear.training.adapt import adapt, evaluate, predict_logits
 from dear.training.config import RunConfig, TrainConfig
 from dear.training.images import ImageSource
 from dear.training.run_folder import RunFolder
+
+_FIRST = 32  # training images whose answers are checked before a run counts as finished
 
 
 def run_settings(
@@ -99,9 +101,11 @@ def _train(
 
     def started() -> None:  # a run that could not start leaves no folder
         if processes.is_rank_zero():
-            folder.write_start(settings, trained.train, trained.val)
+            drawn = {"train": trained.train, "val": trained.val}
+            folder.write_start(settings, drawn, content_hash((*trained.train, *trained.val)))
 
     model = adapt(find_method(run.method), method, trained, train, source, folder.path, started, run.validate, whole)
+    predict_logits(model, trained.train[:_FIRST], source, "check")  # a finished run answers: refuses what is not finite
     if processes.is_rank_zero():
         save_adapter(folder.path, run.method, model, trained.template)
     accuracies = test_accuracies(model, dataset, train.classes, source)

@@ -1,11 +1,13 @@
 """The run folder: every file that training writes, written and read in one place.
 
 config.json             all settings; it is itself a valid --config
-few_shot.json           the images that were drawn, {"train": [[path or scene, label], ...], "val": ...}
+few_shot.json           the images that were drawn, {"train": [[path or scene, label], ...], "val": ...},
+                        and a hash of their content
 metrics.jsonl           one JSON object per finished epoch
 checkpoint.safetensors  the state after the last finished epoch
 adapter_*               the trained adapter (`dear.model.adapter`)
 test.json               test accuracies (%)
+fit.json                the comparison of `dear fit`
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +21,7 @@ from dear.core.schema import Count, Finite, Positive, check_shape, damaged
 from dear.data.dataset import Example
 
 CONFIG, FEW_SHOT, METRICS, TEST = "config.json", "few_shot.json", "metrics.jsonl", "test.json"
+FIT = "fit.json"
 CHECKPOINT, TENSORBOARD = "checkpoint.safetensors", "tensorboard"
 ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 ADAPTER_TEXT_TABLE = "adapter_text_features.safetensors"  # if the run has --text-features
@@ -39,9 +42,13 @@ class _Settings(TypedDict, total=False):
     epochs: Count
 
 
-class _FewShot(TypedDict):
+class _Drawn(TypedDict):
     train: list[tuple[str, Count]]
     val: list[tuple[str, Count]]
+
+
+class _FewShot(_Drawn, total=False):
+    content: str  # SHA-256 of the content of all drawn images; older runs have none
 
 
 class _Needed(TypedDict):
@@ -80,8 +87,8 @@ class RunFolder:
         """All settings of the run."""
         return self._read(CONFIG, _Settings)
 
-    def few_shot(self) -> dict[str, list[list[Any]]]:
-        """The drawn images, {"train": [[path or scene, label], ...], "val": ...}."""
+    def few_shot(self) -> dict[str, Any]:
+        """The drawn images, {"train": [[path or scene, label], ...], "val": ..., "content": their hash}."""
         return self._read(FEW_SHOT, _FewShot)
 
     def test(self) -> dict[str, float]:
@@ -107,10 +114,18 @@ class RunFolder:
                     raise ValueError(f"line {number} has another number of fusion weights than line 1")
         return records
 
-    def write_start(self, settings: Mapping[str, Any], train: Sequence[Example], val: Sequence[Example]) -> None:
-        """Writes the settings, and the images that were drawn."""
+    def write_start(self, settings: Mapping[str, Any], drawn: Mapping[str, Sequence[Example]], content: str) -> None:
+        """Writes the settings, and the images that were drawn, with a hash of their content.
+
+        A run does not continue with other images than it began with: it could not end in the same bits.
+        """
+        if self.is_started and self.few_shot().get("content", content) != content:
+            raise DearError(
+                f"The images of the run in {self.path} have changed since it was started: put them back, or "
+                f"{_OTHER_FOLDER}."
+            )
         write_json(self.path / CONFIG, settings)
-        write_json(self.path / FEW_SHOT, {"train": _rows(train), "val": _rows(val)})
+        write_json(self.path / FEW_SHOT, {**{split: _rows(part) for split, part in drawn.items()}, "content": content})
 
     def write_history(self, records: Sequence[Mapping[str, Any]]) -> None:
         write_text(self.path / METRICS, "".join(to_json(record) + "\n" for record in records))
@@ -118,13 +133,16 @@ class RunFolder:
     def write_test(self, accuracies: Mapping[str, float]) -> None:
         write_json(self.path / TEST, accuracies)
 
+    def write_fit(self, comparison: Mapping[str, Any]) -> None:
+        write_json(self.path / FIT, comparison)
+
     def check_free(self, settings: Mapping[str, Any], resume: bool) -> None:
         """Refuses to overwrite anything, and to continue a run with other settings.
 
         A run that ended before its first epoch has nothing to continue from and is replaced.
         """
         if not self.is_started:
-            if not set(names_in(self.path)) <= {CONFIG, FEW_SHOT, METRICS, TENSORBOARD}:
+            if not set(names_in(self.path)) <= {CONFIG, FEW_SHOT, METRICS, TENSORBOARD, FIT}:
                 raise DearError(f"{self.path} is not empty and holds no run: choose another --out.")
             return
         if not resume:

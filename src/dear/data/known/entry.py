@@ -1,4 +1,4 @@
-"""The description of a known dataset: its folder, layout, published counts, and where to get it."""
+"""The description of a known dataset: its folder, layout and published counts."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,6 @@ class KnownDataset:
     template: str
     class_count: int  # as published
     image_counts: tuple[int, int, int]  # train, val and test images as published
-    instructions: str  # how to get it: "get ... from ..."
     split_name: str = ""
     loader: Callable[["KnownDataset", Path], Dataset] | None = None
     required: tuple[str, ...] = ()
@@ -49,7 +48,8 @@ class KnownDataset:
 
     def load(self, root: Path) -> Dataset:
         if missing := self.missing(root):
-            raise DearError(f"{self.name} needs {missing}, which is not there: {self.instructions}.")
+            how = f"get it with: dear data get {self.name} --root {root}"
+            raise DearError(f"{self.name} needs {missing}, which is not there: {how}.")
         folder, file = root / self.folder, self.split_file(root)
         if file:
             dataset = read_split(file, [folder / self.image_folder], self.template, self.name)

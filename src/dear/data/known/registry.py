@@ -5,10 +5,6 @@ import re
 from dear.data.known.entry import KnownDataset
 from dear.data.known.loaders import aircraft, class_folders, imagenet, imagenet_v2, imagenet_variant, pets
 
-COOP = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
-_VGG = "https://www.robots.ox.ac.uk/~vgg/data"
-_CLASS_NAMES = "copy classnames.txt from imagenet"
-
 _CALTECH = {"airplanes": "airplane", "Faces": "face", "Leopards": "leopard", "Motorbikes": "motorbike"}
 _EUROSAT = {
     "AnnualCrop": "Annual Crop Land",
@@ -22,86 +18,67 @@ _EUROSAT = {
 }
 
 
-def _get(images: str, split: str) -> str:
-    return f"get the images from {images} and {split} from {COOP}"
-
-
 KNOWN = (
     KnownDataset(
         "ImageNet", "imagenet", "images", "a photo of a {}.", 1000, (1281167, 0, 50000),
-        _get("https://image-net.org", "classnames.txt"),
         loader=imagenet, required=("images/train", "images/val", "classnames.txt"),
     ),
     KnownDataset(
         "Caltech101", "caltech-101", "101_ObjectCategories", "a photo of a {}.", 100, (4128, 1649, 2465),
-        _get("https://data.caltech.edu/records/mzrjq-6wc02", "split_zhou_Caltech101.json"),
         split_name="split_zhou_Caltech101.json", loader=class_folders, renames=_CALTECH,
     ),
     KnownDataset(
         "OxfordPets", "oxford_pets", "images", "a photo of a {}, a type of pet.", 37, (2944, 736, 3669),
-        _get(f"{_VGG}/pets", "split_zhou_OxfordPets.json"),
         split_name="split_zhou_OxfordPets.json", aliases=("Pets",),
         loader=pets, required=("annotations/trainval.txt", "annotations/test.txt"),
     ),
     KnownDataset(
         "StanfordCars", "stanford_cars", "", "a photo of a {}.", 196, (6509, 1635, 8041),
-        f"get cars_train, cars_test and split_zhou_StanfordCars.json as {COOP} says",
         split_name="split_zhou_StanfordCars.json", aliases=("Cars",),
     ),
     KnownDataset(
         "Flowers102", "oxford_flowers", "jpg", "a photo of a {}, a type of flower.", 102, (4093, 1633, 2463),
-        _get(f"{_VGG}/flowers/102", "split_zhou_OxfordFlowers.json"),
         split_name="split_zhou_OxfordFlowers.json", aliases=("Flowers",),
     ),
     KnownDataset(
         "Food101", "food-101", "images", "a photo of {}, a type of food.", 101, (50500, 20200, 30300),
-        _get("https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101", "split_zhou_Food101.json"),
         split_name="split_zhou_Food101.json", loader=class_folders,
     ),
     KnownDataset(
         "FGVCAircraft", "fgvc_aircraft", "images", "a photo of a {}, a type of aircraft.", 100, (3334, 3333, 3333),
-        f"get {_VGG}/fgvc-aircraft and make its folder data this one",
         loader=aircraft, required=("variants.txt", *(f"images_variant_{s}.txt" for s in ("train", "val", "test"))),
         aliases=("Aircraft",),
     ),
     KnownDataset(
         "SUN397", "sun397", "SUN397", "a photo of a {}.", 397, (15880, 3970, 19850),
-        _get("https://vision.princeton.edu/projects/2010/SUN", "split_zhou_SUN397.json"),
         split_name="split_zhou_SUN397.json",
     ),
     KnownDataset(
         "DTD", "dtd", "images", "{} texture.", 47, (2820, 1128, 1692),
-        _get(f"{_VGG}/dtd", "split_zhou_DescribableTextures.json"),
         split_name="split_zhou_DescribableTextures.json", loader=class_folders, aliases=("DescribableTextures",),
     ),
     KnownDataset(
         "EuroSAT", "eurosat", "2750", "a centered satellite photo of {}.", 10, (13500, 5400, 8100),
-        _get("https://github.com/phelber/EuroSAT", "split_zhou_EuroSAT.json"),
         split_name="split_zhou_EuroSAT.json", loader=class_folders, renames=_EUROSAT,
     ),
     KnownDataset(
         "UCF101", "ucf101", "UCF-101-midframes", "a photo of a person doing {}.", 101, (7639, 1898, 3783),
-        f"get UCF-101-midframes.zip and split_zhou_UCF101.json from {COOP}",
         split_name="split_zhou_UCF101.json",
     ),
     KnownDataset(
         "ImageNetV2", "imagenetv2", "imagenetv2-matched-frequency-format-val", "a photo of a {}.", 1000, (0, 0, 10000),
-        f"get matched-frequency from https://github.com/modestyachts/ImageNetV2 and {_CLASS_NAMES}",
         loader=imagenet_v2, required=("classnames.txt",),
     ),
     KnownDataset(
         "ImageNet-Sketch", "imagenet-sketch", "images", "a photo of a {}.", 1000, (0, 0, 50889),
-        f"get it from https://github.com/HaohanWang/ImageNet-Sketch and {_CLASS_NAMES}",
         loader=imagenet_variant, required=("classnames.txt",),
     ),
     KnownDataset(
         "ImageNet-A", "imagenet-adversarial", "imagenet-a", "a photo of a {}.", 200, (0, 0, 7500),
-        f"get it from https://github.com/hendrycks/natural-adv-examples and {_CLASS_NAMES}",
         loader=imagenet_variant, required=("classnames.txt",),
     ),
     KnownDataset(
         "ImageNet-R", "imagenet-rendition", "imagenet-r", "a photo of a {}.", 200, (0, 0, 30000),
-        f"get it from https://github.com/hendrycks/imagenet-r and {_CLASS_NAMES}",
         loader=imagenet_variant, required=("classnames.txt",),
     ),
 )  # fmt: skip

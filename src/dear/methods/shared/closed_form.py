@@ -1,10 +1,10 @@
 """Methods that are computed at once from the frozen features of the labelled images: zero-shot plus a correction."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dear.clip import Backbone
 from dear.core.config import Config as Settings
@@ -18,26 +18,27 @@ if TYPE_CHECKING:
 _JUDGED, _WEIGHED = 500_000, 2_000_000  # logits by which settings are chosen, and then a and b, at most
 _BLOCK = 2000
 Choice = TypeVar("Choice")
-LeftOut = Callable[[Tensor], Sequence[Tensor]]
+LeftOut = Callable[[Tensor], list[Tensor]]
 """Positions of labelled images -> parts of their logits, [rows, classes] each, every row by the fit without it."""
 
 
-class ClosedForm(Method):
-    """Logits a tau cos(f, w) + b correction(f) for the training classes, a tau cos(f, w) for others.
+class Head(nn.Module):
+    """Logits a tau cos(f, w) + b correction(f) of features f [images, dim], for class texts w [classes, dim].
 
     a, b and the settings of the correction are those with the least cross entropy on the labelled images themselves,
     each left out of its own fit (exactly, `leave_one_out`), so no validation image is used and the probabilities are
-    calibrated. If no class has two images, nothing can be left out: a method says what it is then.
+    calibrated. If no class has two images, nothing can be left out: a head says what it is then.
     """
 
     mix: Tensor  # a, b
-    trained: tuple[str, ...] = ()
     left_out: Tensor | None = None
-    """Logits [labelled images, classes], each by the fit without that image; only after `before_training`."""
+    """Logits [labelled images, classes], each by the fit without that image; only after `fit`."""
 
-    def __init__(self, backbone: Backbone, config: Settings) -> None:
-        super().__init__(backbone, config)
-        self.register_buffer("mix", backbone.image.like.new_tensor([1.0, 0.0]))
+    def __init__(self, dim: int, temperature: float, like: Tensor) -> None:
+        """`like`: a tensor of the dtype and on the device of all buffers."""
+        super().__init__()
+        self.dim, self.temperature = dim, temperature
+        self.register_buffer("mix", like.new_tensor([1.0, 0.0]))
         self.set_sizes(0, 0)
 
     @property
@@ -57,28 +58,12 @@ class ClosedForm(Method):
         """Features [batch, dim] -> [batch, training classes]."""
         raise NotImplementedError
 
-    def novel_correction(self, features: Tensor) -> Tensor | None:
-        """The same for the current classes, if none of them was trained; None: zero-shot alone, as it is."""
-        return None
-
-    def extra_state(self) -> dict[str, Any]:
-        return {"classes": list(self.trained), "shots": self.stored}
-
-    @classmethod
-    def restore(cls, backbone: Backbone, config: Settings, extra_state: Mapping[str, Any]) -> "Self":
-        method = cls(backbone, config)
-        method.trained = tuple(extra_state["classes"])
-        method.set_sizes(len(method.trained), extra_state["shots"])
-        return method
-
-    @torch.no_grad()
-    def before_training(self, images: LabelledImages) -> None:
-        self.trained = images.classes
-        features, labels = frozen_features(self, images.train())
-        self.fit(features.double(), labels, self.encode_text().double())
-
     def zero_shot(self, features: Tensor, text: Tensor) -> Tensor:
-        return self.backbone.temperature * features @ text.T
+        return self.temperature * features @ text.T
+
+    def forward(self, features: Tensor, text: Tensor) -> Tensor:
+        """Logits [batch, training classes]."""
+        return self.mix[0] * self.zero_shot(features, text) + self.mix[1] * self.correction(features)
 
     def choose(
         self, choices: Mapping[Choice, LeftOut], labels: Tensor, start: Choice, start_mix: Sequence[float]
@@ -88,12 +73,12 @@ class ClosedForm(Method):
         `choices`: the parts of the left-out logits under each setting: zero-shot and correction, or their sum alone,
         if both have one weight. `start`: what is taken if no class has two images.
         """
-        counts = torch.bincount(labels)
-        rows = torch.nonzero(counts[labels] > 1)[:, 0]
+        rows = torch.nonzero(torch.bincount(labels)[labels] > 1)[:, 0]
         best, mix = start, torch.tensor(start_mix)
         if len(rows):
             rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).to(rows.device)]
-            few, more = (rows[: size // len(self.trained)] for size in (_JUDGED, _WEIGHED))
+            classes = next(iter(choices.values()))(rows[:1])[0].shape[1]
+            few, more = (rows[: size // classes] for size in (_JUDGED, _WEIGHED))
 
             def weighed(name: Choice, rows: Tensor) -> tuple[Tensor, float]:
                 return stack([part.float() for part in choices[name](rows)], labels[rows])
@@ -101,24 +86,54 @@ class ClosedForm(Method):
             best = min(choices, key=lambda name: weighed(name, few)[1])
             mix = weighed(best, more)[0]
         self.mix = self.mix.new_tensor(mix.expand(2).tolist())
-        weights = mix.to(labels.device)
         blocks = torch.arange(len(labels), device=labels.device).split(_BLOCK)
-        parts = (choices[best](block) for block in blocks)
-        self.left_out = torch.cat([sum(w * p for w, p in zip(weights, some, strict=True)).float() for some in parts])
+        weights = mix.to(labels.device)[:, None, None]
+        self.left_out = torch.cat([(weights * torch.stack(choices[best](block))).sum(0).float() for block in blocks])
         return best
+
+
+class ClosedForm(Method):
+    """A head on the frozen class feature. Classes without labelled images get a tau cos(f, w) beside others, and
+    zero-shot as it is alone."""
+
+    Head: ClassVar[type[Head]]
+    trained: tuple[str, ...] = ()
+
+    def __init__(self, backbone: Backbone, config: Settings) -> None:
+        super().__init__(backbone, config)
+        self.head = self.Head(backbone.dim, float(backbone.temperature), backbone.image.like)
+
+    def extra_state(self) -> dict[str, Any]:
+        return {"classes": list(self.trained), "shots": self.head.stored}
+
+    @classmethod
+    def restore(cls, backbone: Backbone, config: Settings, extra_state: Mapping[str, Any]) -> "Self":
+        method = cls(backbone, config)
+        method.trained = tuple(extra_state["classes"])
+        method.head.set_sizes(len(method.trained), extra_state["shots"])
+        return method
+
+    @torch.no_grad()
+    def before_training(self, images: LabelledImages) -> None:
+        self.trained = images.classes
+        features, labels = frozen_features(self, images.train())
+        self.head.fit(features.double(), labels, self.encode_text().double())
+
+    def novel_correction(self, features: Tensor) -> Tensor | None:
+        """The correction [batch, classes] if none of the current classes was trained; None: there is none."""
+        return None
 
     def logits(self, features: Tensor, text: Tensor, inference: str | None = None) -> Tensor:
         places = positions(self.trained, self.classes.names)
-        known = [place for place in places if place is not None]
-        plain = self.zero_shot(features[:, 0], text)
-        correction = self.correction(features[:, 0]) if known else self.novel_correction(features[:, 0])
+        known = any(place is not None for place in places)
+        plain = self.head.zero_shot(features[:, 0], text)
+        correction = self.head.correction(features[:, 0]) if known else self.novel_correction(features[:, 0])
         if correction is None:
             return plain
-        a, b = self.mix
         if known and places != list(range(len(self.trained))):
             none = correction.new_zeros(len(correction), 1)
             correction = torch.cat([correction, none], 1)[:, [-1 if p is None else p for p in places]]
-        return a * plain + b * correction
+        return self.head.mix[0] * plain + self.head.mix[1] * correction
 
     def votes(self, features: Tensor, text: Tensor) -> Tensor:
         return self.logits(features, text)[:, None]

@@ -134,7 +134,7 @@ class TextAndMeans:
         """Cosines [rows, classes] of the images `rows` with the class vectors made without them."""
         own, x = self.labels[rows], self.features[rows]
         share = self._share(self.counts, strength, prior)
-        lengths = (self.text + share[:, None] * self.means).norm(dim=1)
+        lengths = (self.text + share[:, None] * self.means).norm(dim=1).clamp(min=1e-12)
         cosines = (self.by_text[rows] + share * self.by_mean[rows]) / lengths
         rest = self.counts[own] - 1
         mean = (self.means[own] * self.counts[own, None] - x) / rest.clamp(min=1)[:, None]

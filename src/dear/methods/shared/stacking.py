@@ -16,14 +16,20 @@ def stack(parts: Sequence[Tensor], labels: Tensor) -> tuple[Tensor, float]:
     """
     scores = torch.stack([part - part.mean(1, keepdim=True) for part in parts])  # [parts, images, classes]
     best, least = scores.new_zeros(len(parts)), float("inf")
-    for size in range(len(parts), 0, -1):
-        for chosen in combinations(range(len(parts)), size):
+    telling = [place for place, part in enumerate(scores) if part.any()]
+    for size in range(len(telling), 0, -1):
+        for chosen in combinations(telling, size):
             weights, value = _newton(scores[list(chosen)], labels)
             if value < least and (weights >= 0).all():
-                best, least = scores.new_zeros(len(parts)).index_put((torch.tensor(chosen),), weights), value
+                best, least = (
+                    scores.new_zeros(len(parts)).index_put((torch.tensor(chosen, device=weights.device),), weights),
+                    value,
+                )
         if least < float("inf"):
             return best, least  # convex: if the free solution is allowed, no part need be left out
-    return best.index_fill(0, torch.tensor(0), 1.0), float("inf")  # every part alone is worse than chance
+    return best.index_fill(0, torch.tensor(0, device=best.device), 1.0), float(
+        "inf"
+    )  # every part alone is worse than chance
 
 
 def _newton(scores: Tensor, labels: Tensor) -> tuple[Tensor, float]:

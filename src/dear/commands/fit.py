@@ -1,0 +1,45 @@
+"""dear fit: the best of the methods without training, in seconds."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dear.core.table import add_json_argument
+    from dear.data.resolve import HELP
+
+    parser.add_argument("data", metavar="DATA", help=HELP)
+    parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="folder of the run and its adapter")
+    parser.add_argument(
+        "--thorough", action="store_true", help="also compare trained methods, by cross-validation: minutes"
+    )
+    parser.add_argument(
+        "--cache", type=Path, metavar="DIR", help="folder for encoded images (default: dear in your cache folder)"
+    )
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
+    add_json_argument(parser)
+
+
+def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    from dear.core.config import add_arguments as add
+    from dear.training.config import RunConfig
+
+    add(parser, RunConfig, defaults={"method": "auto"}, without=("data",))
+
+
+def run(args: argparse.Namespace) -> None:
+    from dear.commands.train import print_next
+    from dear.core.config import given_arguments
+    from dear.model.fit import fit_run
+    from dear.training.config import RunConfig
+
+    settings = {"method": "auto", **given_arguments(args, RunConfig), "data": args.data}
+    result = fit_run(RunConfig(**settings), args.device, args.out, args.cache, args.thorough)
+    comparison = result.comparison
+    if comparison.candidates:
+        args.show("comparison", comparison.table())
+    print(comparison.reason, *([comparison.advice] if comparison.advice else []), sep="\n")
+    if result.test:
+        print(f"test accuracy (%): {result.test['all']:.1f}")
+    print_next(args.out)

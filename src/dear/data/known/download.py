@@ -1,0 +1,141 @@
+"""Downloads that continue where they ended, checked by size and checksum; of anything that fsspec opens."""
+
+import hashlib
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from dear.core.errors import DearError, first_line
+from dear.core.progress import Progress
+from dear.data.known.sources import Archive
+
+_BLOCK = 8 * 2**20  # bytes per request
+_MB = 2**20
+_TRIES = 4
+_WAIT = 2.0  # seconds before the second try; doubled each time
+_TIMEOUT = 60.0  # seconds without an answer
+
+
+def download(archive: Archive, folder: Path) -> Path:
+    """The archive in `folder`, whole and checked. A part of it that is there already is continued."""
+    file, part = folder / archive.name, folder / (archive.name + ".part")
+    if file.is_file():
+        return file
+    folder.mkdir(parents=True, exist_ok=True)
+    for fresh in (False, True):
+        continued = part.is_file() and part.stat().st_size > 0
+        _fetch(archive, part)
+        problem = _problem(part, archive.size, archive.checksum)
+        if not problem:
+            part.replace(file)
+            return file
+        part.unlink()
+        if fresh or not continued:  # a part of an older version is the only thing that a second try can mend
+            raise DearError(f"{archive.url} is not what it was: {problem}. Nothing of it was kept.")
+    raise AssertionError
+
+
+def read_member(archive: Archive, name: str, size: int, sha256: str) -> bytes:
+    """One file of a zip, by its name in any folder, without downloading the rest."""
+    try:
+        with _open(archive.url) as remote, zipfile.ZipFile(remote) as zipped:
+            member = next((i for i in zipped.infolist() if i.filename.rpartition("/")[2] == name), None)
+            if member is None or member.file_size != size:
+                raise DearError(f"{archive.url} has no {name} of {size} bytes.")
+            data = zipped.read(member)
+    except _errors() as error:
+        raise DearError(f"{name} cannot be read from {archive.url}: {first_line(error)}.") from None
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise DearError(f"{name} in {archive.url} is not what it was: its SHA-256 differs.")
+    return data
+
+
+def _fetch(archive: Archive, part: Path) -> None:
+    """Tries again where a connection breaks, from where it broke."""
+    wait, block = _WAIT, _BLOCK
+    for number in range(_TRIES):
+        before = part.stat().st_size if part.is_file() else 0
+        try:
+            _copy(archive, part, block)
+            return
+        except _errors() as error:
+            if block and isinstance(error, ValueError) and "range requests" in str(error):
+                block = 0  # this server sends a file from its start only
+                continue
+            advanced = part.is_file() and part.stat().st_size > before
+            missing = isinstance(error, FileNotFoundError) or getattr(error, "status", None) in (401, 403, 404)
+            if missing or (number == _TRIES - 1 and not advanced):
+                raise DearError(f"{archive.url} cannot be downloaded: {first_line(error)}.") from None
+        time.sleep(wait)
+        wait *= 2
+    raise DearError(f"The connection to {archive.url} breaks again and again: run the command again to continue.")
+
+
+def _copy(archive: Archive, part: Path, request: int) -> None:
+    with _open(archive.url, request) as remote, part.open("ab" if request else "wb") as local:
+        size = getattr(remote, "size", None) or archive.size
+        if archive.size and size != archive.size:
+            raise DearError(f"{archive.url} has {size} bytes instead of {archive.size}: it is not what it was.")
+        if request:
+            remote.seek(local.tell())
+        with Progress(archive.name, (size or 0) // _MB, "MB", local.tell() // _MB) as bar:
+            while not size or local.tell() < size:
+                block = remote.read(_BLOCK if not size else min(_BLOCK, size - local.tell()))
+                if not block:
+                    if size:
+                        raise EOFError("it ends too early")
+                    return
+                local.write(block)
+                bar.update(local.tell() // _MB - bar.done)
+
+
+def _open(url: str, request: int = _BLOCK) -> Any:
+    """`request`: bytes to ask for at once; 0: as a stream from the start."""
+    try:
+        import fsspec
+
+        options: dict[str, Any] = {}
+        if url.startswith("http"):
+            from aiohttp import ClientTimeout
+
+            options = {"client_kwargs": {"timeout": ClientTimeout(None, sock_connect=_TIMEOUT, sock_read=_TIMEOUT)}}
+            options["skip_instance_cache"] = True
+        files, path = fsspec.core.url_to_fs(url, **options)
+    except ImportError:
+        raise DearError("Downloads need fsspec and aiohttp: pip install 'dear-vlm[data]'.") from None
+    return files.open(path, "rb", block_size=request, cache_type="readahead")
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What fsspec and the libraries below it raise."""
+    kinds: list[type[Exception]] = [OSError, ValueError, EOFError, TimeoutError, zipfile.BadZipFile]
+    try:
+        from aiohttp import ClientError
+        from fsspec.exceptions import FSTimeoutError
+
+        kinds += [ClientError, FSTimeoutError]
+    except ImportError:
+        pass
+    try:
+        from huggingface_hub.errors import HfHubHTTPError
+
+        kinds.append(HfHubHTTPError)
+    except ImportError:
+        pass
+    return tuple(kinds)
+
+
+def _problem(file: Path, size: int | None, checksum: str | None) -> str:
+    """Why a file is not the one that was meant; empty: it is, as far as known."""
+    if size is not None and file.stat().st_size != size:
+        return f"it has {file.stat().st_size} bytes instead of {size}"
+    if checksum is None:
+        return ""
+    kind, _, expected = checksum.partition(":")
+    digest = hashlib.new(kind)
+    with file.open("rb") as stream:
+        while block := stream.read(_MB):
+            digest.update(block)
+    actual = digest.hexdigest()
+    return "" if actual == expected else f"its {kind.upper()} is {actual} instead of {expected}"

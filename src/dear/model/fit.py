@@ -1,0 +1,193 @@
+"""A model in seconds: the best of the methods that are computed from kept features, by leave-one-out."""
+
+import io
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, redirect_stderr
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dear.clip import Backbone, load_backbone
+from dear.core.errors import DearError
+from dear.core.lock import only_writer
+from dear.core.names import inferences
+from dear.core.progress import progress
+from dear.core.runtime import pick_device
+from dear.data.check import content_hash, problems
+from dear.data.dataset import Dataset
+from dear.data.resolve import name_in_memory, resolve_dataset
+from dear.methods.base import Method
+from dear.methods.registry import find_method, methods_for, recipe_of
+from dear.methods.shared.class_index import frozen_features
+from dear.methods.shared.closed_form import ClosedForm
+from dear.model.adapter import Adapter, save_adapter
+from dear.model.comparison import Comparison, compare, learning_curve
+from dear.model.predictor import Predictor
+from dear.model.train import test_accuracies
+from dear.training.adapt import adapt, predict_logits
+from dear.training.config import RunConfig, TrainConfig
+from dear.training.images import DatasetImages, ImageSource
+from dear.training.run_folder import RunFolder
+
+AUTO = "auto"
+UNFITTED = ("zero-shot", "zero-shot-ensemble")
+CLOSED_FORMS = ("ss-text", "gda", "proker")
+TRAINED = ("linear-probe", "prolip")
+"""The simplest first. Those that are trained are compared by cross-validation, if asked, on images as they are."""
+_ALONE = "proker"  # with one image per class nothing can be compared
+_FOLDS = 5
+
+
+@dataclass(frozen=True)
+class FitResult:
+    predictor: Predictor
+    comparison: Comparison
+    test: Mapping[str, float]  # test accuracy (%), if the data has test images of its own
+
+    def __str__(self) -> str:
+        test = [f"test accuracy (%): {self.test['all']:.1f}"] if self.test else []
+        return "\n".join([str(self.comparison), *test])
+
+
+def default_cache() -> Path:
+    """The folder of kept states of all fits of this user."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dear"
+
+
+def fit_run(
+    run: RunConfig,
+    device: str = "auto",
+    out: Path | None = None,
+    cache: Path | None = None,
+    thorough: bool = False,
+    data: Dataset | None = None,
+) -> FitResult:
+    """Fits `run.method` (or auto) on all labelled images but those of a test split, and writes a run into `out`.
+
+    `cache`: folder for kept states (default: `default_cache()`). `data`: a dataset in memory, in place of `run.data`.
+    """
+    allowed = (AUTO, *UNFITTED, *CLOSED_FORMS, *TRAINED)
+    if run.method not in allowed:
+        raise DearError(f"`fit` has the methods {', '.join(allowed)}, not {run.method}: `dear train` has the others.")
+    folder = None if out is None else RunFolder(out)
+    if folder is not None and folder.is_started:
+        raise DearError(f"{out} already holds a run: choose another --out.")
+    dataset = labelled_images(resolve_dataset(data or run.data, run.template, run.class_names, run.data_root))
+    with nullcontext() if out is None else only_writer(out):
+        if folder is not None:
+            folder.check_free({}, resume=False)
+        backbone = load_backbone(run.model, run.pretrained, device=pick_device(device), text_features=run.text_features)
+        source = ImageSource(backbone, cache or default_cache(), fast_decode=run.fast_decode)
+        model, comparison = fit(dataset, backbone, source, run.method, thorough)
+        model.set_classes(dataset.classes, dataset.template)
+        test = test_accuracies(model, dataset, "all", source) if dataset.test else {}
+        if folder is not None:
+            name = run.data if data is None else name_in_memory(data)
+            shots = max(Counter(example.label for example in dataset.train).values())
+            train = TrainConfig(shots=shots, epochs=0, device=device)
+            settings = replace(run, data=name, method=comparison.chosen).to_json() | model.config.to_json()
+            drawn = {"train": dataset.train, "val": ()}
+            folder.write_start(settings | train.to_json(), drawn, content_hash(dataset.train))
+            folder.write_fit(comparison.to_json())
+            save_adapter(folder.path, comparison.chosen, model, dataset.template)
+            if test:
+                folder.write_test(test)
+    adapter = Adapter(model.eval().requires_grad_(False), comparison.chosen, dataset.classes, dataset.template)
+    predictor = Predictor(adapter)
+    predictor.comparison = comparison
+    return FitResult(predictor, comparison, test)
+
+
+def labelled_images(dataset: Dataset) -> Dataset:
+    """The dataset with all images to fit, but those of a test split of its own; refuses unreadable ones."""
+    images = (*dataset.train, *dataset.val, *(dataset.test if dataset.rule else ()))
+    dataset = replace(dataset, train=images, val=(), test=() if dataset.rule else dataset.test)
+    if not images:
+        raise DearError(f"{dataset.name} has no labelled images: give some of each class.")
+    findings = problems(dataset, 2)
+    findings.refuse_unreadable()
+    for line in findings.warnings():
+        print(f"dear: warning: {line}", file=sys.stderr)
+    return dataset
+
+
+def fit(
+    data: Dataset, backbone: Backbone, source: ImageSource, method: str = AUTO, thorough: bool = False
+) -> tuple[Method, Comparison]:
+    """The best method, or the given one beside zero-shot, fitted to `data.train`; and the comparison."""
+    known = methods_for(backbone.image.tier, backbone.text.tier)
+    every = (*UNFITTED, *CLOSED_FORMS, *(TRAINED if thorough else ()))
+    names = [name for name in every if name in known] if method == AUTO else list(dict.fromkeys((UNFITTED[0], method)))
+    labels = torch.tensor([example.label for example in data.train])
+    if len(labels.unique()) == len(labels):
+        chosen = _ALONE if method == AUTO else method
+        reason = f"{chosen}: with one image per class no method can be checked, so its published settings are used."
+        return _fitted(chosen, data, source), Comparison(0, len(data.classes), (), chosen, reason)
+    models: dict[str, Method] = {}
+    logits: dict[str, tuple[Tensor, str]] = {}
+    for name in names:
+        models[name] = model = _fitted(name, data, source)
+        if isinstance(model, ClosedForm):
+            assert model.head.left_out is not None
+            logits[name] = model.head.left_out.cpu(), "leave-one-out"
+        elif name in UNFITTED:
+            logits[name] = _logits(model, data, source), "no fit"
+        else:
+            logits[name] = _cross_validated(name, data, source), f"{_FOLDS} folds"
+    comparison = compare(logits, labels, len(data.classes))
+    if method != AUTO:
+        comparison = replace(comparison, chosen=method, reason=f"{method}, as asked.")
+    model = models[comparison.chosen]
+    if isinstance(model, ClosedForm):
+        images = DatasetImages(data, source, model.first_layer)
+        with torch.no_grad():
+            features, truth = frozen_features(model, images.train())
+            curve, advice = learning_curve(model.head, features.double(), truth, model.encode_text().double())
+        comparison = replace(comparison, curve=curve, advice=advice)
+    return model, comparison
+
+
+def _fitted(name: str, data: Dataset, source: ImageSource) -> Method:
+    """By the published recipe, on images as they are: their states are kept, random crops would have to be encoded."""
+    kind, recipe = find_method(name), {**recipe_of(name), "augment": "none"}
+    quiet = redirect_stderr(io.StringIO()) if name in TRAINED else nullcontext()  # hundreds of epochs in a second
+    with tempfile.TemporaryDirectory() as out, quiet:  # `out`: for checkpoints
+        return adapt(kind, kind.Config.pick(recipe), data, TrainConfig.pick(recipe), source, Path(out))
+
+
+def _logits(model: Method, data: Dataset, source: ImageSource) -> Tensor:
+    inference = inferences(model.components)[0]
+    return predict_logits(model, data.train, source, "labelled images", [inference])[inference]
+
+
+def _cross_validated(name: str, data: Dataset, source: ImageSource) -> Tensor:
+    """Logits of each image by a fit on the other folds, [images, classes]."""
+    fold, scores = _folds([example.label for example in data.train]), None
+    for number in progress(range(_FOLDS), f"{name}, folds", "fold"):
+        rest = replace(data, train=tuple(e for e, of in zip(data.train, fold, strict=True) if of != number))
+        rows = [row for row, of in enumerate(fold) if of == number]
+        if not rows:
+            continue
+        model = _fitted(name, rest, source)
+        part = _logits(model, replace(data, train=tuple(data.train[row] for row in rows)), source)
+        scores = torch.zeros(len(fold), part.shape[1]) if scores is None else scores
+        scores[rows] = part
+    assert scores is not None
+    return scores
+
+
+def _folds(labels: Sequence[int]) -> list[int]:
+    """The fold of each image: those of a class are spread evenly."""
+    seen: dict[Any, int] = Counter()
+    folds = []
+    for label in labels:
+        folds.append((seen[label] + label) % _FOLDS)
+        seen[label] += 1
+    return folds

@@ -1,0 +1,161 @@
+"""`DearClassifier`: a scikit-learn estimator on image files, or on features (needs scikit-learn).
+
+from dear.sklearn import DearClassifier
+cross_val_score(DearClassifier(model="ViT-B-16", pretrained="openai"), paths, labels)
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dear.clip import load_backbone
+from dear.core.errors import DearError, os_errors_as_dear_errors
+from dear.core.runtime import pick_device
+from dear.data.dataset import Example
+from dear.data.memory import labelled
+from dear.data.prompts import check_class_names, check_template
+from dear.methods.base import NoSettings
+from dear.methods.registry import find_method
+from dear.methods.shared.class_index import frozen_features
+from dear.methods.shared.closed_form import ClosedForm, Head
+from dear.model.comparison import compare
+from dear.model.fit import AUTO, CLOSED_FORMS, default_cache
+from dear.training.images import ImageSource
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
+except ImportError:
+    raise DearError("DearClassifier needs scikit-learn 1.6: pip install 'dear-vlm[sklearn]'.") from None
+
+TEMPERATURE = 100.0  # CLIP's
+
+
+class DearClassifier(ClassifierMixin, BaseEstimator):
+    """Zero-shot CLIP and the labelled images together, without training: GDA, ProKeR or SS-Text.
+
+    Parameters
+    ----------
+    method : "auto" takes the best of gda, proker and ss-text by leave-one-out on the images of `fit`.
+    model, pretrained : the backbone, as of `dear.fit`. None: X holds features of images, [images, dim], of any length.
+    template : the prompt of a class, with {} for its name; classes must then be names.
+    text : class features [classes, dim], in the order of the sorted class names, for X of features. None: no texts.
+    cache : folder for encoded images (default: the user's cache folder).
+    device : cpu, cuda, cuda:N, auto.
+
+    Attributes after `fit`: classes_, method_ (its name), head_, text_, and comparison_ with method="auto".
+    """
+
+    def __init__(
+        self,
+        method: str = AUTO,
+        model: str | None = None,
+        pretrained: str | None = None,
+        template: str = "a photo of a {}.",
+        text: Any = None,
+        cache: str | None = None,
+        device: str = "auto",
+    ) -> None:
+        self.method, self.model, self.pretrained, self.template = method, model, pretrained, template
+        self.text, self.cache, self.device = text, cache, device
+
+    def fit(self, X: Any, y: Any) -> "DearClassifier":
+        """X: image files (or PIL images, arrays), or features if `model` is None; y: their classes."""
+        if self.method != AUTO and self.method not in CLOSED_FORMS:
+            raise DearError(f"DearClassifier has the methods {', '.join((AUTO, *CLOSED_FORMS))}, not {self.method}.")
+        if self.model is None:
+            X, y = validate_data(self, X, y, ensure_min_samples=2, dtype=np.float64)
+        else:
+            X, y = list(X), check_X_y(np.zeros((len(X), 1)), y)[1]
+        check_classification_targets(y)
+        self.classes_, numbers = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError("The labels have one class: the classifier needs images of at least two classes.")
+        labels, features = torch.from_numpy(numbers), self._features(X)
+        self.text_ = self._texts(features.shape[1])
+        heads = {name: self._head(name, features, labels) for name in self._names()}
+        self.method_ = next(iter(heads))
+        if len(heads) > 1 and len(labels.unique()) < len(labels):
+            left_out = {
+                name: (head.left_out, "leave-one-out") for name, head in heads.items() if head.left_out is not None
+            }
+            self.comparison_ = compare(left_out, labels, len(self.classes_))
+            self.method_ = self.comparison_.chosen
+        self.head_ = heads[self.method_]
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Calibrated probabilities [images, classes]."""
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=np.float64) if self.model is None else list(X)
+        with torch.no_grad():
+            return self.head_(self._features(X), self.text_).softmax(1).numpy()
+
+    def predict(self, X: Any) -> np.ndarray:
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(1)]
+
+    def _names(self) -> Sequence[str]:
+        return CLOSED_FORMS if self.method == AUTO else (self.method,)
+
+    @torch.no_grad()
+    def _head(self, name: str, features: Tensor, labels: Tensor) -> Head:
+        kind = find_method(name)
+        assert issubclass(kind, ClosedForm)
+        head = kind.Head(features.shape[1], TEMPERATURE, features)
+        head.fit(features, labels, self.text_)
+        return head
+
+    def _features(self, X: Any) -> Tensor:
+        """Normalised features [images, dim] in fp64."""
+        features = torch.tensor(X) if self.model is None else self._encoder().images(X)
+        return torch.nn.functional.normalize(features.double(), dim=1)
+
+    def _texts(self, dim: int) -> Tensor:
+        """[classes, dim]; zeros: no zero-shot part."""
+        count = len(self.classes_)
+        if self.model is not None:
+            return self._encoder().texts([str(name) for name in self.classes_], self.template)
+        if self.text is None:
+            return torch.zeros(count, dim, dtype=torch.float64)
+        text = torch.as_tensor(np.asarray(self.text), dtype=torch.float64)
+        if text.shape != (count, dim):
+            raise DearError(f"`text` must have the shape {[count, dim]}, not {list(text.shape)}.")
+        return torch.nn.functional.normalize(text, dim=1)
+
+    def _encoder(self) -> "_Encoder":
+        assert self.model is not None
+        return _encoder(self.model, self.pretrained, self.device, self.cache)
+
+
+class _Encoder:
+    """Frozen, normalised features in fp64; encoded images are kept."""
+
+    def __init__(self, model: str, pretrained: str | None, device: str, cache: str | None) -> None:
+        backbone = load_backbone(model, pretrained, device=pick_device(device))
+        self.source = ImageSource(backbone, default_cache() if cache is None else Path(cache))
+        self.method = find_method("zero-shot")(backbone, NoSettings())
+
+    def images(self, images: Sequence[Any]) -> Tensor:
+        """[images, dim]"""
+        pictures = labelled(images, [0] * len(images), "X").pictures
+        batches = self.source.images([Example(picture, 0) for picture in pictures], self.method.first_layer, "images")
+        return frozen_features(self.method, batches)[0].double().cpu()
+
+    def texts(self, names: Sequence[str], template: str) -> Tensor:
+        """[names, dim]"""
+        classes = self.method.encode_classes(check_class_names(names), check_template(template))
+        return self.method.encode_text(classes).double().cpu()
+
+
+@lru_cache(maxsize=1)
+def _encoder(model: str, pretrained: str | None, device: str, cache: str | None) -> _Encoder:
+    """One backbone for all clones of an estimator: cross-validation makes many."""
+    with os_errors_as_dear_errors():
+        return _Encoder(model, pretrained, device, cache)

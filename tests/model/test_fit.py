@@ -1,0 +1,163 @@
+"""`dear.fit`: the best method without training, by leave-one-out on the user's own images."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import dear
+from dear.cli import main
+from dear.core.errors import DearError
+from dear.methods.gda import GdaHead
+from dear.model import fit as fit_module
+from dear.model.comparison import compare, learning_curve, simplest
+from dear.training.cache import StateCache
+
+COLORS = {"red": (200, 40, 40), "green": (40, 180, 60), "blue": (50, 60, 210)}
+
+
+def picture(color: tuple[int, int, int], seed: int) -> Image.Image:
+    noise = np.random.default_rng(seed).normal(0, 40, (32, 32, 3))
+    return Image.fromarray((np.array(color) + noise).clip(0, 255).astype(np.uint8))
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    """Eight noisy pictures of each of three colours."""
+    folder = tmp_path_factory.mktemp("fit") / "photos"
+    for number, (name, color) in enumerate(COLORS.items()):
+        (folder / name).mkdir(parents=True)
+        for i in range(8):
+            picture(color, 100 * number + i).save(folder / name / f"{i}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def options(model_folder: Path, tmp_path_factory) -> dict:
+    return {"model": f"local-dir:{model_folder}", "cache": tmp_path_factory.mktemp("cache"), "device": "cpu"}
+
+
+def test_a_folder_is_enough(photos: Path, options: dict, tmp_path: Path, capsys) -> None:
+    model = dear.fit(photos, out=tmp_path / "run", **options)
+    shown, comparison = capsys.readouterr().out, model.comparison
+    assert [row.method for row in comparison.candidates] == [*fit_module.UNFITTED, *fit_module.CLOSED_FORMS]
+    assert comparison.images == 24, "all images are used: none is set aside"
+    assert model.method == comparison.chosen in fit_module.CLOSED_FORMS
+    best = {row.method: row for row in comparison.candidates}
+    assert best[model.method].accuracy > best["zero-shot"].accuracy
+    assert best[model.method].interval[0] < best[model.method].accuracy
+    assert "More labels" in shown
+    assert f"* {model.method}" in shown
+    answers = model.predict([picture(color, 7) for color in COLORS.values()])
+    assert [answer.choice for answer in answers] == list(COLORS)
+    loaded = dear.load(tmp_path / "run", device="cpu")
+    assert loaded.predict(picture(COLORS["red"], 7)).top == answers[0].top
+    assert json.loads((tmp_path / "run" / "fit.json").read_text()) == json.loads(json.dumps(comparison.to_json()))
+    assert len(json.loads((tmp_path / "run" / "few_shot.json").read_text())["train"]) == 24
+    with pytest.raises(DearError, match="already holds a run"):
+        dear.fit(photos, out=tmp_path / "run", **options)
+    model.save(tmp_path / "saved")
+    assert dear.load(tmp_path / "saved", device="cpu").classes == ("blue", "green", "red")
+
+
+def test_a_second_fit_encodes_nothing(photos: Path, options: dict, monkeypatch) -> None:
+    dear.fit(photos, **options)
+    monkeypatch.setattr(StateCache, "_compute", lambda *_: pytest.fail("an image was encoded again"))
+    renamed = dear.fit(photos, method="gda", template="a {} wall.", **options)
+    assert (renamed.method, renamed.template) == ("gda", "a {} wall.")
+
+
+def test_images_in_memory_give_the_same_fit(photos: Path, options: dict) -> None:
+    files = sorted(photos.glob("*/*.png"))
+    labels = [file.parent.name for file in files]
+    expected = dear.fit(photos, **options).comparison
+    for images in (files, [np.array(Image.open(file)) for file in files]):
+        rows = dear.fit(images, labels, **options).comparison.candidates
+        for row, other in zip(rows, expected.candidates, strict=True):
+            assert row.accuracy == other.accuracy
+            assert row.cross_entropy == pytest.approx(other.cross_entropy, abs=1e-3)  # files come in another order
+
+
+def test_a_test_split_is_only_tested_on(photos: Path, options: dict, tmp_path: Path) -> None:
+    files = sorted(photos.glob("*/*.png"))
+    rows = "".join(f"{f},{f.parent.name},{'test' if f.stem in '67' else 'train'}\n" for f in files)
+    (tmp_path / "list.csv").write_text("path,label,split\n" + rows)
+    model = dear.fit(tmp_path / "list.csv", out=tmp_path / "run", **options)
+    assert model.comparison.images == 18
+    assert json.loads((tmp_path / "run" / "test.json").read_text()).keys() == {"all"}
+    drawn = json.loads((tmp_path / "run" / "few_shot.json").read_text())["train"]
+    assert not any(Path(path).stem in "67" for path, _ in drawn)
+
+
+def test_one_image_per_class_cannot_be_checked(options: dict) -> None:
+    model = dear.fit([picture(color, 3) for color in COLORS.values()], list(COLORS), **options)
+    assert model.method == "proker"
+    assert model.comparison.candidates == ()
+    assert "no method can be checked" in str(model.comparison)
+
+
+def test_trained_methods_are_compared_by_folds(photos: Path, options: dict, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(fit_module, "TRAINED", ("linear-probe",))
+    rows = dear.fit(photos, thorough=True, **options).comparison.candidates
+    assert (rows[-1].method, rows[-1].measured) == ("linear-probe", "5 folds")
+    assert rows[-1].accuracy > 80
+    assert "epoch" not in capsys.readouterr().err
+
+
+def test_bad_requests_are_refused_in_a_sentence(photos: Path, options: dict, tmp_path: Path) -> None:
+    with pytest.raises(DearError, match="`dear train` has the others"):
+        dear.fit(photos, method="coop", **options)
+    with pytest.raises(DearError, match="no setting 'shot'"):
+        dear.fit(photos, shot=3, **options)
+    with pytest.raises(DearError, match="give each image one label"):
+        dear.fit([photos / "red" / "0.png"], ["red", "blue"], **options)
+
+
+def test_the_command_does_the_same(photos: Path, options: dict, tmp_path: Path, capsys) -> None:
+    where = ["--model", options["model"], "--cache", str(options["cache"]), "--out", str(tmp_path / "run")]
+    assert main(["fit", str(photos), *where, "--json"]) == 0
+    shown = capsys.readouterr()
+    rows = json.loads(shown.out)["comparison"]
+    assert [row["method"].strip("* ") for row in rows] == [*fit_module.UNFITTED, *fit_module.CLOSED_FORMS]
+    assert "dear predict" in shown.err
+    assert main(["predict", str(tmp_path / "run"), str(photos / "red" / "0.png")]) == 0
+    assert "red" in capsys.readouterr().out
+    assert main(["fit", str(photos), *where]) == 2
+    assert "choose another --out" in capsys.readouterr().err
+
+
+# --- the choice ----------------------------------------------------------------------------------------------
+
+
+def test_the_simplest_method_within_noise_is_chosen() -> None:
+    torch.manual_seed(0)
+    noise = torch.randn(100)
+    losses = {"simple": 1 + noise, "better": 0.95 + noise + torch.randn(100), "other": 2 + noise}
+    assert simplest(losses)[0] == "simple"
+    assert simplest({**losses, "better": 0.5 + noise + 0.1 * torch.randn(100)})[0] == "better"
+    assert simplest({"only": noise}) == ("only", "only, as asked.")
+
+
+def test_single_images_of_a_class_are_left_aside() -> None:
+    labels = torch.tensor([0, 0, 1, 1, 2])
+    logits = torch.eye(3)[labels] * 3
+    comparison = compare({"a": (logits, "x")}, labels, 3)
+    assert comparison.images == 4
+    assert comparison.candidates[0].accuracy == 100
+
+
+def test_the_learning_curve_equals_fits_on_fewer_labels() -> None:
+    torch.manual_seed(0)
+    text = torch.nn.functional.normalize(torch.randn(3, 10, dtype=torch.float64), dim=1)
+    labels = torch.arange(3).repeat(20)
+    features = torch.nn.functional.normalize(text[labels] + 0.6 * torch.randn(60, 10, dtype=torch.float64), dim=1)
+    head = GdaHead(10, 20.0, features)
+    head.fit(features, labels, text)
+    curve, advice = learning_curve(head, features, labels, text)
+    assert [point.images_per_class for point in curve] == [5, 10, 20]
+    assert curve[-1].accuracy == pytest.approx(100 * (head.left_out.argmax(1) == labels).double().mean().item())
+    assert all(0 < point.accuracy <= 100 for point in curve)
+    assert f"{curve[1].accuracy:.1f}%" in advice

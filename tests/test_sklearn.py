@@ -1,0 +1,78 @@
+"""`DearClassifier` in scikit-learn's own tools, on files and on features."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from dear.core.errors import DearError
+from dear.sklearn import DearClassifier
+
+
+@parametrize_with_checks([DearClassifier()])
+def test_it_is_an_estimator(estimator, check) -> None:
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> tuple[list[str], list[str]]:
+    """Six noisy pictures of each of three colours."""
+    folder, rng, paths, names = tmp_path_factory.mktemp("photos"), np.random.default_rng(0), [], []
+    for name, color in {"red": (200, 40, 40), "green": (40, 180, 60), "blue": (50, 60, 210)}.items():
+        for i in range(6):
+            pixels = (np.array(color) + rng.normal(0, 40, (32, 32, 3))).clip(0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / f"{name}{i}.png")
+            paths.append(str(folder / f"{name}{i}.png"))
+            names.append(name)
+    return paths, names
+
+
+@pytest.fixture
+def on_files(model_folder: Path, tmp_path: Path) -> DearClassifier:
+    return DearClassifier(model=f"local-dir:{model_folder}", cache=str(tmp_path), device="cpu")
+
+
+def test_files_in_cross_validation_grid_search_and_a_pipeline(files, on_files: DearClassifier) -> None:
+    paths, names = files
+    assert cross_val_score(on_files, paths, names, cv=3).mean() > 0.9
+    search = GridSearchCV(on_files, {"method": ["gda", "ss-text"], "template": ["a {} wall."]}, cv=2).fit(paths, names)
+    assert search.best_params_["method"] in ("gda", "ss-text")
+    assert list(search.predict(paths[:1])) == ["red"]
+    pipeline = make_pipeline(FunctionTransformer(), on_files).fit(paths, names)
+    assert pipeline.score(paths, names) > 0.9
+    assert list(pipeline.classes_) == ["blue", "green", "red"]
+    assert pipeline[-1].comparison_.chosen == pipeline[-1].method_
+    assert pipeline[-1].get_params()["method"] == "auto"
+    np.testing.assert_allclose(pipeline.predict_proba(paths).sum(1), 1)
+    pictures = [Image.open(path) for path in paths]
+    np.testing.assert_allclose(on_files.fit(pictures, names).predict_proba(pictures), pipeline.predict_proba(paths))
+
+
+def test_features_with_class_texts() -> None:
+    rng = np.random.default_rng(0)
+    text = rng.normal(size=(3, 16))
+    y = np.arange(60) % 3
+    X = text[y] + 2.5 * rng.normal(size=(60, 16))
+    few = slice(0, 9)  # three images per class: the texts know more
+    with_text = DearClassifier("ss-text", text=text).fit(X[few], y[few]).score(X[9:], y[9:])
+    without = DearClassifier("ss-text").fit(X[few], y[few]).score(X[9:], y[9:])
+    assert with_text > without
+    assert make_pipeline(StandardScaler(), DearClassifier("proker")).fit(X, y).score(X, y) > 0.8
+    with pytest.raises(DearError, match=r"shape \[3, 16\]"):
+        DearClassifier(text=text[:2]).fit(X, y)
+    with pytest.raises(DearError, match="has the methods"):
+        DearClassifier("coop").fit(X, y)
+
+
+def test_dear_needs_no_scikit_learn(monkeypatch) -> None:
+    for name in [name for name in sys.modules if name == "dear.sklearn" or name.partition(".")[0] == "sklearn"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(DearError, match=r"pip install 'dear-vlm\[sklearn\]'"):
+        import dear.sklearn  # noqa: F401
