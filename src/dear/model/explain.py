@@ -91,8 +91,9 @@ def draw_explanation(answer: Answer, picture: np.ndarray, maps: dict[str, np.nda
     right.set_xlim(0, 100)
     label = f"probability each component gives to “{answer.choice}” (%),  × its fusion weight"
     if answer.without:
-        cells = [f"{name}: {choice} {100 * p:.0f}%" for name, choice, p in answer.without]
-        label += "\n\nthe answer without"
+        same = answer.choice
+        cells = [f"{name}: {'' if it == same else it + ' '}{100 * p:.0f}%" for name, it, p in answer.without]
+        label += "\n\nthe answer without ... would be the same with ..., unless another is named"
         label += "".join("\n" + ",   ".join(cells[i : i + 3]) for i in range(0, len(cells), 3))
     right.set_xlabel(label, fontsize=9)
     next_best = f" of “{answer.top[1][0]}”" if len(answer.top) > 1 else ""
