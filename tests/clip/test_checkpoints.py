@@ -272,3 +272,14 @@ def test_files_that_fit_nothing_are_refused_with_the_reason(weights, tmp_path, s
     _, folder = saved({}, {}, 24)
     with pytest.raises(DearError, match="use --model transformers:FOLDER"):
         load_backbone("ViT-S-32-alt", str(folder / "model.safetensors"))
+
+
+_BYTES = [b"root:x:0:0:root:/root:/bin/bash\n" * 9, b"", b"\0" * 99, b"PK\x03\x04", b"\x80\x02.", b"("]
+
+
+@pytest.mark.parametrize("content", _BYTES)
+@pytest.mark.parametrize("name", ["x", "x.pt", "x.safetensors"])
+def test_any_bytes_as_a_checkpoint_are_one_sentence(tmp_path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DearError, match="could not be loaded"):
+        read_shapes(str(tmp_path / name))

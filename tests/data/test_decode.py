@@ -4,6 +4,7 @@ import io
 import os
 import socket
 import struct
+import tracemalloc
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -124,6 +125,18 @@ def test_sixteen_bits_of_grey_become_eight(kind: str, value: int) -> None:
     pixels = np.asarray(open_bytes(encoded(image, kind), SENTENCE), int)
     assert pixels.shape == (3, 4, 3)
     assert np.abs(pixels - value * 255 / 65535).max() <= 0.5
+
+
+def test_sixteen_bits_of_grey_are_not_held_several_times(tmp_path: Path) -> None:
+    """Pillow's own memory is not counted; NumPy's is."""
+    Image.fromarray(np.zeros((3000, 4000), np.uint16)).save(tmp_path / "x.png")
+    tracemalloc.start()
+    try:
+        open_picture(tmp_path / "x.png")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * 3000 * 4000
 
 
 @given(st.lists(st.integers(0, 65535), min_size=3, max_size=3))

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 from torchvision.datasets import ImageFolder, VisionDataset
 
 import dear
+from dear.data.check import problems
 from dear.data.dataset import Dataset, ImageFile
 from dear.data.memory import as_dataset
 from dear.data.resolve import resolve_dataset
@@ -107,7 +108,7 @@ def test_every_form_gives_the_same_dataset(form, files):
     dataset = as_dataset(FORMS[form](files))
     assert dataset.classes == ("polar bear", "red panda")
     assert colors(dataset) == colors(expected)
-    assert {split: len(part) for split, part in colors(dataset).items()} == {"train": 10, "val": 4, "test": 6}
+    assert {split: len(part) for split, part in colors(dataset).items()} == {"train": 16, "val": 0, "test": 4}
     assert len({example.picture for example in dataset.train}) == len(dataset.train)
 
 
@@ -219,7 +220,7 @@ def test_bad_data(data, sentence):
 
 def test_train_and_evaluate(files, tmp_path):
     data = FORMS["bytes"](files)
-    settings = {"method": "coop", "epochs": 1, "shots": 2, "workers": 0}
+    settings = {"model": "dear-mini", "method": "coop", "epochs": 1, "shots": 2, "workers": 0}
     model = dear.train(data, out=tmp_path / "run", **settings)
     assert model.classes == ("polar bear", "red panda")
     run = RunFolder(tmp_path / "run")
@@ -232,3 +233,21 @@ def test_train_and_evaluate(files, tmp_path):
         dear.train((data[0][2:], data[1][2:]), out=tmp_path / "run", resume=True, **settings)
     with pytest.raises(dear.DearError, match="data in memory"):
         resolve_dataset(run.settings()["data"])
+
+
+def test_images_in_memory_are_checked_as_files_are(files):
+    images, labels = FORMS["bytes"](files)
+    splits = ["train"] * 16 + ["test"] * 4
+    rows = [{"image": i, "label": k, "split": s} for i, k, s in zip(images, labels, splits, strict=True)]
+    rows[17]["image"] = rows[1]["image"]  # also in train
+    rows[3]["image"] = b"no image"
+    found = problems(as_dataset(rows), 4)
+    assert [(str(one), str(other)) for one, other in found.leaked] == [("images[1]", "images[17]")]
+    with pytest.raises(dear.DearError, match=r"The image images\[3\] cannot be read \(it is not an image in one"):
+        found.refuse_unreadable()
+
+
+def test_a_folder_may_be_called_memory(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "memory").symlink_to(files[0][0].parent.parent)
+    assert resolve_dataset("memory").classes == ("polar bear", "red panda")

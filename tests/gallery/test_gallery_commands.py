@@ -1,6 +1,7 @@
 """dear index and dear search, as they are typed."""
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from PIL import Image
 
 from dear.cli import main
+from dear.core.errors import DearError
 from dear.gallery import Gallery
 from dear.gallery.sheet import attribute_sheet
 
@@ -128,3 +130,40 @@ def test_what_could_not_be_indexed_leaves_no_gallery(run, photos, tmp_path, caps
         assert main(["index", str(run), str(images), "--out", str(out)]) == 2
         assert not out.exists()
     assert main(["index", str(run), str(photos), "--out", str(out)]) == 0
+
+
+def test_a_damaged_table_is_one_sentence_whatever_is_done(run, encoder, photos, tmp_path, capfd) -> None:
+    """Every file of a table missing, cut, empty, of other bytes, or a pipe that nobody writes into."""
+    whole = tmp_path / "whole"
+    gallery = Gallery.create(whole, encoder)
+    gallery.add(encoder, [photos])
+    query = gallery.query(encoder, "red")
+    files = [path.relative_to(whole) for path in (whole / "images.lance").rglob("*") if path.is_file()]
+    assert len(files) >= 3
+    uses = (
+        lambda place: Gallery.open(place).search(query, {"cls": 1.0}),
+        lambda place: Gallery.open(place).vectors("cls"),
+        lambda place: Gallery.create(place, encoder).add(encoder, [photos / "a"]),
+        lambda place: Gallery.open(place).remove([photos / "b_c"]),
+    )
+    refused = 0
+    for number, (file, damage) in enumerate((f, d) for f in files for d in ("gone", "cut", "empty", "other", "pipe")):
+        place = shutil.copytree(whole, tmp_path / str(number))
+        content = (place / file).read_bytes()
+        (place / file).unlink()
+        if damage == "pipe":
+            os.mkfifo(place / file)
+        elif damage != "gone":
+            kinds = {"cut": content[: len(content) // 2], "empty": b"", "other": bytes(len(content))}
+            (place / file).write_bytes(kinds[damage])
+        for use in uses:
+            try:
+                use(place)
+            except DearError as error:
+                refused += ": " in str(error)
+    assert refused >= 40
+    assert "panicked" not in capfd.readouterr().err
+    data = next(path for path in (whole / "images.lance" / "data").iterdir())
+    data.unlink()
+    assert main(["index", str(run), str(photos), "--out", str(whole), "--device", "cpu"]) == 2
+    assert "index its images again, into a new folder" in capfd.readouterr().err

@@ -61,6 +61,25 @@ def slow_tip(method: Method, images: Tensor) -> tuple[Tensor, Tensor]:
     return F.cross_entropy(torch.stack(logits), LABELS), torch.stack(logits)
 
 
+def slow_zs_lp(method: Method, images: Tensor) -> tuple[Tensor, Tensor]:
+    features = naive_text.frozen_image(method.backbone.model, images)
+    vectors = torch.stack([p / p.norm() for p in method.prototypes])
+    logits = method.backbone.model.logit_scale.exp() * features @ vectors.T
+    return F.cross_entropy(logits, LABELS), logits
+
+
+def slow_clap(method: Method, images: Tensor) -> tuple[Tensor, Tensor]:
+    loss, logits = slow_zs_lp(method, images)
+    model, sentences = method.backbone.model, [TEMPLATE.format(name) for name in NAMES]
+    texts = model.encode_text(method.backbone.text.tokenizer(sentences)).detach()
+    known = slow_logits(method, images.flip(3), template_text(method)).softmax(1)  # of the shots
+    pull = 0.0
+    for c, (vector, text) in enumerate(zip(method.prototypes, texts, strict=True)):
+        trust = torch.stack([known[i, c] for i, label in enumerate(LABELS) if label == c]).mean()
+        pull = pull + trust * ((vector - text) ** 2).sum() / len(NAMES)
+    return loss + pull, logits
+
+
 def slow_cocoop(method: Method, images: Tensor) -> tuple[Tensor, Tensor]:
     first, _, last = method.network
     rows = []

@@ -174,3 +174,76 @@ def test_with_one_image_per_class_nothing_is_chosen(tiny) -> None:
     method, features, *_ = fitted(tiny, "ss-text", copies=1)
     vectors = F.normalize(method.encode_text() + 0.25 * features, dim=1)
     torch.testing.assert_close(answers(method, x), method.backbone.temperature * x @ vectors.T)
+
+
+# --- linear probes with texts --------------------------------------------------------------------------------
+
+
+def test_lp_plus_plus_equals_its_loop_with_gradients_by_hand(tiny) -> None:
+    torch.manual_seed(9)
+    method, features, labels, cosines = fitted(tiny, "lp-plus-plus")
+    torch.manual_seed(9)
+    make(tiny, "lp-plus-plus")
+    Images()  # the same random numbers before the bias
+    bound = DIM**-0.5
+    bias = torch.empty(len(NAMES)).uniform_(-bound, bound).double()
+    truth = F.one_hot(labels, len(NAMES)).double()
+    weight = torch.stack([features[labels == c].sum(0) for c in range(len(NAMES))])
+    own = torch.stack([cosines[labels == c, c].mean() for c in range(len(NAMES))])
+    multiplier = 250 * own.mean() * torch.ones(len(NAMES), dtype=torch.float64)
+    rate = 4 * 24 / torch.linalg.eigvalsh(features.T @ features).max()
+    slow = 24 / (4 * max((cosines[:, c] ** 2).sum() for c in range(len(NAMES))))
+    speed, bias_speed, summed = torch.zeros_like(weight), torch.zeros_like(bias), torch.zeros_like(multiplier)
+    for epoch in range(300):
+        error = (features @ weight.T + bias + multiplier * cosines).softmax(1) - truth
+        summed += (error * cosines).mean(0)
+        speed = 0.9 * speed + error.T @ features / 24
+        bias_speed = 0.9 * bias_speed + error.mean(0)
+        weight, bias = weight - rate * speed, bias - rate * bias_speed
+        if epoch % 10 == 9:
+            multiplier = multiplier - slow * summed
+    x = seen(method)
+    expected = x @ weight.T + bias + multiplier * (x @ method.encode_text().T)
+    torch.testing.assert_close(answers(method, x), expected, rtol=1e-6, atol=1e-6)
+    assert not method.can_answer(["whale"])
+
+
+def test_lp_plus_plus_takes_the_best_epoch_on_validation_images(tiny, monkeypatch) -> None:
+    class Validated(Images):
+        def val(self) -> Iterator[tuple[Tensor, Tensor]]:
+            yield pixels().flip(3), LABELS
+
+    method = make(tiny, "lp-plus-plus")
+    reached = []
+    monkeypatch.setattr("dear.methods.lp_plus_plus.accuracy", lambda *_: reached.append(len(reached)) or -len(reached))
+    method.before_training(Validated())
+    first = method.weight.clone()
+    monkeypatch.setattr("dear.methods.lp_plus_plus._EPOCHS", 1)
+    torch.manual_seed(5)
+    method.before_training(Validated())
+    assert len(reached) == 301
+    torch.testing.assert_close(method.weight, first, rtol=1e-3, atol=1e-3)  # but for the random bias
+
+
+def test_a_probe_from_texts_starts_as_zero_shot_and_its_length_does_not_matter(tiny) -> None:
+    for name in ("zs-lp", "clap"):
+        method, *_ = fitted(tiny, name)
+        x = seen(method)
+        torch.testing.assert_close(answers(method, x), zero_shot(make(tiny, "zero-shot"), x))
+        torch.manual_seed(0)
+        with torch.no_grad():
+            method.prototypes += torch.randn_like(method.prototypes)
+            before = answers(method, x)
+            method.prototypes *= 3
+        torch.testing.assert_close(answers(method, x), before)
+        assert not torch.allclose(before, zero_shot(make(tiny, "zero-shot"), x))
+        method.set_classes(("whale", *NAMES[::-1]), TEMPLATE)
+        torch.testing.assert_close(answers(method, x)[:, 1:], before.flip(1))
+
+
+def test_clap_pulls_known_classes_more(tiny) -> None:
+    method, _, labels, cosines = fitted(tiny, "clap")
+    known = (method.backbone.temperature * cosines).softmax(1)
+    for c, weight in enumerate(method.weights):
+        torch.testing.assert_close(weight, known[labels == c, c].mean())
+    assert method.loss(method.layer_input(pixels()), LABELS).parts["pull"] == 0

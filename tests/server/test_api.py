@@ -153,6 +153,7 @@ anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
 )
+NAMES = ("topk", "votes", "inference", "text", "texts", "by", "label", "k")
 known = st.sampled_from(["image", "images", "topk", "votes", "inference", "text", "texts", "by", "label", "k"])
 
 
@@ -168,7 +169,7 @@ def test_a_long_list_of_mistakes_costs_no_more_than_one() -> None:
 @given(st.dictionaries(known | st.text(max_size=5), anything, max_size=4))
 def test_any_json_is_understood_or_refused(values) -> None:
     def look() -> None:
-        upload = parse_upload("application/json", json.dumps(values).encode())
+        upload = parse_upload("application/json", json.dumps(values).encode(), NAMES)
         assert all(isinstance(image, bytes) for image in upload.images)
         for model in (
             schemas.PredictSettings.of(("fusion", "decoupled")),
@@ -196,8 +197,8 @@ def test_any_json_is_understood_or_refused(values) -> None:
 def test_any_form_is_understood_or_refused(data: bytes, name: str, cut: int) -> None:
     body, kind = form((name, data), ("topk", data))
     for sent in (body, body[:cut], data, body[:cut] + data + body[cut:]):
-        refused_at_most(lambda sent=sent: parse_upload(kind, sent))
-    refused_at_most(lambda: parse_upload("multipart/form-data; " + data.decode("latin-1"), body))
+        refused_at_most(lambda sent=sent: parse_upload(kind, sent, NAMES))
+    refused_at_most(lambda: parse_upload("multipart/form-data; " + data.decode("latin-1"), body, NAMES))
 
 
 def refused_at_most(job) -> None:

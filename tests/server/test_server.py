@@ -1,7 +1,12 @@
 """The page's server: what it answers, to whom, and that no request reads a file."""
 
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -139,3 +144,31 @@ def test_a_port_in_use_and_other_bad_input_is_one_sentence(run, capsys) -> None:
         err = capsys.readouterr().err
         assert err.startswith("dear: ")
         assert err.count("\n") == 1
+
+
+_SERVER = """
+from dear.server.api import Service
+from dear.server.server import Address, make_app
+from mean_color import Colors
+
+with Address("127.0.0.1", 0) as address, Service(Colors(), "colors") as service:
+    print(address.port, flush=True)
+    address.serve(make_app(service, address.hosts))
+print("stopped", flush=True)
+"""
+
+
+def test_to_stop_when_told_is_a_success() -> None:
+    """As supervisors see it: SIGTERM, a graceful stop, exit code 0."""
+    tests = str(Path(__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([tests, *sys.path])}
+    with subprocess.Popen(
+        [sys.executable, "-c", _SERVER], env=environment, stdout=subprocess.PIPE, text=True
+    ) as server:
+        port = int(server.stdout.readline())
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:  # answered: it is serving
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert b"200 OK" in connection.recv(100)
+        server.send_signal(signal.SIGTERM)
+        assert server.stdout.read() == "stopped\n"
+        assert server.wait(60) == 0

@@ -112,10 +112,13 @@ def choose(names: Sequence[str], available: Mapping[str, Rows]) -> dict[str, Row
     return dict(available) if "all" in names else {name: available[name] for name in names}
 
 
-def ablation_cells(cells: Sequence[Cell], chosen: Mapping[str, Rows], roles: RoleMap) -> list[Cell]:
-    """The given cells, which are the defaults, and each of their variants."""
+def ablation_cells(cells: Sequence[Cell], chosen: Mapping[str, Rows], roles: RoleMap | None = None) -> list[Cell]:
+    """The given cells, which are the defaults, and each of their variants.
+
+    `roles` decides which row is the default of the ablations `attributes` and `threshold`; others need none.
+    """
     # The meaning of None in these settings: a row that spells it out is the default, not another run.
-    implied = {"attributes": len(roles.core), "role_quantile": roles.origin.get("quantile")}
+    implied = {"attributes": len(roles.core), "role_quantile": roles.origin.get("quantile")} if roles else {}
 
     def is_default(changes: Changes, settings: Mapping[str, Any]) -> bool:
         return all(

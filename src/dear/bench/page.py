@@ -3,6 +3,7 @@
 import base64
 import re
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,16 @@ _MAX_UNFOLDED = 6  # missing cells
 _LONG = 48  # letters; longer texts in a table may break
 
 
-def write_report(folders: Sequence[Path], out: Path) -> list[Chapter]:
-    """Reads the results of all folders, writes everything to `out`, and returns the chapters."""
+def write_report(folders: Sequence[Path], out: Path, first: Sequence[Chapter] = ()) -> list[Chapter]:
+    """Reads the results of all folders, writes everything to `out`, and returns the chapters.
+
+    `first`: chapters before those of the results. Without folders, there are no others.
+    """
     results = read_results(folders)
     notes = "\n\n".join(text for folder in folders if (text := _read_notes(folder / "notes.md")))
-    chapters = [*main_chapters(results), *retrieval_chapters(folders), *detail_chapters(results)]
+    chapters = [*first]
+    if results:
+        chapters += [*main_chapters(results), *retrieval_chapters(folders), *detail_chapters(results)]
     figures = [(picture, figure_png(picture.figure, dpi=160, facecolor="white")) for picture in pictures(results)]
     for block in (block for chapter in chapters for block in chapter.blocks):
         name = re.sub(r"[^\w.-]+", "-", block.name)  # names of ablations and splits come from files
@@ -91,7 +97,7 @@ def page(
         lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     environment.filters.update(rows=_rows, base64=lambda png: base64.b64encode(png).decode("ascii"))
-    days = sorted(result.finished[:10] for result in results)
+    days = sorted(result.finished[:10] for result in results) or [date.today().isoformat()]
     return environment.get_template("report.html.j2").render(
         title=TITLE,
         summary=summary(results),

@@ -34,7 +34,7 @@ def base_to_novel_table(datasets: Iterable[str]) -> Table | None:
 
     HM is computed from the printed base and novel: the printed HM is not always theirs.
     """
-    methods = _results()["base_to_novel"]
+    methods = printed()["base_to_novel"]
     names = _paper_names(datasets, methods["DeAR"])
     table = Table(["dataset", "method", BASE, NOVEL, HM])
 
@@ -52,7 +52,7 @@ def base_to_novel_table(datasets: Iterable[str]) -> Table | None:
 
 def transfer_table(protocol: str, source: str, targets: Iterable[str]) -> Table | None:
     """Every method's numbers from ImageNet to the given targets, as far as the paper has them."""
-    methods = _results()["cross_dataset" if protocol == CROSS_DATASET else "domain_generalization"]
+    methods = printed()["cross_dataset" if protocol == CROSS_DATASET else "domain_generalization"]
     names = _paper_names(targets, methods["DeAR"])
     if paper_name(source) != "ImageNet" or not names:
         return None
@@ -72,5 +72,6 @@ def _plain(name: str) -> str:
 
 
 @cache
-def _results() -> dict[str, Any]:
+def printed() -> dict[str, Any]:
+    """All numbers, by table, method and dataset."""
     return json.loads(_RESULTS.read_text(encoding="utf-8"))

@@ -22,7 +22,7 @@ from dear.bench.protocols import ALL, BASE, BASE_TO_NOVEL, DOMAIN, FEW_SHOT, HEL
 from dear.bench.results import Cell, ComponentScores, Evaluation, Result, Seconds
 from dear.bench.workbench import Workbench
 from dear.core.errors import DearError
-from dear.core.metrics import accuracy, evaluation
+from dear.core.metrics import evaluation
 from dear.core.version import __version__
 from dear.data.dataset import Dataset
 from dear.methods.base import Method
@@ -48,7 +48,10 @@ def run_cell(cell: Cell, bench: Workbench, work: Path) -> Result:
     train = replace(
         TrainConfig.pick(cell.settings), seed=cell.seed, shots=cell.shots, workers=bench.workers, device=bench.device
     )
-    source = bench.source(cell.settings["model"], cell.settings["pretrained"], cell.settings.get("text_features"))
+    precision = cell.settings.get("precision", "auto").replace("auto", "fp32")  # see `cell_settings`
+    source = bench.source(
+        cell.settings["model"], cell.settings["pretrained"], cell.settings.get("text_features"), precision
+    )
     start = time.perf_counter()
     model = adapt(kind, kind.Config.pick(cell.settings), seen, train, source, work, pool=dataset)
     fitted = time.perf_counter()
@@ -99,22 +102,25 @@ def _evaluate(
 
 
 class ComponentMeter:
-    """Collects features and votes of a model's components, batch by batch."""
+    """Collects the answers of a model's components and how alike they are, batch by batch.
+
+    Of votes only the class is kept: those of ImageNet's 50,000 test images would take more than a gigabyte.
+    """
 
     def __init__(self, components: Sequence[str]) -> None:
         self.components = tuple(components)
-        self._votes: list[Tensor] = []
+        self._answers: list[Tensor] = []  # [batch, components]
         self._cosines: list[Tensor] = []
 
     def add(self, features: Tensor, votes: Tensor) -> None:
         """Normalised features [batch, components, dim] and votes [batch, components, classes]."""
-        self._votes.append(votes.cpu())
+        self._answers.append(votes.argmax(-1).cpu())
         self._cosines.append((features @ features.mT).cpu())
 
     def scores(self, name: str, labels: Tensor) -> ComponentScores:
         """Of all images added, whose labels these are; CLS is the first component."""
-        votes, cosines = torch.cat(self._votes), torch.cat(self._cosines).mean(0)
-        alone = {component: accuracy(votes[:, i], labels) for i, component in enumerate(self.components)}
+        right, cosines = torch.cat(self._answers) == labels[:, None], torch.cat(self._cosines).mean(0)
+        alone = {component: 100 * right[:, i].double().mean().item() for i, component in enumerate(self.components)}
         pairs = [cosines[i, j].item() for i, j in combinations(range(1, len(self.components)), 2)]
         return ComponentScores(name, _rounded(alone), _rounded(fmean(pairs)) if pairs else None)
 

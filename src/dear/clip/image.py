@@ -1,6 +1,7 @@
 """The image tower: CLS and patches, followed by learned tokens from some layer on."""
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from dear.clip.attention import QueryGroup, attend, finish_block, merge_heads
 from dear.clip.layer_input import CachedHeads, CachedKV, CachedStates, Images, LayerInput, observer_of_this_thread
 from dear.clip.masks import Masks
 from dear.clip.tokens import LearnedTokens
+from dear.core.runtime import once
 from dear.parallel.processes import gather_rows
 
 
@@ -174,9 +176,9 @@ class ImageTower:
         heads, keys, values = dict(masks.visible_heads), [], []
         frozen = x.frozen_cls
         for x in self.walk(x):  # noqa: B020 - only the last one is used after the loop
-            visible = list(heads[x.layer])
-            keys.append(x.kv[0][:, visible])
-            values.append(x.kv[1][:, visible])
+            visible = self.index(heads[x.layer])
+            keys.append(x.kv[0].index_select(1, visible))
+            values.append(x.kv[1].index_select(1, visible))
         if frozen is None:
             frozen = gather_rows(self.run_layer(x, only_cls=True)[:, 0])
         return CachedKV(frozen, torch.cat(keys, 1), torch.cat(values, 1))
@@ -277,8 +279,16 @@ class ImageTower:
         if len(heads) == self.heads:
             return cached
         full = cached.new_zeros(cached.shape[0], self.heads, *cached.shape[2:])
-        full[:, list(heads)] = cached
-        return full
+        return full.index_copy(1, self.index(heads), cached)
+
+    def index(self, numbers: Sequence[int]) -> Tensor:
+        """Numbers as an index on the tower's device, sent there once: a list as an index makes the host wait."""
+        key, device = tuple(numbers), self.like.device
+        return once(self._indices, key, lambda: torch.tensor(key, dtype=torch.long, device=device))
+
+    @cached_property
+    def _indices(self) -> dict[tuple[int, ...], Tensor]:
+        return {}
 
     @staticmethod
     def gather(x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dear.clip.attention import project_keys_values, project_queries
+from dear.clip.attention import normed_input, project_keys_values, project_queries
 
 if TYPE_CHECKING:
     from dear.clip.image import ImageTower
@@ -87,7 +87,7 @@ class LayerInput:
 
     @cached_property
     def normed(self) -> Tensor:
-        return self.tower.blocks[self.layer - 1].ln_1(self.states)
+        return normed_input(self.tower.blocks[self.layer - 1], self.states)
 
     @cached_property
     def q(self) -> Tensor:

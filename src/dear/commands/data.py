@@ -1,11 +1,14 @@
 """dear data: lists and downloads the known datasets, and checks one dataset for problems."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dear.data.known import KnownDataset
+
+_MOST_CLASSES = 30  # that a terminal shows
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.core.table import add_json_argument
     from dear.data.resolve import HELP
 
-    actions = parser.add_subparsers(metavar="list | get | check", required=True)
+    actions = parser.add_subparsers(metavar="list | get | check | few-shot", required=True)
     root = "folder of the known datasets, in CoOp's layout"
 
     what = "list the known datasets, which of them are on this machine, and where they come from"
@@ -44,6 +47,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_json_argument(check)
     check.set_defaults(action=_check)
+
+    what = "write the images that a training draws, as a list like 2SFS's, and compare them with the list of others"
+    few_shot = actions.add_parser("few-shot", help=what, description=what[0].upper() + what[1:] + ".")
+    few_shot.add_argument("data", metavar="DATA", help=HELP)
+    few_shot.add_argument("--data-root", metavar="DIR", help=root)
+    few_shot.add_argument(
+        "--shots", type=number("--shots", 1, 10**6), default=16, help="images per class (default: 16)"
+    )
+    few_shot.add_argument(
+        "--seed", type=number("--seed", 0, 2**32 - 1), default=1, help="seed of the draw (default: 1)"
+    )
+    few_shot.add_argument("--out", type=Path, metavar="DIR", help="folder for shot_N-seed_S_train.jsonl and _val.jsonl")
+    few_shot.add_argument("--compare", type=Path, metavar="FILE", help="a list of training images drawn by others")
+    few_shot.set_defaults(action=_few_shot)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -125,16 +142,35 @@ def _status(entry: "KnownDataset", root: Path | None) -> str | None:
     return f"yes, with {split.name}" if split else "yes, split by rule" if entry.split_name else "yes"
 
 
+def _few_shot(args: argparse.Namespace) -> None:
+    from dear.core.errors import DearError
+    from dear.data.few_shot import overlap, read_few_shot, write_few_shot
+    from dear.data.resolve import resolve_dataset
+
+    if args.out is None and args.compare is None:
+        raise DearError("Nothing to do: give --out DIR to write the draw, or --compare FILE.")
+    dataset = resolve_dataset(args.data, root=args.data_root)
+    if args.compare is not None:
+        ours = dataset.few_shot(args.shots, args.seed).train
+        both, first, second, equal = overlap(ours, read_few_shot(args.compare, dataset))
+        print(f"{dataset.name}, {args.shots} shots, seed {args.seed}, against {args.compare}: {both} images in both, "
+              f"{first} only in ours, {second} only in the list; "
+              f"{equal} of {len(dataset.classes)} classes have the same images")  # fmt: skip
+    if args.out is not None:
+        for file in write_few_shot(dataset, args.shots, args.seed, args.out):
+            print(f"wrote {file}")
+
+
 def _check(args: argparse.Namespace) -> None:
     from dear.core.errors import DearError
     from dear.core.table import Table
-    from dear.data.check import describe, problems
+    from dear.data.check import class_table, describe, division, problems
     from dear.data.known import find_known
     from dear.data.resolve import resolve_dataset
 
     dataset = resolve_dataset(args.data, root=args.data_root)
     entry = find_known(args.data) if args.data_root else None  # as `resolve_dataset` does
-    print(describe(dataset) + "\n")
+    print("\n".join([describe(dataset), *division(dataset, dataset, args.shots)]) + "\n")
     table = Table(["part", "found", "known"])
     parts = {"classes": dataset.classes, "train": dataset.train, "val": dataset.val, "test": dataset.test}
     published = (entry.class_count, *entry.image_counts) if entry else (None,) * 4
@@ -142,10 +178,16 @@ def _check(args: argparse.Namespace) -> None:
         table.add(name, len(items), count)
     args.show("counts", table)
     print()
+    by_class = class_table(dataset)
+    rest = 0 if "json_tables" in args else max(0, len(by_class.rows) - _MOST_CLASSES)
+    args.show("classes", replace(by_class, rows=by_class.rows[: len(by_class.rows) - rest]))
+    print(f"and {rest} larger classes (--json lists all)\n" if rest else "")
     findings = problems(dataset, args.shots)
     lines = findings.warnings()
     if entry and (differences := entry.differences(dataset)):
         lines.insert(0, "not the published counts: " + ", ".join(differences))
+    if "json_tables" in args:
+        args.show("problems", Table(["problem"], [(line,) for line in lines]))
     print("\n".join(f"- {line}" for line in lines) or "No problems found.")
     findings.refuse_unreadable()
     if findings.leaked:

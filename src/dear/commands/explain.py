@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from dear.commands.device import add_device_arguments
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.commands.predict import add_gain_argument
@@ -14,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--classes", type=Path, metavar="FILE", help="file of novel class names, one per line")
     add_gain_argument(parser)
-    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
+    add_device_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -22,6 +24,6 @@ def run(args: argparse.Namespace) -> None:
     from dear.core.figure import check_suffix
 
     check_suffix(args.out)
-    model = load_with_gain(args.run_folder, read_classes(args.classes), args.gain, args.device)
+    model = load_with_gain(args.run_folder, read_classes(args.classes), args.gain, args.precision, args.device)
     print(model.explain(args.image, args.out))
     print(f"wrote {args.out}")

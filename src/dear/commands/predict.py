@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dear.commands.device import add_device_arguments
+
 if TYPE_CHECKING:
     from dear.core.errors import DearError
     from dear.model.answer import Answer
@@ -36,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_gain_argument(parser)
     add_fast_decode_argument(parser)
-    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
+    add_device_arguments(parser)
     add_ray_arguments(parser, "worker")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object per image")
@@ -102,7 +104,9 @@ def _answers(args: argparse.Namespace, files: list[Path]) -> "Iterator[tuple[Pat
 
     cluster, classes = cluster_from_args(args, args.device), read_classes(args.classes)
     parts = [files[start : start + _BATCH] for start in range(0, len(files), _BATCH)]
-    make = partial(_load, args.run_folder, classes, args.gain, args.topk, args.inference, args.fast_decode)
+    make = partial(
+        _load, args.run_folder, classes, args.gain, args.topk, args.inference, args.fast_decode, args.precision
+    )
     with Progress("predict", len(files)) as bar, ExitStack() as stack:
         if cluster is None:
             results: Iterable[Any] = map(make(args.device), parts)
@@ -113,12 +117,12 @@ def _answers(args: argparse.Namespace, files: list[Path]) -> "Iterator[tuple[Pat
             bar.update(len(part))
 
 
-def load_with_gain(folder: str, classes: list[str] | None, gain: list[str], device: str) -> "Predictor":
+def load_with_gain(folder: str, classes: list[str] | None, gain: list[str], precision: str, device: str) -> "Predictor":
     from dear import load
     from dear.heads.gains import parse_gains
 
     gains = parse_gains(gain)
-    model = load(folder, classes=classes, device=device)
+    model = load(folder, classes=classes, device=device, precision=precision)
     return model.with_gain(gains) if gains else model
 
 
@@ -129,8 +133,9 @@ def _load(
     topk: int,
     inference: str | None,
     fast_decode: bool,
+    precision: str,
     device: str,
 ) -> "Callable[[list[Path]], list[Answer | DearError]]":
     """A function that predicts a batch of files, for this process or a worker."""
-    model = load_with_gain(folder, classes, gain, device)
+    model = load_with_gain(folder, classes, gain, precision, device)
     return partial(model.predict_files, topk=topk, inference=inference, fast_decode=fast_decode)

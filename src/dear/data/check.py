@@ -16,27 +16,34 @@ from typing import TypeVar
 from dear.core.errors import DearError
 from dear.core.files import sha256_of
 from dear.core.progress import Progress
-from dear.data.dataset import Dataset, Example, ImageFile
-from dear.data.decode import why_unreadable
+from dear.core.table import Table
+from dear.data.dataset import Dataset, Example, ImageFile, Picture
+from dear.data.decode import why_unopenable, why_unreadable
 from dear.data.prompts import as_read
 from dear.data.splits import SPLITS
+from dear.data.world.vocabulary import Scene
 
+S = TypeVar("S")
 T = TypeVar("T")
-Pairs = list[tuple[Path, Path]]
+Subject = Path | Picture
+"""What is checked: the path of a file, or any other picture."""
+Pairs = list[tuple[Subject, Subject]]
 
 
 @dataclass(frozen=True)
 class Findings:
-    """`leaked`: (in train, in test); `duplicates`: split -> (copy, original); `small`: (class, images);
-    `same_name`: classes that CLIP reads as one; `two_labels`: (image, class, another class)."""
+    """`leaked`: (in train, in test); `duplicates`: split -> (copy, original); `small`: (class, images), smallest first;
+    `same_name`: classes that CLIP reads as one; `two_labels`: (image, class, another class); `most`: training images
+    that a run uses of the largest class."""
 
-    unreadable: list[tuple[Path, str]]
+    unreadable: list[tuple[Subject, str]]
     leaked: Pairs
     duplicates: dict[str, Pairs]
     small: list[tuple[str, int]]
     same_name: list[tuple[str, ...]]
-    two_labels: list[tuple[Path, str, str]]
-    shots: int
+    two_labels: list[tuple[Subject, str, str]]
+    most: int
+    classes: int
 
     def warnings(self) -> list[str]:
         """One line per problem that does not prevent a run."""
@@ -55,8 +62,9 @@ class Findings:
         if self.small:
             some = ", ".join(f"{name}: {count}" for name, count in self.small[:3])
             lines.append(
-                f"classes with fewer than {self.shots} training images: {len(self.small)} "
-                f"({some}{', ...' if len(self.small) > 3 else ''}); add some, or they are trained on fewer"
+                f"unbalanced: {len(self.small)} of {self.classes} classes have fewer training images than the largest, "
+                f"which has {self.most} ({some}{', ...' if len(self.small) > 3 else ''}); they will be answered too "
+                f"seldom: add images of them, or train on equally many with --shots {max(1, self.small[0][1])}"
             )
         if self.same_name:
             some = ", ".join(" and ".join(map(repr, names)) for names in self.same_name[:3])
@@ -84,25 +92,27 @@ class Findings:
 
 
 def problems(dataset: Dataset, shots: int) -> Findings:
-    """Checks the files of all three splits; pictures that are not files (Attribute World) cost nothing."""
-    files = {s: [e.picture.path for e in getattr(dataset, s) if isinstance(e.picture, ImageFile)] for s in SPLITS}
+    """Checks the images of all three splits; drawn ones (Attribute World) cost nothing."""
+    files = {s: [_subject(e) for e in getattr(dataset, s) if not isinstance(e.picture, Scene)] for s in SPLITS}
     every = list(dict.fromkeys(path for paths in files.values() for path in paths))
-    reasons = _on_threads(lambda path: _why_unreadable(path, _stamp(path)), every, "reading images")
+    reasons = _on_threads(_why, every, "reading images")
     content = _contents(every)
     originals = {split: _originals(paths, content) for split, paths in files.items()}
     test = originals["test"]
     leaked = [(path, test[content[path]]) for path in dict.fromkeys(files["train"]) if content[path] in test]
     duplicates = {split: _copies(paths, content, originals[split]) for split, paths in files.items()}
     images = Counter(example.label for example in dataset.train)
-    few = [(name, images[label]) for label, name in enumerate(dataset.classes) if images[label] < shots]
+    most = min(shots, max(images.values(), default=0))
+    few = [(name, images[label]) for label, name in enumerate(dataset.classes) if images[label] < most]
     return Findings(
         [(path, why) for path, why in zip(every, reasons, strict=True) if why],
         leaked,
         {split: pairs for split, pairs in duplicates.items() if pairs},
-        few if dataset.train else [],
+        sorted(few, key=lambda item: item[1]),
         _read_as_one(dataset.classes),
         _two_labels(dataset, content),
-        shots,
+        most,
+        len(dataset.classes),
     )
 
 
@@ -114,29 +124,56 @@ def _read_as_one(names: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(group) for group in groups.values() if len(group) > 1]
 
 
-def _two_labels(dataset: Dataset, content: dict[Path, str]) -> list[tuple[Path, str, str]]:
+def _two_labels(dataset: Dataset, content: dict[Subject, str]) -> list[tuple[Subject, str, str]]:
     """Files whose content has another label elsewhere in the dataset, and both labels."""
     labels: dict[str, int] = {}
     different = {}
-    for example in (e for split in SPLITS for e in getattr(dataset, split) if isinstance(e.picture, ImageFile)):
-        path = example.picture.path
+    for example in (e for split in SPLITS for e in getattr(dataset, split) if not isinstance(e.picture, Scene)):
+        path = _subject(example)
         first = labels.setdefault(content[path], example.label)
         if first != example.label:
             different[path] = (path, dataset.classes[first], dataset.classes[example.label])
     return list(different.values())
 
 
-def check_before_training(dataset: Dataset, shots: int) -> None:
-    """Prints the task, warns on stderr, and refuses a dataset that cannot work."""
+def check_before_training(dataset: Dataset, shots: int, whole: Dataset | None = None, folds: int = 0) -> None:
+    """Prints the task, warns on stderr, and refuses a dataset that cannot work. `whole`: before the few-shot draw."""
     if not dataset.train:
         raise DearError(f"{dataset.name} has no training images: train on another dataset, and test on this one.")
     findings = problems(dataset, shots)
     findings.refuse_unreadable()
-    if not dataset.test:
+    if not dataset.test and not folds:
         raise DearError(f"{dataset.name} has no test images: add a test split, or more images for each class.")
     print(describe(dataset))
+    for line in division(whole or dataset, dataset, shots, folds):
+        print(line)
     for line in findings.warnings():
         print(f"dear: warning: {line}", file=sys.stderr)
+
+
+def class_table(dataset: Dataset) -> Table:
+    """Images by class, the smallest class first."""
+    counts = [Counter(e.label for e in split) for split in (dataset.train, dataset.val, dataset.test)]
+    table = Table(["class", "train", "validate", "test"])
+    for label in sorted(range(len(dataset.classes)), key=lambda label: (counts[0][label], label)):
+        table.add(dataset.classes[label], *(count[label] for count in counts))
+    return table
+
+
+def division(whole: Dataset, drawn: Dataset, shots: int, folds: int = 0) -> list[str]:
+    """How images were divided, and how many are used, in a line or two."""
+    lines = []
+    if folds:
+        count = len(whole.train)
+        lines.append(f"cross-validation: each of {count} images is tested once, by one of {folds} trainings without "
+                     "it; the adapter is trained on all")  # fmt: skip
+    elif whole.rule:
+        train, val, test = (len(part) for part in (whole.train, whole.val, whole.test))
+        parts = f"{train} images to train on, {f'{val} to validate, ' if val else ''}{test} to test"
+        lines.append(f"divided by us, {whole.rule} of each class: {parts} (--split changes it; --folds 4 tests on all)")
+    if len(drawn.train) < len(whole.train) and len(drawn.classes) == len(whole.classes):
+        lines.append(f"trained on: {len(drawn.train)} of {len(whole.train)}, at most {shots} of a class (--shots)")
+    return lines
 
 
 def describe(dataset: Dataset) -> str:
@@ -149,8 +186,25 @@ def describe(dataset: Dataset) -> str:
     return "\n".join([f"{dataset.name}: {counts}", f"prompt: {dataset.template}", *names, *note])
 
 
-def _contents(paths: Sequence[Path]) -> dict[Path, str]:
-    """A key per file, equal for equal bytes. Only files of equal size are read."""
+def _subject(example: Example) -> Subject:
+    return example.picture.path if isinstance(example.picture, ImageFile) else example.picture
+
+
+def _why(subject: Subject) -> str:
+    if isinstance(subject, Path):
+        return _why_unreadable(subject, _stamp(subject))
+    return why_unopenable(subject)
+
+
+def _contents(subjects: Sequence[Subject]) -> dict[Subject, str]:
+    """A key per image, equal for equal bytes. Only files of equal size are read."""
+    paths = [subject for subject in subjects if isinstance(subject, Path)]
+    others = [subject for subject in subjects if not isinstance(subject, Path)]
+    digests = _on_threads(lambda item: hashlib.sha256(item.content()).hexdigest(), others, "comparing images")
+    return {**_contents_of_files(paths), **dict(zip(others, digests, strict=True))}
+
+
+def _contents_of_files(paths: Sequence[Path]) -> dict[Subject, str]:
     sizes = {path: _size(path) for path in paths}
     files_of_size = Counter(sizes.values())
     suspects = [path for path in paths if sizes[path] >= 0 and files_of_size[sizes[path]] > 1]
@@ -199,15 +253,15 @@ def _sha256(path: Path, stamp: tuple[int, int]) -> str:
         return str(path)
 
 
-def _originals(paths: Iterable[Path], content: dict[Path, str]) -> dict[str, Path]:
+def _originals(paths: Iterable[Subject], content: dict[Subject, str]) -> dict[str, Subject]:
     """Content -> the first file that has it."""
-    originals: dict[str, Path] = {}
+    originals: dict[str, Subject] = {}
     for path in paths:
         originals.setdefault(content[path], path)
     return originals
 
 
-def _copies(paths: Sequence[Path], content: dict[Path, str], originals: dict[str, Path]) -> Pairs:
+def _copies(paths: Sequence[Subject], content: dict[Subject, str], originals: dict[str, Subject]) -> Pairs:
     """(copy, original) of every image after the first of its content; a path listed twice is its own copy."""
     seen: set[str] = set()
     pairs = []
@@ -218,7 +272,7 @@ def _copies(paths: Sequence[Path], content: dict[Path, str], originals: dict[str
     return pairs
 
 
-def _on_threads(function: Callable[[Path], T], paths: Sequence[Path], title: str) -> list[T]:
+def _on_threads(function: Callable[[S], T], paths: Sequence[S], title: str) -> list[T]:
     """Pillow and hashlib release the GIL while they work."""
     if not paths:
         return []

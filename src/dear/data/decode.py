@@ -7,7 +7,7 @@ memory. Any error of a decoder becomes one sentence. Pictures are returned uprig
 import io
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torchvision.transforms import Compose, Normalize
 
+    from dear.data.dataset import Picture
+
 # Named one by one: Pillow also knows formats that start other programs, or that are not pictures.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
 MAX_PIXELS = 178_956_970  # Pillow's own limit
@@ -35,6 +37,7 @@ warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit abo
 
 _OVERSAMPLING = 2  # a picture decoded at a reduced size still has at least this many times the pixels needed, each way
 
+_PIXELS_AT_ONCE = 2**20
 _16_BIT_MODES = ("I;16", "I;16B", "I;16L", "I;16N")
 
 
@@ -75,10 +78,34 @@ def why_unreadable(path: str | Path) -> str:
     return ""
 
 
-def open_bytes(data: bytes, sentence: str, formats: tuple[str, ...] = FORMATS, pixels: int = MAX_PIXELS) -> Image.Image:
+def why_unopenable(picture: "Picture") -> str:
+    """The reason why a picture that is no file cannot be opened; empty if it can."""
+    try:
+        picture.open()
+    except DearError as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        return _reason(cause if isinstance(cause, Exception) else error, MAX_PIXELS)
+    return ""
+
+
+def open_bytes(
+    data: bytes | io.BytesIO, sentence: str, formats: tuple[str, ...] = FORMATS, pixels: int = MAX_PIXELS
+) -> Image.Image:
     """The picture in a file's content. `sentence`: the error if there is none, with {} in place of the reason."""
-    with _errors_as(sentence, pixels), Image.open(io.BytesIO(data), formats=_available(formats)) as image:
+    file = io.BytesIO(data) if isinstance(data, bytes) else data
+    with _errors_as(sentence, pixels), Image.open(file, formats=_available(formats)) as image:
         return _decode(image, pixels)
+
+
+def declared_pixels(data: bytes, formats: tuple[str, ...] = FORMATS) -> int:
+    """The number of pixels that the header of an image file names; 0 if it is none."""
+    try:
+        with Image.open(io.BytesIO(data), formats=_available(formats)) as image:
+            return image.width * image.height
+    except Exception:  # decoders raise many kinds; it is refused when it is opened
+        return 0
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
@@ -144,20 +171,28 @@ def _decode(image: Image.Image, pixels: int, enough: int | None = None) -> Image
 
 def _upright(image: Image.Image) -> Image.Image:
     """Rotated as the EXIF orientation says; a damaged one is ignored."""
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:
-        return image
+    with suppress(Exception):
+        ImageOps.exif_transpose(image, in_place=True)  # not a copy: it may have gigabytes
+    return image
 
 
 def _to_rgb(image: Image.Image, kind: str | None) -> Image.Image:
     """Scales 16 bits to 8, where Pillow would clip: a grey picture of 16 bits would be white."""
     if image.mode in _16_BIT_MODES or (image.mode == "I" and kind in ("PNG", "PPM")):  # both are scaled to 16 bits
-        values = np.asarray(image).astype(np.uint32)
-        return Image.fromarray(((values * 255 + 32767) // 65535).astype(np.uint8)).convert("RGB")
+        return _eight_bits(image).convert("RGB")
     if image.mode in ("I", "F"):
         raise ValueError("its pixels have 32 bits, of an unknown range; save it with 8 or 16")
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")  # convert would copy it
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """A grey picture of 16 bits with 8, some rows at a time: all at once would take many times its memory."""
+    eight, rows = Image.new("L", image.size), max(1, _PIXELS_AT_ONCE // image.width)
+    for top in range(0, image.height, rows):
+        part = image.crop((0, top, image.width, min(top + rows, image.height)))
+        values = np.asarray(part).astype(np.uint32)
+        eight.paste(Image.fromarray(((values * 255 + 32767) // 65535).astype(np.uint8)), (0, top))
+    return eight
 
 
 def _reason(error: Exception, pixels: int) -> str:

@@ -23,10 +23,14 @@ from dear.gallery.encoders import Encoder, check_spec, describe, load_encoder
 from dear.gallery.index import WORLD, IndexSummary, add_images, stored_path, world_picture
 from dear.gallery.search import Hit, Snapshot, search, unit
 from dear.gallery.storage import (
+    AGAIN,
     INFO,
     GalleryInfo,
     is_local,
     one_writer,
+    read_errors,
+    reason_of_lance,
+    require_regular_files,
     resolve,
     table_schema,
     to_matrix,
@@ -54,15 +58,14 @@ class Gallery:
         info = GalleryInfo.read(place)
         check_spec(info.encoder, str(place / INFO))
         expected = table_schema(info.components, info.dim)
-        try:
+        data = place / f"{_TABLE}.lance"
+        if not data.is_dir():
+            raise DearError(f"The gallery {place} has lost its table ({data.name}): {AGAIN}.")
+        with read_errors(place):
+            if is_local(place):
+                require_regular_files(data)
             table = _connect(place).open_table(_TABLE)
             schema = table.schema
-        except (OSError, RuntimeError, ValueError) as error:
-            if not (place / f"{_TABLE}.lance").is_dir():
-                raise DearError(
-                    f"The gallery {place} has lost its table ({_TABLE}.lance): index its images into a new folder."
-                ) from None
-            raise DearError(f"The gallery {place} cannot be read: {error}.") from error
         if not schema.equals(expected):
             raise DearError(f"{place / INFO} does not fit the table beside it: index the images again.")
         return cls(place, info, table)
@@ -94,9 +97,9 @@ class Gallery:
                 f"{describe(encoder.spec)}: their vectors are not comparable; choose another gallery."
             )
 
-    def encoder(self, device: str = "auto") -> Encoder:
+    def encoder(self, device: str = "auto", precision: str = "auto") -> Encoder:
         """The encoder that made this gallery, loaded to encode queries."""
-        return load_encoder(self.info.encoder, device)
+        return load_encoder(self.info.encoder, device, precision)
 
     def query(
         self, encoder: Encoder, query: Image.Image | str, components: Sequence[str] | None = None
@@ -111,18 +114,23 @@ class Gallery:
 
     def _mean(self, component: str) -> np.ndarray | float:
         """The mean over all images of a centred component; 0 for others."""
-        return self.snapshot().codes(component, True).shift if component in self.centred and len(self) else 0.0
+        if component not in self.centred or not len(self):
+            return 0.0
+        with read_errors(self.folder):
+            return self.snapshot().codes(component, True).shift
 
     # --- images ---------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return 0 if self.table is None else self.table.count_rows()
+        with read_errors(self.folder):
+            return 0 if self.table is None else self.table.count_rows()
 
     def rows(self, columns: Sequence[str]) -> Any:
         """Columns of all images as an Arrow table, always in the same order."""
         if self.table is None:
             return table_schema(self.components, self.dim).empty_table().select(columns)
-        return self.table.search().select(list(columns)).to_arrow()
+        with read_errors(self.folder):
+            return self.table.search().select(list(columns)).to_arrow()
 
     def paths(self) -> list[str]:
         return self.rows(["path"])["path"].to_pylist()
@@ -134,7 +142,9 @@ class Gallery:
 
     def image(self, path: str) -> Image.Image:
         """The picture, RGB, of a path in the gallery; no other file is ever opened."""
-        if self.table is None or not self.table.count_rows(f"path = {_quote(path)}"):
+        with read_errors(self.folder):
+            is_there = self.table is not None and self.table.count_rows(f"path = {_quote(path)}")
+        if not is_there:
             raise DearError(f"The gallery has no image {path}.")
         return world_picture(path).open() if path.startswith(WORLD) else ImageFile(Path(path)).open()
 
@@ -230,7 +240,7 @@ class Gallery:
         try:
             yield
         except (OSError, RuntimeError) as error:  # a full disk, say
-            raise DearError(f"Cannot write to the gallery {self.folder}: {error}.") from error
+            raise DearError(f"Cannot write to the gallery {self.folder}: {reason_of_lance(error)}.") from error
 
 
 def _lancedb() -> Any:

@@ -19,7 +19,7 @@ from dear.core.errors import DearError
 from dear.core.progress import progress
 from dear.data.dataset import Picture
 from dear.gallery.encoders import Encoder
-from dear.gallery.storage import to_matrix, vector_column
+from dear.gallery.storage import AGAIN, reason_of_lance, to_matrix, vector_column
 
 if TYPE_CHECKING:
     from dear.gallery.gallery import Gallery
@@ -228,10 +228,9 @@ def _filtered(snapshot: Snapshot, where: str) -> np.ndarray:
 
 
 def _search_error(gallery: "Gallery", where: str | None, error: Exception) -> DearError:
-    # LanceDB appends the place in its own source to the reason.
-    reason = " ".join(str(error).split()).removeprefix("Invalid input, ").split(", /")[0].rstrip(".")[:200]
+    reason = reason_of_lance(error)
     if where is None:
-        return DearError(f"The gallery {gallery.folder} cannot be searched: {reason}.")
+        return DearError(f"The gallery {gallery.folder} cannot be searched ({reason}): {AGAIN}.")
     return DearError(
         f"The filter {where!r} does not work ({reason}): write SQL on path, size and label, such as label = 'cat'."
     )

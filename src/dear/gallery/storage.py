@@ -1,7 +1,7 @@
 """What a gallery is on disk: its address, gallery.json, and the columns of its table."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -11,13 +11,14 @@ from urllib.request import url2pathname
 import numpy as np
 
 from dear.core.errors import DearError
-from dear.core.files import parse_json, read_json, to_json, write_json
+from dear.core.files import open_regular, parse_json, read_json, to_json, write_json
 from dear.core.lock import only_writer
 from dear.core.schema import Name, Positive, check_shape
 from dear.core.version import __version__
 
 INFO = "gallery.json"
 FORMAT = 2
+AGAIN = "index its images again, into a new folder"
 
 
 # --- address ------------------------------------------------------------------------------------------------------
@@ -97,7 +98,31 @@ def _read_remote_json(file: Any) -> Any:
     try:
         return parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DearError(f"{file} cannot be read as JSON: {error}.") from None
+        raise DearError(f"{file} cannot be read as JSON ({error}): {AGAIN}.") from None
+
+
+# --- a damaged table ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def read_errors(folder: Any) -> Iterator[None]:
+    """LanceDB's errors, wherever a table turns out to be damaged, as a sentence."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError) as error:
+        raise DearError(f"The gallery {folder} cannot be read ({reason_of_lance(error)}): {AGAIN}.") from error
+
+
+def reason_of_lance(error: Exception) -> str:
+    """LanceDB appends the place in its own source to the reason."""
+    return " ".join(str(error).split()).removeprefix("Invalid input, ").split(", /")[0].rstrip(".")[:200]
+
+
+def require_regular_files(folder: Path) -> None:
+    """OSError for a pipe or a device in the place of a file: LanceDB would wait for it."""
+    for file in folder.rglob("*"):
+        if not file.is_dir():
+            open_regular(file).close()
 
 
 # --- columns of the table -----------------------------------------------------------------------------------------

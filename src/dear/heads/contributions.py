@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dear.clip import Backbone
-from dear.clip.attention import QueryGroup, attend, finish_block, merge_heads
+from dear.clip.attention import QueryGroup, attend, finish_block, merge_heads, run_mlp
 from dear.clip.image import ImageTower, last_third
 from dear.clip.layer_input import LayerInput
 from dear.core.errors import DearError
@@ -122,7 +122,7 @@ def decompose(backbone: Backbone, pixels: Tensor) -> Decomposition:
         x, of_heads = run_layer_heads(tower, layer, x)
         outputs.append(of_heads[:, :, 0])
         attended = before + block.ls_1(block.attn.out_proj(outputs[-1].flatten(1)))
-        others.append(block.ls_2(block.mlp(block.ln_2(attended))))
+        others.append(run_mlp(block, attended))
     scale, constants = _scales(tower, x[:, 0])
     gain, shares = _fold(tower)
     embedding, *mlps = [(term * scale[:, None]) @ gain + constants @ shares for term in others]
@@ -182,9 +182,9 @@ def _scales(tower: ImageTower, cls: Tensor) -> tuple[Tensor, Tensor]:
 def _head_maps(tower: ImageTower, block: Block) -> Tensor:
     """Matrices from code to contribution for the heads of one block: [heads, head_dim + 3, dim]."""
     gain, shares = _fold(tower)
-    own = (block.ls_1(block.attn.out_proj.weight.T) @ gain).unflatten(0, (tower.heads, -1))
-    bias = block.ls_1(block.attn.out_proj.bias) @ gain
-    of_layer = torch.cat([bias[None], shares]) / tower.heads  # shared equally by the heads
+    weight, bias = (part.to(gain.dtype) for part in (block.attn.out_proj.weight, block.attn.out_proj.bias))
+    own = (block.ls_1(weight.T) @ gain).unflatten(0, (tower.heads, -1))
+    of_layer = torch.cat([(block.ls_1(bias) @ gain)[None], shares]) / tower.heads  # shared equally by the heads
     return torch.cat([own, of_layer.expand(tower.heads, -1, -1)], 1)
 
 

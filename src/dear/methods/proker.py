@@ -11,7 +11,7 @@ from dear.methods.shared.leave_one_out import KernelRidge
 
 _BETAS = (0.3, 1.0, 3.0)
 _RIDGES = (0.002, 0.01, 0.05, 0.25)  # the range of what the authors chose
-_EXACT, _LANDMARKS = 2000, 1000
+_LANDMARKS = 1000
 
 
 class ProKeRHead(Head):
@@ -30,10 +30,10 @@ class ProKeRHead(Head):
         self.register_buffer("beta", like.new_tensor(1.0))
 
     def fit(self, features: Tensor, labels: Tensor, text: Tensor) -> None:
-        plain, everything = self.zero_shot(features, text), torch.arange(len(features), device=features.device)
+        plain = self.zero_shot(features, text)
         residuals = F.one_hot(labels, len(text)).to(features) - plain / self.temperature
-        order = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))[:_LANDMARKS]
-        landmarks = everything if len(features) <= _EXACT else order.to(features.device)
+        order = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))
+        landmarks = order[:_LANDMARKS].to(features.device)
         fits = {beta: KernelRidge(features, residuals, landmarks, beta) for beta in _BETAS}
 
         def parts(beta: float, ridge: float, rows: Tensor) -> list[Tensor]:
@@ -54,8 +54,8 @@ class ProKeR(ClosedForm):
 
     b = a tau lambda is the published form. Differs from the official code: a, b, beta and lambda are chosen by
     leave-one-out (there: beta and lambda on the whole validation split, or on ImageNet's *test* images for all sets);
-    one view per image (there ten). With one image per class they are the published ones. For more than 2000 images the
-    solution is spanned by 1000 of them (Nystroem).
+    one view per image (there ten). With one image per class they are the published ones. Of more than 1000 images, 1000
+    span the solution (Nystroem).
     """
 
     Head = ProKeRHead

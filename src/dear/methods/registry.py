@@ -28,6 +28,7 @@ class MethodInfo:
     ours: bool = False  # a subject of this project: reports show it in more detail
     transductive: bool = False  # it trains on unlabelled images of all classes, and is reported in a table of its own
     texts_per_image: bool = False  # class texts depend on the image, so it cannot be exported
+    simple: bool = False  # fitted in seconds from frozen features: what a training is compared with
 
 
 _CONSTANTS = Path(__file__).parent / "assets" / "published_constants.json"
@@ -40,13 +41,18 @@ METHODS = {
         "zero_shot:ZeroShotEnsemble", "CLIP with the mean text of eight templates", "Radford et al., ICML 2021", False
     ),
     "linear-probe": MethodInfo(
-        "linear_probe:LinearProbe", "logistic regression on the class feature", "Radford et al., ICML 2021", False
+        "linear_probe:LinearProbe",
+        "logistic regression on the class feature",
+        "Radford et al., ICML 2021",
+        False,
+        simple=True,
     ),
     "tip-adapter": MethodInfo(
         "tip_adapter:TipAdapter",
         "a cache of the labelled features added to zero-shot",
         "Zhang et al., ECCV 2022",
         False,
+        simple=True,
     ),
     "ss-text": MethodInfo(
         "ss_text:SSText",
@@ -54,12 +60,23 @@ METHODS = {
         "Silva-Rodríguez et al., MICCAI 2025",
         False,
     ),
-    "gda": MethodInfo("gda:Gda", "Gaussian discriminant analysis added to zero-shot", "Wang et al., ICLR 2024", False),
     "head-gains": MethodInfo(
         "head_gains:HeadGains", "a gain for each late head, then the image projection", "this project", False, ours=True
     ),
+    "gda": MethodInfo(
+        "gda:Gda", "Gaussian discriminant analysis added to zero-shot", "Wang et al., ICLR 2024", False, simple=True
+    ),
     "proker": MethodInfo(
-        "proker:ProKeR", "kernel ridge regression added to zero-shot", "Bendou et al., CVPR 2025", False
+        "proker:ProKeR", "kernel ridge regression added to zero-shot", "Bendou et al., CVPR 2025", False, simple=True
+    ),
+    "lp-plus-plus": MethodInfo(
+        "lp_plus_plus:LpPlusPlus", "a linear probe plus weighted class texts", "Huang et al., CVPR 2024", False
+    ),
+    "zs-lp": MethodInfo(
+        "clap:ZsLp", "a linear probe that starts at the class texts", "Silva-Rodríguez et al., CVPR 2024"
+    ),
+    "clap": MethodInfo(
+        "clap:Clap", "zs-lp, pulled to the texts of classes that CLIP knows", "Silva-Rodríguez et al., CVPR 2024"
     ),
     "coop": MethodInfo("coop:CoOp", "learned vectors before the class name", "Zhou et al., IJCV 2022"),
     "kgcoop": MethodInfo("kgcoop:KgCoOp", "CoOp, class texts kept close to hand-written ones", "Yao et al., CVPR 2023"),
@@ -124,6 +141,14 @@ METHODS = {
         ours=True,
     ),
 }
+
+
+ZERO_SHOT = "zero-shot"
+
+
+def simple_methods() -> list[str]:
+    """Methods without training that use the labelled images: a training must beat them to be worth its time."""
+    return [name for name, info in METHODS.items() if info.simple]
 
 
 def is_ours(name: str) -> bool:

@@ -130,7 +130,7 @@ def centres(embeddings: Tensor, count: int, rounds: int = 100) -> Tensor:
     means = embeddings[order.to(embeddings.device)]
     for _ in range(rounds):
         nearest = (embeddings @ F.normalize(means, dim=-1).T).argmax(-1)
-        members = F.one_hot(nearest, count).to(embeddings)
+        members = (nearest[:, None] == torch.arange(count, device=nearest.device)).to(embeddings)
         sizes = members.sum(0)[:, None]
         moved = torch.where(sizes > 0, members.T @ embeddings / sizes.clamp(min=1), means)
         if (moved - means).norm() < 1e-4:

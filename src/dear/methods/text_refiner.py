@@ -102,7 +102,8 @@ class TextRefiner(CoOp):
         """Each token [rows, dim] moves its most similar slot, weighted by exp(similarity - slot's largest)."""
         rows = F.normalize(tokens, dim=-1)
         similarity = rows @ self.cache.T  # [rows, slots]
-        member = F.one_hot(similarity.argmax(1), len(self.cache)).to(similarity.dtype)
+        slots = torch.arange(len(self.cache), device=similarity.device)
+        member = (similarity.argmax(1)[:, None] == slots).to(similarity.dtype)
         update = (member * (similarity - similarity.amax(0)).exp()).T @ rows
         momentum = self.config.cache_momentum
         moved = F.normalize(momentum * self.cache + (1 - momentum) * update, dim=-1)

@@ -22,7 +22,7 @@ from dear.server.engines import TorchEngine, open_engine
 from dear.server.metrics import Metrics
 from dear.server.model_thread import BATCH, Engine, ModelThread
 from dear.server.responses import Json, RefusedError, busy
-from dear.server.uploads import MAX_BYTES, Upload, open_upload, parse_upload
+from dear.server.uploads import MAX_BYTES, MAX_REQUEST_PIXELS, open_uploads, parse_upload
 
 if TYPE_CHECKING:
     from dear.gallery import Encoder, Gallery, Hit
@@ -69,9 +69,11 @@ class Service:
         self.model = ModelThread(engine, self.metrics.batch)
 
     @classmethod
-    def open(cls, folder: Path, gallery: "Path | str | None") -> "Service":
+    def open(
+        cls, folder: Path, gallery: "Path | str | None", device: str = "auto", precision: str = "auto"
+    ) -> "Service":
         """`folder` was made by `dear train` or `dear export`, `gallery` by `dear index`."""
-        engine, name = open_engine(folder), folder.resolve().name
+        engine, name = open_engine(folder, device, precision), folder.resolve().name
         if gallery is None:
             return cls(engine, name)
         if not isinstance(engine, TorchEngine):
@@ -82,7 +84,7 @@ class Service:
         spec = opened.info.encoder
         # What was made with an adapter is searched with this run's, or not at all; all else brings its own encoder.
         same_kind = spec.get("kind") == "adapter"
-        encoder = AdapterEncoder(folder, engine.predictor) if same_kind else opened.encoder()
+        encoder = AdapterEncoder(folder, engine.predictor) if same_kind else opened.encoder(device, precision)
         opened.require(encoder)
         return cls(engine, name, opened, encoder)
 
@@ -188,7 +190,9 @@ class Api:
             components=list(engine.components),
             inferences=list(engine.inferences),
             gallery=gallery,
-            limits=schemas.Limits(images=BATCH, image_bytes=MAX_BYTES, request_bytes=MAX_BODY),
+            limits=schemas.Limits(
+                images=BATCH, image_bytes=MAX_BYTES, request_bytes=MAX_BODY, request_pixels=MAX_REQUEST_PIXELS
+            ),
         )
 
     async def healthz(self) -> schemas.Health:
@@ -209,32 +213,26 @@ class Api:
                 content_type = request.headers.get("content-type", "")
                 # Parsing a small body takes less time than waking a thread for it.
                 if len(body) <= _SMALL_BODY:
-                    upload = parse_upload(content_type, body)
+                    upload = parse_upload(content_type, body, model.model_fields)
                 else:
-                    upload = await run_in_threadpool(parse_upload, content_type, body)
+                    upload = await run_in_threadpool(parse_upload, content_type, body, model.model_fields)
                 settings = schemas.check_settings(upload.values, model)
                 places.enter_context(self._service.admission.room_for(len(upload.images)))
-                images = await self._in_worker(lambda: _open_images(upload, prepare))
+                images = await self._in_worker(lambda: open_uploads(upload.images, prepare))
             upload.images.clear()
             yield settings, images
 
     async def _in_worker(self, job: Callable[[], T]) -> T:
         """Decoding needs a processor and memory: no more jobs at once than there are processors."""
-        return await anyio.to_thread.run_sync(job, limiter=self._workers)
+        try:
+            with anyio.fail_after(_ANSWER_SECONDS):  # in the queue; a job that has begun has a deadline of its own
+                return await anyio.to_thread.run_sync(job, limiter=self._workers)
+        except TimeoutError:
+            raise busy() from None
 
 
 class _Metrics(Response):
     media_type = "text/plain; version=0.0.4"
-
-
-def _open_images(upload: Upload, prepare: Callable[[Image.Image], T]) -> list[T]:
-    images, count = [], len(upload.images)
-    for number, data in enumerate(upload.images, 1):
-        try:
-            images.append(prepare(open_upload(data)))
-        except DearError as error:
-            raise DearError(f"Image {number} of {count}: {error}" if count > 1 else str(error)) from None
-    return images
 
 
 async def wait_for_model(future: "Future[T]") -> T:

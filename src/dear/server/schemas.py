@@ -192,6 +192,7 @@ class Limits(Result):
     images: int
     image_bytes: int
     request_bytes: int
+    request_pixels: int
 
 
 class About(Result):

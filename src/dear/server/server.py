@@ -3,10 +3,12 @@
 import errno
 import ipaddress
 import re
+import signal
 import socket
+import threading
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -155,7 +157,7 @@ class Address:
     def serve(self, app: ASGIApp) -> None:
         """Answers until Ctrl-C or SIGTERM; requests that were begun are finished first."""
         self._server = uvicorn.Server(self._config(app))
-        with suppress(KeyboardInterrupt):
+        with suppress(KeyboardInterrupt), _stopped_is_done():
             self._server.run([self._socket])
 
     def stop(self) -> None:
@@ -180,6 +182,19 @@ class Address:
             timeout_keep_alive=15,
             timeout_graceful_shutdown=30,
         )
+
+
+@contextmanager
+def _stopped_is_done() -> Iterator[None]:
+    """Drops the SIGTERM that uvicorn raises again after it has stopped: to stop when told is a success."""
+    if threading.current_thread() is not threading.main_thread():  # the only one that gets signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _in_url(address: str) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dear.clip import Backbone
 from dear.clip.layer_input import CachedHeads, CachedStates, Images
+from dear.core.runtime import to_device
 from dear.data.augment import CLEAN, RANDOM, Batches, FreshViews
 from dear.data.dataset import Dataset, Example, ImageFile, Picture
 from dear.data.loading import evaluation_batches
@@ -26,18 +27,19 @@ class ImageSource:
     """
 
     def __init__(
-        self, backbone: Backbone, cache: Path | None = None, workers: int = 2, fast_decode: bool = False
+        self, backbone: Backbone, cache: Path | None = None, workers: int | None = None, fast_decode: bool = False
     ) -> None:
         self.backbone, self.cache, self.workers, self.fast_decode = backbone, cache, workers, fast_decode
         # After the frozen tower, by `Method.heads_from`: CLS, and head outputs; small, and needed by many methods.
         self._kept: dict[int | None, dict[Picture, tuple[Tensor, ...]]] = {}
         self._kv = KVCache()
+        self._keys: dict[Picture, str] = {}  # of cached states
 
     def evaluation(self, examples: Sequence[Example], model: Method, title: str) -> Iterator[tuple[Any, Tensor]]:
         """Inputs for `model.layer_input` and labels, in order; cached results where available."""
         if self.cache is None or not is_constant(model):
             return self.images(examples, model, title)
-        states = StateCache(self.cache, self.backbone, model.first_layer, self.workers)
+        states = self._states(model.first_layer)
         return states.batches(examples, title, reader=self._kv_reader(states, model))
 
     def images(
@@ -48,7 +50,7 @@ class ImageSource:
             yield from self._after_tower(examples, model.heads_from, title, batch)
             return
         for images, labels in self._decoded(examples, model.first_layer, title, batch):
-            yield images.to(self.backbone.device), labels
+            yield to_device(images, self.backbone.device), labels
 
     def training(
         self, examples: Sequence[Example], model: Method, train: TrainConfig, epochs: int
@@ -56,16 +58,21 @@ class ImageSource:
         """The views of `model.views` with the augmentation of `train`; fixed and clean ones come from cached states, if
         these fit on disk or in memory."""
         batches = training_batches(examples, train)
-        states = StateCache(self.cache, self.backbone, model.first_layer, self.workers, train.crop)
+        states = self._states(model.first_layer, train.crop)
         views = (CLEAN,) * len(model.views) if train.augment == NONE else model.views
         if train.augment == FRESH or (train.augment == NONE and not states.has_room(len(examples))):
             if self.fast_decode and train.augment == FRESH:
                 examples = [replace(e, picture=self._reduced(e.picture)) for e in examples]
             return FreshViews(examples, self.backbone, batches, self.workers, train.crop, views)
+        if not is_constant(model):
+            self._kv.clear()  # of an earlier method
         reader = self._kv_reader(states, model) if is_constant(model) else None
         # No more fixed views are computed than so many epochs use.
         fixed = min(fixed_views(train.augment), epochs * views.count(RANDOM))
         return CachedViews(examples, states, batches, fixed, views, reader)
+
+    def _states(self, first_layer: int, crop: float = 0.5) -> StateCache:
+        return StateCache(self.cache, self.backbone, first_layer, self.workers, crop, self._keys)
 
     def _kv_reader(self, states: StateCache, model: Method) -> KVReader:
         tower, masks = self.backbone.image, model.masks
@@ -83,8 +90,9 @@ class ImageSource:
         self, examples: Sequence[Example], first_layer: int, title: str, batch: int
     ) -> Iterator[tuple[Images, Tensor]]:
         if self.cache is None:
-            return evaluation_batches(examples, self.backbone.preprocess, title, batch)
-        return StateCache(self.cache, self.backbone, first_layer, self.workers).batches(examples, title, batch)
+            pinned = self.backbone.device.type == "cuda"
+            return evaluation_batches(examples, self.backbone.preprocess, title, batch, self.workers, pinned)
+        return self._states(first_layer).batches(examples, title, batch)
 
     def _after_tower(
         self, examples: Sequence[Example], heads_from: int | None, title: str, batch: int
@@ -94,7 +102,7 @@ class ImageSource:
         missing = [e for e in dict.fromkeys(examples) if e.picture not in kept]
         rows: list[tuple[Tensor, ...]] = []
         for images, _ in self._decoded(missing, heads_from or tower.layers + 1, title, batch) if missing else ():
-            images = images.to(device)
+            images = to_device(images, device)
             if heads_from is None:
                 cls = tower.layer_input(images, tower.layers + 1).frozen_cls
                 assert cls is not None
@@ -105,7 +113,7 @@ class ImageSource:
         for start in range(0, len(examples), batch):
             part = examples[start : start + batch]
             tensors = zip(*(kept[e.picture] for e in part), strict=True)
-            cls, *outputs = (torch.stack(of_all).to(device) for of_all in tensors)
+            cls, *outputs = (to_device(torch.stack(of_all), device) for of_all in tensors)
             after = CachedHeads(cls, *outputs) if outputs else CachedStates(cls[:, None], cls)
             yield after, torch.tensor([e.label for e in part])
 
@@ -137,7 +145,7 @@ class DatasetImages:
             yield from self._source.images(self._data.train, self._model, "training images")
             return
         for images, labels in self._cached.batches(self._data.train, "training images"):
-            yield images.to(self._source.backbone.device), labels
+            yield to_device(images, self._source.backbone.device), labels
 
     def val(self) -> Iterator[tuple[Images, Tensor]]:
         return self._source.images(self._data.val, self._model, "validation images")

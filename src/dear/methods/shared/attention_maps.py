@@ -40,10 +40,10 @@ def cls_attention(method: "Method", pixels: Tensor) -> Tensor:
 
     x = method.layer_input(pixels)
     with observing(add):
-        if x.layer > tower.layers:  # no learned part reaches CLS
-            tower.encode(pixels)
-        else:
+        if x.layer <= tower.layers:
             method.encode_image(x)
+        if not maps:  # no learned part reaches CLS
+            tower.encode(pixels)
     states = tower.trunk(pixels, tower.layers - 1)
     return (maps[0] * ~registers(states)).unflatten(1, tower.grid)
 

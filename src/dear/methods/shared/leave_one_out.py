@@ -88,10 +88,10 @@ class KernelRidge:
         columns = self.kernel(features)  # [images, landmarks]
         values, vectors = torch.linalg.eigh(columns[landmarks])
         keep = values > values[-1] * len(values) * torch.finfo(values.dtype).eps
-        to_map = vectors[:, keep] / values[keep].sqrt()
-        self.spectrum, turn = torch.linalg.eigh(to_map.T @ (columns.T @ columns) @ to_map)
-        self.spectrum = self.spectrum.clamp(min=0)
-        self.to_map = to_map @ turn  # [landmarks, rank]
+        self.to_map, self.spectrum = vectors[:, keep] / values[keep].sqrt(), values[keep]  # [landmarks, rank], [rank]
+        if len(landmarks) < len(features):  # else the mapped features are orthogonal as they are
+            spectrum, turn = torch.linalg.eigh(self.to_map.T @ (columns.T @ columns) @ self.to_map)
+            self.to_map, self.spectrum = self.to_map @ turn, spectrum.clamp(min=0)
         self.mapped = columns @ self.to_map  # [images, rank], orthogonal columns
         self.projected = self.mapped.T @ targets  # [rank, outputs]
 

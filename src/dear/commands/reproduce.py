@@ -1,0 +1,131 @@
+"""dear reproduce: a table or figure of the paper, from its plan to a page with a verdict for each number."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dear.bench.reproduce import Reproduction
+    from dear.bench.results import Cell
+    from dear.bench.tables import Chapter
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dear.bench.reproduce import REPRODUCTIONS
+    from dear.core.config import number
+    from dear.core.table import add_json_argument
+    from dear.parallel.cluster import add_ray_arguments
+
+    titles = "; ".join(f"{name}: {item.title}" for name, item in REPRODUCTIONS.items())
+    parser.add_argument("table", metavar="TABLE", help=titles)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of results and of the page")
+    parser.add_argument(
+        "--subset", action="store_true", help="a tiny version, on the bundled model and Attribute World: minutes"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be run, and what it costs")
+    parser.add_argument("--resume", action="store_true", help="continue what --out holds already")
+    parser.add_argument("--data-root", metavar="DIR", help="folder of the known datasets (dear data get)")
+    parser.add_argument("--methods", nargs="+", default=[], metavar="METHOD",
+                        help="methods in place of the paper's: names from `dear methods`, or all")  # fmt: skip
+    parser.add_argument(
+        "--seeds", nargs="+", type=number("--seeds", 0, 2**32 - 1), metavar="SEED",
+        help="seeds of the few-shot draw and the training (default: 1 2 3; of the subset: 1 2)",
+    )  # fmt: skip
+    parser.add_argument("--model", metavar="NAME", help="another backbone (default: OpenAI's ViT-B-16)")
+    parser.add_argument("--pretrained", metavar="TAG", help="its weights, as in `dear train`")
+    parser.add_argument("--device", default="auto", metavar="NAME", help="device: cpu, cuda, cuda:N, auto")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="folder for cached states of images")
+    add_ray_arguments(parser, "cell")
+    add_json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    from dear.bench.page import write_report
+    from dear.bench.reproduce import find_reproduction, reproduction_cells
+    from dear.bench.results import result_files
+    from dear.commands.bench import chosen_methods
+    from dear.core.errors import DearError
+
+    item = find_reproduction(args.table)
+    print(f"{args.table}: {item.title}" + (", subset" if args.subset else ""))
+    overrides = {"model": args.model, "pretrained": args.pretrained} if args.model else {}
+    report = args.out / "report"
+    if item.heads:
+        if not args.dry_run:
+            write_report([], report, [_heads(args, overrides)])
+            print(f"wrote {report / 'results.html'}")
+        return
+    methods = chosen_methods(args.methods) if args.methods else []
+    seeds = args.seeds or ([1, 2] if args.subset else [1, 2, 3])
+    cells = reproduction_cells(item, args.subset, seeds, methods, overrides)
+    _show_plan(cells, args)
+    if args.dry_run:
+        return
+    if result_files(args.out) and not args.resume:
+        raise DearError(f"{args.out} already holds results: continue with --resume, or choose another --out.")
+    _run_cells(cells, args)
+    write_report([args.out], report, [_beside_the_paper(item, cells, args)])
+    print(f"wrote {report / 'results.html'}, results.md, tables/ and figures/")
+
+
+def _show_plan(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:
+    from dear.bench.cost import disk_megabytes, gpu_hours
+    from dear.core.table import Table
+
+    table = Table(["method", "cells", "A100 hours"])
+    for method in dict.fromkeys(cell.method for cell in cells):
+        own = [cell for cell in cells if cell.method == method]
+        hours = gpu_hours(own)
+        table.add(method, len(own), None if hours is None else f"{hours:.1f}")
+    args.show("plan", table)
+    hours, datasets = gpu_hours(cells), sorted({name for cell in cells for name in (cell.dataset, *cell.targets)})
+    cost = "minutes on one core" if hours is None else f"about {hours:.0f} A100 hours (derived, an upper bound)"
+    print(f"\n{len(cells)} cells on {', '.join(datasets)}: {cost}, {disk_megabytes(cells) / 1000:.1f} GB of disk\n")
+
+
+def _run_cells(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:
+    from dear.bench.grid import run_cells
+    from dear.bench.workbench import Workbench
+    from dear.parallel.cluster import cluster_from_args
+
+    bench = Workbench(args.cache, args.data_root, args.device)
+    run_cells(cells, args.out, bench, cluster=cluster_from_args(args, args.device))
+
+
+def _beside_the_paper(item: "Reproduction", cells: "Sequence[Cell]", args: argparse.Namespace) -> "Chapter":
+    from dear.bench.results import read_results
+    from dear.bench.tables import Block, Chapter
+    from dear.bench.verdict import compare_with_paper, summary_line, verdict_table
+
+    names = {cell.method for cell in cells}
+    results = [result for result in read_results([args.out]) if result.cell.method in names]
+    compared = compare_with_paper(results)
+    if not compared:
+        note = "The paper prints no numbers for this: the curves are below."
+        print(f"\n{note}")
+        return Chapter("paper", f"{args.table}, beside the paper", [], [note])
+    table, note = verdict_table(compared), summary_line(compared)
+    args.show("beside the paper", table)
+    print(f"\n{note}")
+    explained = (
+        f"{note[0].upper()}{note[1:]}. Within noise: inside the 95% interval of the difference of two means, ours and "
+        "one over three seeds with the same spread."
+    )
+    return Chapter("paper", f"{args.table}, beside the paper", [Block("paper-verdicts", item.title, table, explained)])
+
+
+def _heads(args: argparse.Namespace, overrides: dict[str, Any]) -> "Chapter":
+    from dear.bench.reproduce import FULL, SUBSET
+    from dear.bench.reproduce_heads import heads_chapter
+    from dear.clip import load_backbone
+    from dear.core.runtime import pick_device
+
+    chosen = {**(SUBSET if args.subset else FULL), **overrides}
+    backbone = load_backbone(chosen["model"], chosen["pretrained"], device=pick_device(args.device))
+    chapter = heads_chapter(args.table, backbone, limit=200 if args.subset else None)
+    for block in chapter.blocks:
+        print(f"\n{block.title}")
+        args.show(block.title, block.table)
+        print(f"\n{block.note}")
+    return chapter
