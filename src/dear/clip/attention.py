@@ -44,7 +44,7 @@ def normed_input(block: Any, x: Tensor) -> Tensor:
 
 def project_queries(attn: Any, x: Tensor) -> Tensor:
     """[..., tokens, width] -> [..., heads, tokens, head_dim]."""
-    width = attn.embed_dim
+    width = attn.out_proj.in_features
     bias = None if attn.in_proj_bias is None else attn.in_proj_bias[:width]
     queries = F.linear(x, attn.in_proj_weight[:width], bias)
     if (term := getattr(attn, "term", None)) is not None:  # see `low_rank`
@@ -54,7 +54,7 @@ def project_queries(attn: Any, x: Tensor) -> Tensor:
 
 def project_keys_values(attn: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     """[..., tokens, width] -> keys and values, each [..., heads, tokens, head_dim]."""
-    width = attn.embed_dim
+    width = attn.out_proj.in_features
     bias = None if attn.in_proj_bias is None else attn.in_proj_bias[width:]
     keys, values = F.linear(x, attn.in_proj_weight[width:], bias).chunk(2, dim=-1)
     if (term := getattr(attn, "term", None)) is not None:
@@ -77,6 +77,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, groups: Sequence[QueryGroup]) -> Ten
 
 def finish_block(block: Any, residual: Tensor, heads_out: Tensor) -> Tensor:
     """The rest of a block after attention: output projection, residual, MLP. `heads_out` has its heads merged."""
+    if (norm := getattr(block.attn, "inner_norm", None)) is not None:  # of EVA02
+        heads_out = norm(heads_out)
     x = residual + block.ls_1(block.attn.out_proj(heads_out.to(block.attn.out_proj.weight.dtype)))
     return x + run_mlp(block, x)
 

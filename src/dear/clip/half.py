@@ -7,7 +7,7 @@ stream, features, logits and losses are fp32 too.
 
 from collections.abc import Iterable
 from copy import deepcopy
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +16,22 @@ M = TypeVar("M", bound=nn.Module)
 _EXACT = "exact"  # attribute of a half parameter: its fp32 value, in host memory
 
 
-def halve_blocks(blocks: Iterable[nn.Module], dtype: torch.dtype) -> None:
+def has_inner_norm(block: Any) -> bool:
+    """Whether a LayerNorm stands between linear layers of its attention or MLP (EVA02, ViTamin).
+
+    Such a block stays fp32, because the norm would get half numbers.
+    """
+    module = getattr(block, "module", block)
+    inside = [*module.attn.modules(), *module.mlp.modules()]
+    return any(isinstance(part, nn.LayerNorm) for part in inside)
+
+
+def halve_blocks(blocks: Iterable[Any], dtype: torch.dtype) -> None:
     """Replaces the weights and biases of all linear layers in the blocks by half ones; fp32 values stay on the host."""
     for block in blocks:
-        for module in block.modules():
+        if has_inner_norm(block):
+            continue
+        for module in getattr(block, "module", block).modules():  # of a `TimmBlock`: its own block
             if isinstance(module, nn.Linear) or hasattr(module, "in_proj_weight"):
                 for name, parameter in list(module.named_parameters(recurse=False)):
                     half = nn.Parameter(parameter.detach().to(dtype), requires_grad=False)

@@ -81,9 +81,10 @@ class LayerInput:
         frozen_cls: Tensor | None = None,  # CLS state after the frozen tower, [batch, width], if computed
         cached: CachedKV | None = None,
         head_outputs: Tensor | None = None,  # see `CachedHeads`, for methods with `heads_from`
+        learned: bool = False,  # tokens without a place, which are not rotated
     ) -> None:
         self.tower, self.layer, self.states, self.frozen_cls, self.cached = tower, layer, states, frozen_cls, cached
-        self.head_outputs = head_outputs
+        self.head_outputs, self.learned = head_outputs, learned
 
     @cached_property
     def normed(self) -> Tensor:
@@ -92,7 +93,7 @@ class LayerInput:
     @cached_property
     def q(self) -> Tensor:
         """[batch, heads, tokens, head_dim]"""
-        return project_queries(self.tower.blocks[self.layer - 1].attn, self.normed)
+        return self._placed(project_queries(self.tower.blocks[self.layer - 1].attn, self.normed))
 
     @cached_property
     def cls_q(self) -> Tensor:
@@ -102,7 +103,11 @@ class LayerInput:
     @cached_property
     def kv(self) -> tuple[Tensor, Tensor]:
         """Keys and values, each [batch, heads, tokens, head_dim]."""
-        return project_keys_values(self.tower.blocks[self.layer - 1].attn, self.normed)
+        keys, values = project_keys_values(self.tower.blocks[self.layer - 1].attn, self.normed)
+        return self._placed(keys), values
+
+    def _placed(self, x: Tensor) -> Tensor:
+        return x if self.learned else self.tower.rotate(x)
 
     def rows(self, chosen: slice) -> "LayerInput":
         """The input of some of the images."""

@@ -11,18 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dear.clip.features import FeatureImage, FeatureText
 from dear.clip.half import halve_blocks
-from dear.clip.identity import BackboneIdentity, hash_weights
+from dear.clip.identity import BackboneIdentity, hash_weights, hash_words
 from dear.clip.image import ImageTower
-from dear.clip.modules import activation_of, has_known_layers, reads_eot
+from dear.clip.modules import activation_of, image_tower, text_side
 from dear.clip.pictures import pictures_of
 from dear.clip.shapes import require_fit
 from dear.clip.support import ConfigFile, judge, min_parameters, refusal, why_refused
-from dear.clip.text import TextTower
 from dear.clip.text_table import TextTable
-from dear.clip.transformers_clip import PREFIX as TRANSFORMERS
 from dear.clip.transformers_clip import load_transformers
+from dear.clip.transformers_files import PREFIX as TRANSFORMERS
 from dear.core.errors import DearError, first_line
 from dear.core.files import read_json
 from dear.core.progress import phase
@@ -52,8 +50,17 @@ class Backbone:
 
     @cached_property
     def identity(self) -> BackboneIdentity:
-        table = self.text.sha256 if isinstance(self.text, TextTable) else None
-        return BackboneIdentity(self.name, self.pretrained, self.activation, hash_weights(self.model), table)
+        table = self.text if isinstance(self.text, TextTable) else None
+        return BackboneIdentity(
+            self.name,
+            self.pretrained,
+            self.activation,
+            hash_weights(self.model),
+            table.sha256 if table else None,
+            self.image.layout + ("" if table else f"; {self.text.layout}"),
+            None if table else hash_words(self.text.tokenizer),
+            "{size} px, {resize_mode}, {interpolation}, mean {mean}, std {std}".format(**self.pictures),
+        )
 
     @property
     def temperature(self) -> Tensor:
@@ -154,6 +161,8 @@ def _load(
                 force_preprocess_cfg=pictures_of(source, pretrained, random_weights),
             )
         tokenizer = _tokenizer(source)
+    except ModuleNotFoundError as error:
+        raise DearError(f"{name} needs the package {error.name}: pip install 'dear-vlm[hf]'.") from error
     except Exception as error:  # OpenCLIP does not validate configs, and raises many kinds
         raise DearError(f"The weights of {name} could not be loaded: {first_line(error)}.") from error
     backbone = wrap(model.to(device), tokenizer, name, pretrained, dtype)
@@ -185,8 +194,8 @@ def wrap(
     preprocess = PreprocessCfg(**getattr(model.visual, "preprocess_cfg", {"size": model.visual.image_size}))
     backbone = Backbone(
         model,
-        ImageTower(model.visual) if has_known_layers(model.visual) else FeatureImage(model, _size(preprocess.size)),
-        _text_side(model, tokenizer),
+        image_tower(model, _size(preprocess.size)),
+        text_side(model, tokenizer),
         image_transform_v2(preprocess, is_train=False),
         tuple(preprocess.mean),
         tuple(preprocess.std),
@@ -205,14 +214,6 @@ def wrap(
 
 def _size(size: int | Sequence[int]) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (size[0], size[1])
-
-
-def _text_side(model: Any, tokenizer: Callable[..., Tensor]) -> TextTower | FeatureText:
-    text = getattr(model, "text", model)
-    if not reads_eot(text):
-        return FeatureText(model, tokenizer)
-    pool, end = (getattr(text, f"text_{name}", None) or getattr(text, name, None) for name in ("pool_type", "eos_id"))
-    return TextTower(text, tokenizer, end if pool == "eos" else None)
 
 
 def read_config(source: str) -> dict[str, Any]:

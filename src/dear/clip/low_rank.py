@@ -46,7 +46,8 @@ class _Attention:
             frozen.in_proj_bias,
             frozen.out_proj,
         )
-        self.embed_dim, self.num_heads, self.term = frozen.embed_dim, frozen.num_heads, term
+        self.inner_norm = getattr(frozen, "inner_norm", None)
+        self.num_heads, self.term = frozen.num_heads, term
 
 
 class _Block:

@@ -26,7 +26,7 @@ from dear.parallel import processes
 _MANY = 2000  # packed tokens, of about 400 classes, whose activations take over a gigabyte: then checkpointing is used
 
 
-def _second_pass_places(places: processes.Places | None) -> tuple[Any, Any]:
+def second_pass_places(places: processes.Places | None) -> tuple[Any, Any]:
     """Contexts of a checkpointed block: dropout of the recomputation takes the same rows as in the first pass."""
     return nullcontext(), processes.row_places(places)
 
@@ -45,6 +45,8 @@ class TextTower:
     """OpenCLIP's causal text transformer as a list of blocks. Layers count from 1."""
 
     tier = "full"
+    first_word = 1  # behind BOT
+    layout = "text causal"
 
     def __init__(self, module: Any, tokenizer: Callable[..., Tensor], end: int | None) -> None:
         """`module` has token_embedding, transformer, ...; `end` is the id of EOT, None: the largest id."""
@@ -52,7 +54,7 @@ class TextTower:
         self.blocks: Sequence[Any] = module.transformer.resblocks
         self.layers = len(self.blocks)
         self.heads: int = self.blocks[0].attn.num_heads
-        self.width: int = self.blocks[0].attn.embed_dim
+        self.width: int = self.blocks[0].attn.out_proj.in_features
         self.context: int = module.positional_embedding.shape[0]
 
     def tokenize(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
@@ -86,6 +88,11 @@ class TextTower:
         """Learned tokens [..., tokens, width] plus the positional embeddings of the words they replace, for layer 1."""
         return raw + self.module.positional_embedding[prompts.slots].detach()
 
+    def put_words(self, states: Tensor, slots: Tensor, raw: Tensor) -> Tensor:
+        """Embeddings of prompts with other words [tokens, width] in some shared slots (BOT has 0), for layer 1."""
+        placed = raw + self.module.positional_embedding[slots].detach()
+        return states.index_copy(0, slots, placed.to(states.dtype))
+
     def embed(self, prompts: Prompts) -> Tensor:
         """Packed token embeddings with their positions, [packed, width]."""
         return self.module.token_embedding(prompts.ids) + self.module.positional_embedding[prompts.positions]
@@ -118,7 +125,7 @@ class TextTower:
     def _eot_states(self, x: Tensor, prompts: Prompts, first: int, tokens: LearnedTokens | None) -> Tensor:
         shared, places, run = prompts.shared, prompts.slots, self._run_block
         if len(x) > _MANY and torch.is_grad_enabled():
-            contexts = partial(_second_pass_places, prompts.places)
+            contexts = partial(second_pass_places, prompts.places)
             run = partial(checkpoint, self._run_block, use_reentrant=False, context_fn=contexts)
         if tokens is not None and places is None:
             x = torch.cat([x[:1], tokens.into(first, None), x[1:]])

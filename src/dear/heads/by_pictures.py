@@ -54,10 +54,11 @@ def roles_by_pictures(
         origin["quantile"] = quantile
     roles = judge_shares(measured, core, quantile)
     identity, tower = backbone.identity.to_json(), backbone.image
-    means = measured.outputs / measured.pictures
-    for (layer, head), role in roles.items():
-        mean = (round(number, 4) for number in means[measured.layers.index(layer), head].tolist())
-        roles[layer, head] = replace(role, mean=tuple(mean))
+    if measured.outputs is not None:
+        means = measured.outputs / measured.pictures
+        for (layer, head), role in roles.items():
+            mean = (round(number, 4) for number in means[measured.layers.index(layer), head].tolist())
+            roles[layer, head] = replace(role, mean=tuple(mean))
     return RoleMap(identity, measured.layers, tower.heads, tuple(measured.moments), tuple(core), roles, origin)
 
 
@@ -84,7 +85,8 @@ def measure(
                 if not batch.indices:
                     continue
                 measured.pictures += len(batch.indices)
-                measured.outputs = measured.outputs + batch.outputs
+                if batch.outputs is not None:
+                    measured.outputs = batch.outputs + (0 if measured.outputs is None else measured.outputs)
                 indices = torch.tensor(batch.indices)
                 for attribute, labels in probe.labels.items():
                     z = label_numbers(torch.tensor(labels)[indices], max(labels) + 1)

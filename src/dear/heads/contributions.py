@@ -18,6 +18,7 @@ from dear.clip import Backbone
 from dear.clip.attention import QueryGroup, attend, finish_block, merge_heads, run_mlp
 from dear.clip.image import ImageTower, last_third
 from dear.clip.layer_input import LayerInput
+from dear.clip.read_out import CLS
 from dear.core.errors import DearError
 
 Block = Any  # OpenCLIP's ResidualAttentionBlock; torch types a module's parts as "Tensor or Module"
@@ -29,10 +30,13 @@ class Decomposition(NamedTuple):
     embedding: Tensor  # [images, dim]
     heads: Tensor  # [images, layers, heads, dim]
     mlps: Tensor  # [images, layers, dim]
+    constant: Tensor | None = None  # biases, where they are not shared out among the terms, [images, dim]
+    pool_mlp: Tensor | None = None  # the MLP behind a probe, [images, dim]
 
     def feature(self) -> Tensor:
         """Their sum, the normalised image feature: [images, dim]."""
-        return self.embedding + self.heads.sum((1, 2)) + self.mlps.sum(1)
+        whole = self.embedding + self.heads.sum((1, 2)) + self.mlps.sum(1)
+        return sum((part for part in (self.constant, self.pool_mlp) if part is not None), whole)
 
 
 class HeadContributions:
@@ -45,6 +49,14 @@ class HeadContributions:
     pass over many pictures stores head_dim + 3 numbers per head instead of dim.
     """
 
+    def __new__(cls, backbone: Backbone, *args: Any, **options: Any) -> "HeadContributions":
+        """Of the kind that fits the tower: other read-outs than a plain CLS are in `token_contributions`."""
+        if cls is HeadContributions and not is_plain(backbone):
+            from dear.heads.token_contributions import TokenContributions
+
+            return super().__new__(TokenContributions)
+        return super().__new__(cls)
+
     def __init__(self, backbone: Backbone, first_layer: int | None = None) -> None:
         self.tower = backbone.image
         self.first_layer = check_first_layer(self.tower, first_layer)
@@ -52,6 +64,10 @@ class HeadContributions:
         with torch.no_grad():
             maps = [_head_maps(self.tower, block) for block in self.tower.blocks[self.first_layer - 1 :]]
         self.maps = torch.stack(maps)  # [layers, heads, head_dim + 3, dim]
+
+    def rank(self, outer: Tensor) -> int:
+        """Dimensions of a head's contributions, by its second moments."""
+        return self.tower.head_dim
 
     def codes(self, pixels: Tensor) -> Tensor:
         """Normalised pixels [images, 3, height, width] -> [images, layers, heads, head_dim + 3]."""
@@ -83,14 +99,16 @@ class HeadContributions:
         basis, triangle = torch.linalg.qr(self.maps.cpu().double().mT)
         return basis, triangle
 
-    def coordinates(self, codes: Tensor) -> Tensor:
-        """Codes -> coordinates in the span of each head, [images, layers, heads, width], float64."""
-        return torch.einsum("nlhc,lhkc->nlhk", codes.cpu().double(), self.span[1])
+    def coordinates(self, pixels: Tensor) -> Tensor:
+        """Normalised pixels -> coordinates in the span of each head, [images, layers, heads, width], float64."""
+        return self.coordinates_and_outputs(pixels)[0]
 
-    @staticmethod
-    def outputs(codes: Tensor) -> Tensor:
-        """Codes -> outputs of the heads at CLS, [images, layers, heads, head_dim]."""
-        return codes[..., :-3] / codes[..., -3:-2]  # the scale of the feature is the first of the shared numbers
+    def coordinates_and_outputs(self, pixels: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The coordinates, and the sum over the images of what heads put out at CLS, [layers, heads, head_dim]; None
+        for towers that read another token."""
+        codes = self.codes(pixels).cpu().double()
+        # The scale of the feature is the first of the shared numbers.
+        return torch.einsum("nlhc,lhkc->nlhk", codes, self.span[1]), (codes[..., :-3] / codes[..., -3:-2]).sum(0)
 
 
 def head_contributions(backbone: Backbone, pixels: Tensor, first_layer: int | None = None) -> Tensor:
@@ -112,6 +130,10 @@ def head_similarity(backbone: Backbone, pixels: Tensor, texts: Sequence[str], fi
 @torch.no_grad()
 def decompose(backbone: Backbone, pixels: Tensor) -> Decomposition:
     """All terms of the normalised image feature of pixels [images, 3, height, width]."""
+    if not is_plain(backbone):
+        from dear.heads.token_contributions import decompose_tokens
+
+        return decompose_tokens(backbone, pixels)
     heads = HeadContributions(backbone, 1)
     tower = heads.tower
     x = tower.embed(pixels.to(backbone.device))
@@ -128,6 +150,12 @@ def decompose(backbone: Backbone, pixels: Tensor) -> Decomposition:
     embedding, *mlps = [(term * scale[:, None]) @ gain + constants @ shares for term in others]
     by_head = torch.einsum("nlhc,lhcd->nlhd", _head_codes(torch.stack(outputs, 1), scale, constants), heads.maps)
     return Decomposition(embedding, by_head, torch.stack(mlps, 1))
+
+
+def is_plain(backbone: Backbone) -> bool:
+    """Whether the image tower is OpenCLIP's own ViT, read at CLS; one without layers is refused later."""
+    tower = getattr(backbone.image, "plain", backbone.image)  # under a tower with gains
+    return not tower.layers or (type(tower) is ImageTower and tower.read == CLS)
 
 
 def check_first_layer(tower: ImageTower, first_layer: int | None) -> int:
@@ -151,9 +179,9 @@ def run_layer_heads(
 ) -> tuple[Tensor, Tensor]:
     """One layer on [images, tokens, width]; also the outputs of its heads, [images, heads, queries, head_dim].
 
-    The last layer computes the query of CLS only. `change` may replace the outputs before they are merged.
+    Where CLS is read, the last layer computes its query only. `change` may replace the outputs before they are merged.
     """
-    entry, only_cls = LayerInput(tower, layer, x), layer == tower.layers
+    entry, only_cls = LayerInput(tower, layer, x), layer == tower.layers and tower.read == CLS
     q, residual = (entry.cls_q, x[:, :1]) if only_cls else (entry.q, x)
     of_heads = attend(q, *entry.kv, [QueryGroup(q.shape[2])])
     if change is not None:

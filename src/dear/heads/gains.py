@@ -18,6 +18,7 @@ from dear.clip.image import ImageTower
 from dear.clip.layer_input import CachedHeads, Images, LayerInput
 from dear.clip.masks import Masks
 from dear.core.errors import DearError
+from dear.heads.contributions import is_plain
 from dear.heads.head_role import CORE_ATTRIBUTE
 from dear.heads.role_map import Head, RoleMap
 
@@ -88,10 +89,15 @@ class GainTower(ImageTower):
         return found
 
 
+def require_plain(backbone: Backbone) -> None:
+    """Refuses a backbone whose class feature is not read from CLS, or whose heads are not known."""
+    if backbone.image.tier != "full" or not is_plain(backbone):
+        raise DearError(f"Heads of {backbone.name} can have no gain: its class feature is not read from the CLS token.")
+
+
 def with_gains(backbone: Backbone, gains: Gains) -> Backbone:
     """The backbone with a `GainTower`; weights are shared."""
-    if backbone.image.tier != "full":
-        raise DearError(f"The heads of {backbone.name} are not known, so they can have no gain.")
+    require_plain(backbone)
     return replace(backbone, image=GainTower(backbone.image, gains))
 
 

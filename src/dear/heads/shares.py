@@ -87,7 +87,7 @@ class HeadMoments:
     skipped: list[str] = field(default_factory=list)  # names of pictures that could not be decoded
     colored: list[int] = field(default_factory=list)  # per probe, the number of pictures measured for color by pixels
     pictures: int = 0
-    outputs: Tensor = field(default_factory=lambda: torch.zeros(1))  # sum over them of what heads put out at CLS
+    outputs: Tensor | None = None  # sum over them of what heads put out at CLS, [layers, heads, head_dim]
 
     def shares(self, groups: Sequence[int] = range(GROUPS)) -> Tensor:
         """Omega squared, [attributes, layers, heads], in some groups of the pictures."""

@@ -36,7 +36,7 @@ class HeadBatch(NamedTuple):
     unreadable: list[tuple[int, str]]
     colors: Tensor | None = None  # with colors=True: `mean_colors`, [pictures, 3]
     colored: Tensor | None = None  # with colors=True: True for pictures that are not grey, [pictures]
-    outputs: Tensor = torch.empty(0)  # sum over the pictures of what heads put out at CLS, [layers, heads, head_dim]
+    outputs: Tensor | None = None  # see `HeadContributions.coordinates_and_outputs`
 
 
 HeadStream = Callable[..., Iterator[HeadBatch]]  # (pictures, start=0, colors=False)
@@ -88,13 +88,8 @@ def _make_worker(identity: dict[str, Any], first_layer: int, precision: str, dev
 def _head_batch(backbone: Backbone, contributions: HeadContributions, batch: PictureBatch, colors: bool) -> HeadBatch:
     if not batch.indices:
         return HeadBatch([], torch.empty(0), batch.unreadable)
-    codes = contributions.codes(batch.pixels.to(backbone.device))
-    found = HeadBatch(
-        batch.indices,
-        contributions.coordinates(codes),
-        batch.unreadable,
-        outputs=contributions.outputs(codes).sum(0, dtype=torch.float64).cpu(),
-    )
+    coordinates, outputs = contributions.coordinates_and_outputs(batch.pixels.to(backbone.device))
+    found = HeadBatch(batch.indices, coordinates, batch.unreadable, outputs=outputs)
     if not colors:
         return found
     rgb = to_rgb(backbone, batch.pixels)

@@ -18,6 +18,7 @@ from dear.clip import Backbone
 from dear.clip.attention import attention_weights, finish_block, merge_heads, normed_input, project_queries
 from dear.clip.layer_input import LayerInput
 from dear.clip.masks import Masks
+from dear.clip.read_out import CLS as READ_CLS
 from dear.core.config import setting
 from dear.core.errors import DearError
 from dear.heads.head_role import CORE_ATTRIBUTE
@@ -100,16 +101,20 @@ class Experts(Dear):
 
     @torch.no_grad()
     def before_training(self, images: LabelledImages) -> None:
-        """Head means, and the tokens' start at the mean CLS state before layer J, so that they query as CLS does."""
+        """Head means, and the tokens' start at the mean CLS state before layer J, so that they query as CLS does.
+
+        Where CLS is not what is read, both are means over the patches.
+        """
         tower, count = self.backbone.image, 0
         start, means = torch.zeros_like(self.tokens[0]), torch.zeros_like(self.head_means)
         for batch, _ in images.train():
             first = tower.layer_input(batch, self.first_layer)
-            start += first.states[:, 0].sum(0)
+            start += (first.states[:, 0] if tower.read == READ_CLS else first.states[:, tower.prefix :].mean(1)).sum(0)
             count += len(first.states)
             for x in tower.walk(first):
-                at_cls = F.scaled_dot_product_attention(x.cls_q, *x.kv)
-                means[x.layer - self.first_layer] += at_cls[:, :, 0].sum(0)
+                queries = x.cls_q if tower.read == READ_CLS else x.q[:, :, tower.prefix :]
+                at_read = F.scaled_dot_product_attention(queries, *x.kv)
+                means[x.layer - self.first_layer] += at_read.mean(2).sum(0)
         self.head_means.copy_(means / count)
         self.tokens.add_(start / count)
 
@@ -173,12 +178,12 @@ class Experts(Dear):
         sums = {name: pixels.new_zeros(len(pixels), rows * columns) for name in self.attributes}
 
         def add(layer: int, q: Tensor, k: Tensor) -> None:
-            weights = attention_weights(q, k, None)[..., 1:].mean(2)  # [batch, heads, patches]
+            weights = attention_weights(q, k, None)[..., tower.prefix :].mean(2)  # [batch, heads, patches]
             for i, (first, *_) in enumerate(self._readers[layer]):
                 name = self.token_of[first]
                 sums[name] += weights[:, i] / len(self.heads_for(name))
 
         self.token_states(self.layer_input(pixels), add)
-        visible = ~registers(tower.trunk(pixels, self.first_layer - 1))
+        visible = ~registers(tower.trunk(pixels, self.first_layer - 1), tower.prefix)
         maps = {name: (values * visible).unflatten(1, (rows, columns)) for name, values in sums.items()}
         return super().attention_maps(pixels) | maps

@@ -12,7 +12,7 @@ from dear.clip.image import last_third
 from dear.clip.layer_input import CachedHeads, LayerInput
 from dear.core.config import Config as Settings
 from dear.core.config import setting
-from dear.heads.gains import Gains
+from dear.heads.gains import Gains, require_plain
 from dear.methods.base import LabelledImages, Method, normalized
 
 
@@ -46,6 +46,7 @@ class HeadGains(Method):
 
     def __init__(self, backbone: Backbone, config: HeadGainsConfig) -> None:
         super().__init__(backbone, config)
+        require_plain(backbone)
         tower = backbone.image
         self.heads_from = min(config.first_layer or last_third(tower.layers), tower.layers)
         shape = tower.layers - self.heads_from + 1, tower.heads

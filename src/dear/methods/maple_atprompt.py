@@ -59,7 +59,6 @@ class MapleATPrompt(Maple):
         return " ".join(f"{'X ' * count}{word}" for word in self.words), places
 
     def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
-        text, classes, places = self.backbone.text, classes or self.classes, self.lead_places
-        tokens = self.of_attributes.flatten(0, 1) + text.module.positional_embedding[places].detach()
-        states = classes.states.index_copy(0, places, tokens.to(classes.states.dtype))
+        text, classes = self.backbone.text, classes or self.classes
+        states = text.put_words(classes.states, self.lead_places, self.of_attributes.flatten(0, 1))
         return text.features(classes._replace(states=states), LearnedTokens(self.text_layers(classes)))

@@ -70,7 +70,7 @@ class Mmrl(Method):
         text_start = nn.Linear(self.config.space, text_width).to(like)
         self.into_image = nn.ModuleList([deepcopy(image_start) for _ in self._layers])
         self.into_text = nn.ModuleList([deepcopy(text_start) for _ in self._text_layers])
-        self.projection = nn.Parameter(torch.randn_like(like) * image_width**-0.5)
+        self.projection = nn.Parameter(torch.randn_like(self.backbone.image.projection) * image_width**-0.5)
 
     @property
     def first_layer(self) -> int:

@@ -15,6 +15,7 @@ from dear.clip import Backbone, exact_copy
 from dear.clip.layer_input import LayerInput
 from dear.clip.low_rank import with_blocks
 from dear.clip.text import ClassTexts
+from dear.clip.timm_tower import TimmTower
 from dear.core.config import Config as Settings
 from dear.core.config import setting
 from dear.core.runtime import autocast, to_device
@@ -64,13 +65,18 @@ class SkipT(Method):
         super().__init__(backbone, config)
         image, text = backbone.image, backbone.text
         visual, module = image.visual, text.module
-        self.image_blocks = nn.ModuleList(map(exact_copy, image.blocks[self.first_layer - 1 :]))
-        self.image_norm, self.projection = deepcopy(visual.ln_post), nn.Parameter(visual.proj.detach().clone())
+        if isinstance(image, TimmTower):
+            self._image: Any = image.copied(self.first_layer)
+            self.image_blocks = nn.ModuleList(block.module for block in self._image.blocks[self.first_layer - 1 :])
+            self.image_end = nn.ModuleList(self._image.end_modules())
+        else:
+            self.image_blocks = nn.ModuleList(map(exact_copy, image.blocks[self.first_layer - 1 :]))
+            self.image_norm, self.projection = deepcopy(visual.ln_post), nn.Parameter(visual.proj.detach().clone())
+            self._image = with_blocks(image, [*image.blocks[: self.first_layer - 1], *self.image_blocks])
+            self._image.visual = SimpleNamespace(ln_post=self.image_norm, proj=self.projection)
         self.text_blocks = nn.ModuleList(map(exact_copy, text.blocks[self.first_text_layer - 1 :]))
         self.text_norm, self.text_projection = deepcopy(module.ln_final), deepcopy(module.text_projection)
         self.requires_grad_(True)
-        self._image = with_blocks(image, [*image.blocks[: self.first_layer - 1], *self.image_blocks])
-        self._image.visual = SimpleNamespace(ln_post=self.image_norm, proj=self.projection)
         self._text = with_blocks(text, [*text.blocks[: self.first_text_layer - 1], *self.text_blocks])
         self._text.module = SimpleNamespace(ln_final=self.text_norm, text_projection=self.text_projection)
 

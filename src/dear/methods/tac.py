@@ -65,7 +65,8 @@ class Tac(Method):
         super().__init__(backbone, config)
         image, text, like, count = backbone.image, backbone.text, backbone.image.like, self.config.tokens
         start = backbone.normal(text.layers, count, text.width)
-        words = text.module.token_embedding(text.tokenize([WORDS])[0][0, 1 : 1 + count]).detach()  # EOT too
+        ids = text.tokenize([WORDS])[0][0, text.first_word : text.first_word + count]  # EOT too
+        words = text.module.token_embedding(ids).detach()
         start[0, : len(words)] = words
         self.text_tokens = nn.Parameter(start)
         self.image_tokens = nn.Parameter(backbone.normal(image.layers, count, image.width))
