@@ -60,6 +60,9 @@ METHODS = {
         "Silva-Rodríguez et al., MICCAI 2025",
         False,
     ),
+    "head-gains": MethodInfo(
+        "head_gains:HeadGains", "a gain for each late head, then the image projection", "this project", False, ours=True
+    ),
     "gda": MethodInfo(
         "gda:Gda", "Gaussian discriminant analysis added to zero-shot", "Wang et al., ICLR 2024", False, simple=True
     ),
