@@ -117,6 +117,12 @@ METHODS = {
     "clip-lora": MethodInfo(
         "clip_lora:ClipLora", "low-rank terms in all attention projections", "Zanella and Ben Ayed, CVPRW 2024"
     ),
+    "2sfs": MethodInfo(
+        "two_stage:TwoStage", "LayerNorms of both towers, then a linear classifier", "Farina et al., CVPR 2025"
+    ),
+    "clip-svd": MethodInfo(
+        "clip_svd:ClipSvd", "singular values of all attention and MLP matrices", "Koleilat et al., 2025"
+    ),
     "experts": MethodInfo(
         "experts:Experts",
         "attribute tokens that attend in the heads of their attribute only",

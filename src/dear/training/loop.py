@@ -83,9 +83,10 @@ def fit(
         numbers = range(first, min(first + len(batches), steps))
         with Progress(f"epoch {epoch + 1}/{epochs}", len(numbers), "step", leave=True) as bar:
             for step, (images, labels) in zip(numbers, from_workers(batches), strict=False):
-                lr = learning_rate(config, config.lr, epochs, epoch, step / steps)
+                model.done = step / steps
+                lr = learning_rate(config, config.lr, epochs, epoch, model.done)
                 for group, full in zip(optimizer.param_groups, full_rates, strict=True):
-                    group["lr"] = learning_rate(config, full, epochs, epoch, step / steps)
+                    group["lr"] = learning_rate(config, full, epochs, epoch, model.done)
                 images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
                 optimizer.zero_grad(set_to_none=True)
                 with autocast(device, dtype):
