@@ -1,19 +1,28 @@
 """How much quicker two workers of a Ray cluster index and analyse pictures than one, and does the driver's memory stay.
 
     python benchmarks/cluster.py [--images 10000] [--rounds 2]
+    python benchmarks/cluster.py --kill-every 10 [--images 10000]
 
 dear-mini on pictures of Attribute World: PNG files for the gallery, drawn by the workers for the role map. Clusters of
 one and of two workers with one thread each take turns on this machine, which needs two idle cores; the best round of
 each counts. Time runs from a tenth of the pictures on, when every worker is at work, to the end with everything
 written. The driver is the process that writes: CPU time that it takes from the workers' cores, and how much its memory
 grows from then on. All results must be equal.
+
+With --kill-every, a cluster of two workers indexes the pictures while one of its workers gets SIGKILL after so many
+seconds, again and again; the gallery must be that of one process without a cluster.
 """
 
 import argparse
+import os
+import random
 import resource
+import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +38,7 @@ from dear.heads.picture_list import world_pictures
 from dear.heads.probes import drawn_probe
 from dear.parallel.cluster import Cluster
 
+_MARK = "DEAR_BENCHMARK"
 ATTRIBUTES = ("color", "shape", "texture", "object", "location")
 
 
@@ -67,10 +77,49 @@ def spent(work: Callable[[], Any], images: int) -> tuple[Any, Spent]:
     return result, Spent(left / (ended - at), seen[0][1] - began, 1000 * (cpu - cpu_at) / left, grown)
 
 
+def workers_at_work(mark: str) -> list[int]:
+    """Processes of this cluster that encode images, found by a mark in their environment."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            ours = f"{_MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0")
+            if ours and (folder / "cmdline").read_bytes().startswith(b"ray::_Worker"):
+                found.append(int(folder.name))
+    return found
+
+
+def under_kills(folder: Path, place: Path, encoder: HeadEncoder, seconds: float) -> None:
+    os.environ[_MARK] = mark = str(os.getpid())
+    ended, kills = threading.Event(), []
+
+    def kill() -> None:
+        while not ended.wait(seconds):
+            if workers := workers_at_work(mark):
+                kills.append(random.choice(workers))
+                with suppress(ProcessLookupError):
+                    os.kill(kills[-1], signal.SIGKILL)
+
+    rows, took = [], []
+    for name, cluster in (("one process", None), ("under kills", Cluster())):
+        if cluster:
+            ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+            threading.Thread(target=kill, daemon=True).start()
+        gallery, began = Gallery.create(place / name, encoder), time.perf_counter()
+        summary = gallery.add(encoder, [folder], cluster=cluster)
+        took.append(time.perf_counter() - began)
+        rows.append(gallery.rows(gallery.table.schema.names))
+        print(f"{name}: {summary.added} images in {took[-1]:.0f} s", flush=True)
+    ended.set()
+    ray.shutdown()
+    assert rows[0].equals(rows[1])
+    print(f"{len(kills)} workers killed, one every {seconds:g} s; the galleries are equal")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--kill-every", type=float, metavar="SECONDS")
     args = parser.parse_args()
     torch.set_num_threads(1)
     encoder = HeadEncoder.load(MINI, device="cpu")
@@ -83,6 +132,9 @@ def main() -> None:
         folder.mkdir()
         for number, scene in enumerate(world_pictures(args.images).pictures):
             scene.open().save(folder / f"{number:06}.png")
+        if args.kill_every:
+            under_kills(folder, Path(name), encoder, args.kill_every)
+            return
         for turn in range(args.rounds):
             for workers in (1, 2):
                 ray.init("local", num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level="ERROR")

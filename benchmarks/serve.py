@@ -2,16 +2,20 @@
 
     apt-get install wrk
     python benchmarks/serve.py RUN [--seconds 10] [--rounds 3] [--old SRC OLD_RUN]
+    python benchmarks/serve.py RUN --requests 10000
 
 wrk sends requests on loopback; each client sends one JPEG of 500 x 375 px after the other. "alone" is the predictor in
 its own process, which repeatedly opens the same file 32 times and answers it as one batch. CPU is processor time per
 answer in the serving process (without wrk's), which a busy machine changes little; all else is by the clock, so compare
 only figures of one run, whose rounds alternate. Memory is that of the serving process (RSS) after the first and after
 the last round with 200 clients.
+With --requests, so many are sent by 32 clients, without wrk: every answer must be the same, and memory and open files
+of the server are compared between a tenth of them and the end.
 With --old, the page of `dear app` from the sources in SRC classifies the same picture, and so does this one's.
 """
 
 import argparse
+import http.client
 import json
 import os
 import re
@@ -20,8 +24,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -33,6 +40,7 @@ from PIL import Image
 from dear.core.table import Table
 
 BOUNDARY = "benchmark"
+_CLIENTS = 32
 SCRIPT = """
 wrk.method = "POST"
 wrk.body = io.open("%s", "rb"):read("*a")
@@ -79,6 +87,9 @@ class Server(NamedTuple):
         """MB"""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1000
+
+    def files(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def cpu(self) -> float:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -163,6 +174,41 @@ def api(run: Path, photo: Path, form: Path, args: argparse.Namespace) -> None:
     print(table.text(), f"memory: {memory[0]:.0f} MB, {memory[-1]:.0f} MB", sep="\n", end="\n\n", flush=True)
 
 
+def many(run: Path, photo: Path, args: argparse.Namespace) -> None:
+    """Exactly `args.requests` requests over 32 connections that stay open."""
+    boundary = f"multipart/form-data; boundary={BOUNDARY}"
+    body = (photo.parent / "form").read_bytes()
+    with server("serve", run, args.source) as running, ThreadPoolExecutor(_CLIENTS) as pool:
+        host, connections = running.url.removeprefix("http://"), threading.local()
+
+        def ask(_: int) -> tuple[int, bytes, float]:
+            if not hasattr(connections, "mine"):
+                connections.mine = http.client.HTTPConnection(host, timeout=300)
+            began = time.perf_counter()
+            connections.mine.request("POST", "/v1/predict", body, {"Content-Type": boundary})
+            response = connections.mine.getresponse()
+            return response.status, response.read(), 1000 * (time.perf_counter() - began)
+
+        first = args.requests // 10
+        began = time.perf_counter()
+        results = list(pool.map(ask, range(first)))
+        before = running.memory(), running.files()
+        results += pool.map(ask, range(args.requests - first))
+        seconds = time.perf_counter() - began
+        after = running.memory(), running.files()
+    statuses = Counter(status for status, _, _ in results)
+    choices = {
+        tuple(one["choice"] for one in json.loads(text)["answers"]) for status, text, _ in results if status == 200
+    }
+    waits = sorted(wait for _, _, wait in results)
+    print(f"{args.requests} requests by {_CLIENTS} clients in {seconds:.0f} s ({args.requests / seconds:.1f}/s)")
+    print(f"statuses: {dict(statuses)}, different answers: {len(choices)}")
+    print(
+        f"p50 {waits[len(waits) // 2]:.0f} ms, p99 {waits[len(waits) * 99 // 100]:.0f} ms, longest {waits[-1]:.0f} ms"
+    )
+    print(f"memory {before[0]:.0f} -> {after[0]:.0f} MB, open files {before[1]} -> {after[1]}")
+
+
 def page(run: Path, raw: Path, args: argparse.Namespace) -> None:
     source, old_run = args.old
     loads = {"old": [], "new": []}
@@ -183,8 +229,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--old", type=Path, nargs=2, metavar=("SRC", "OLD_RUN"))
+    parser.add_argument("--requests", type=int)
     args = parser.parse_args()
     args.source = Path(__file__).parents[1] / "src"
+    if args.requests:
+        with tempfile.TemporaryDirectory() as folder:
+            many(args.run, scripts(Path(folder))[0], args)
+        return
     if shutil.which("wrk") is None:
         sys.exit("needs wrk: apt-get install wrk")
     with tempfile.TemporaryDirectory() as folder:

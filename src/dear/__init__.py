@@ -27,6 +27,7 @@ def train(
     resume: bool = False,
     published_constants: bool = False,
     cache: str | Path | None = None,
+    time_limit: str | None = None,
     **settings: Any,
 ) -> "Predictor":
     """Adapts a backbone to the classes of `data` from a few images each, as `dear train` does.
@@ -34,21 +35,25 @@ def train(
     `data`: a folder with one folder of images per class, anything else that --data takes, or data in memory (see
     `dear.dataset`): (images, labels), a DataFrame, a dataset of torch or Hugging Face. The method's published
     recipe applies; `settings` (model, pretrained, shots, epochs, lr, ...: see `dear train --help-all`) win over it.
-    Everything is written to the folder `out`; the result is that of `dear.load(out)`.
+    Everything is written to the folder `out`; the result is that of `dear.load(out)`. `time_limit`: "5m", for example;
+    then there are fewer epochs.
     """
     from dear.core.runtime import pick_device
     from dear.data.resolve import name_in_memory
     from dear.model.train import run_settings, train_run
     from dear.parallel.processes import process_group
+    from dear.training.estimate import parse_duration
 
     with os_errors_as_dear_errors():
         settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
         in_memory = None if isinstance(data, str | Path) else dataset(data)
         name = str(data) if in_memory is None else name_in_memory(in_memory)
         run, own, training = run_settings({**settings, "data": name, "method": method}, published_constants)
+        limit = None if time_limit is None else parse_duration(time_limit)
+        states = None if cache is None else Path(cache)
         with process_group(pick_device(training.device)):
-            train_run(run, own, training, Path(out), resume, None if cache is None else Path(cache), in_memory)
-    return load(out, device=training.device)
+            print(train_run(run, own, training, Path(out), resume, states, limit, in_memory))
+    return load(out, device=training.device, precision=training.precision)
 
 
 def fit(
@@ -94,12 +99,14 @@ def load(
     template: str | None = None,
     device: str = "auto",
     *,
+    precision: str = "auto",
     model: str | None = None,
     pretrained: str | None = None,
 ) -> "Predictor":
     """The adapted model in a folder made by `dear.train` or `dear train`, or hf-hub:ORG/NAME, ready to predict.
 
-    `classes`: novel classes instead of those it was trained on. `model` and `pretrained`: where its backbone is on this
+    `classes`: novel classes instead of those it was trained on. `precision`: fp32, or on CUDA bf16 and fp16; auto:
+    half on CUDA. `model` and `pretrained`: where its backbone is on this
     machine, if not where it was in training; a backbone with other weights is refused.
     """
     from dear.clip import load_backbone
@@ -110,10 +117,10 @@ def load(
 
     with os_errors_as_dear_errors():
         where = pick_device(device)
-        backbone = load_backbone(model, pretrained, device=where) if model else None
+        backbone = load_backbone(model, pretrained, device=where, precision=precision) if model else None
         if str(folder).startswith(PREFIX):
             folder = fetch(str(folder))
-        return Predictor(load_adapter(folder, classes, template, backbone, where))
+        return Predictor(load_adapter(folder, classes, template, backbone, where, precision), folder)
 
 
 def evaluate(
@@ -184,5 +191,7 @@ def create(
     with os_errors_as_dear_errors():
         backbone = load_backbone(model, pretrained, device=pick_device(device), text_features=text_features)
         adapted = kind(backbone, kind.Config(**settings))
+    if not adapted.can_answer(names):
+        raise DearError(f"{method} can only answer classes it was trained on: train it with `dear.train` first.")
     adapted.set_classes(names, template)
     return Predictor(Adapter(adapted.eval().requires_grad_(False), method, names, template))

@@ -10,9 +10,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from dear.core.errors import DearError, os_errors_as_dear_errors, shortened
+from dear.core.environment import whole_number
+from dear.core.errors import DearError, os_errors_as_dear_errors, printable, shortened
 from dear.core.version import __version__
 
 GROUPS = {
@@ -43,6 +44,7 @@ GROUPS = {
     "compare methods": {
         "methods": "list all methods to adapt a backbone",
         "zero-shot": "measure the accuracy of a backbone without training",
+        "compare": "which method suits your images? A leaderboard under a time limit",
         "bench": "run methods, datasets and seeds under a protocol of the paper",
         "ablate": "measure the effect of each choice of a method, against its default",
         "reproduce": "run a table or figure of the paper, at full size or small, and judge each number",
@@ -55,6 +57,7 @@ _WHAT = "Adapt a frozen CLIP to your own classes, and see the reasons for its pr
 _FIRST = {
     "dear demo": "all steps on the bundled model and data; nothing is downloaded",
     "dear data check PHOTOS": "PHOTOS: a folder with one folder of images per class",
+    "dear compare PHOTOS --model ViT-B-16 --pretrained openai": "is training worth it? A leaderboard in five minutes",
     "dear train --model ViT-B-16 --pretrained openai --data PHOTOS --out RUN": "learns from 16 images per class",
     "dear predict RUN IMAGE": "the prediction, and the vote of each attribute",
     "dear explain RUN IMAGE": "the same as a picture",
@@ -71,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError):  # characters that the terminal cannot show appear as \u1f98a
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        with suppress(AttributeError, ValueError):
+            _keep_from_terminal(stream)
     try:
         with os_errors_as_dear_errors(), _silence_other_ranks():
             try:
@@ -88,13 +93,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         with suppress(OSError):
             print("dear:", " ".join(str(error).split()), file=sys.stderr, flush=True)
         return 2
-    except KeyboardInterrupt:
-        print("dear: interrupted; finished work is saved.", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(f"dear: interrupted; {interrupt.args[0] if interrupt.args else 'nothing was finished'}.", file=sys.stderr)
         return 130
     except BrokenPipeError:  # `dear ... | head`
         _discard_output()
         return 0
     return 0
+
+
+def _keep_from_terminal(stream: Any) -> None:
+    """Escapes control characters that names of files may bring to a terminal; a file gets them as they are."""
+    if stream.isatty() and "write" not in vars(stream):
+        write = stream.write
+        stream.write = lambda text: write(printable(text))
 
 
 def _discard_output() -> None:
@@ -111,16 +123,21 @@ def _run(argv: Sequence[str]) -> None:
     args = _parser(argv).parse_args(argv)
     if args.command != "train" and _by_torchrun():
         raise DearError(f"Only `dear train` runs in several processes: start `dear {args.command}` without torchrun.")
+    from dear.core.progress import reporting_phases
     from dear.core.table import showing  # `--help` needs none of it
 
-    with showing(getattr(args, "json_tables", False)) as args.show:
-        args.run(args)
+    with reporting_phases(), showing(getattr(args, "json_tables", False)) as args.show:
+        try:
+            args.run(args)
+        except KeyboardInterrupt:
+            after = getattr(importlib.import_module(args.run.__module__), "after_interrupt", None)
+            raise KeyboardInterrupt(*([after(args)] if after else [])) from None
 
 
 @contextmanager
 def _silence_other_ranks() -> Iterator[None]:
     """Only rank 0 prints, unless `dear.parallel.processes` lets another rank report a failure."""
-    if not _by_torchrun() or os.environ["RANK"] == "0":
+    if not _by_torchrun() or whole_number("RANK", 0) == 0:
         yield
         return
     with open(os.devnull, "w") as nowhere:
@@ -137,7 +154,7 @@ def _silence_other_ranks() -> Iterator[None]:
 
 def _by_torchrun() -> bool:
     """Whether this is one of several processes."""
-    return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+    return "TORCHELASTIC_RUN_ID" in os.environ and whole_number("WORLD_SIZE", 1) != 1
 
 
 def _completing() -> bool:

@@ -112,7 +112,7 @@ def change(folder, **values) -> None:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"model_type": "siglip"}, "it is siglip in transformers, not clip"),
+        ({"model_type": "altclip"}, "it is altclip in transformers, not one of clip, metaclip_2, siglip"),
         ({"text_config__vocab_size": 30000}, "vocabulary is not that of CLIP"),
         ({"text_config__hidden_act": "relu"}, "activation is quick_gelu and relu"),
         ({"vision_config__num_channels": 1}, "1 channels"),
@@ -183,7 +183,7 @@ def test_a_hub_name_downloads_config_weights_and_preprocessor_only(saved, monkey
     info = SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in files])
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: info)
     assert load_backbone("transformers:some/clip").name == "transformers:some/clip"
-    assert asked == [("some/clip", ["config.json", "preprocessor_config.json", "model.safetensors"])]
+    assert asked == [("some/clip", ["config.json", "preprocessor_config.json", "tokenizer.json", "model.safetensors"])]
 
     def fail(name: str, allow_patterns: list[str]) -> str:
         raise ConnectionError("no network\nat all")
@@ -191,6 +191,21 @@ def test_a_hub_name_downloads_config_weights_and_preprocessor_only(saved, monkey
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
     with pytest.raises(DearError, match=r"some/clip is not a folder and could not be fetched: .*\(no network\)"):
         load_backbone("transformers:some/clip")
+
+
+TIMM = ["ViT-B-16-SigLIP", "PE-Core-T-16-384", "EVA02-B-16", "MobileCLIP-B", "ViTamin-S", "vit_medium_patch16_gap_256"]
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_one_name_of_each_family_is_built_as_it_is_judged(name: str) -> None:
+    config = usable_models()[name]
+    arguments = {key: value for key, value in config.items() if key != "custom_text"}
+    with torch.device("meta"):
+        model = open_clip.CustomTextCLIP(**arguments)
+    backbone = wrap(model, open_clip.SimpleTokenizer(context_length=config["text_cfg"]["context_length"]), name)
+    assert (backbone.image.tier, backbone.text.tier) == judge(config)[:2] == ("full", "full")
+    size = backbone.image.image_size
+    assert backbone.image.encode(torch.empty(2, 3, *size, device="meta")).shape == (2, config["embed_dim"])
 
 
 def test_every_plain_model_runs_and_all_are_counted(capsys) -> None:
@@ -201,17 +216,18 @@ def test_every_plain_model_runs_and_all_are_counted(capsys) -> None:
             continue
         with torch.device("meta"):
             model, size = open_clip.CLIP(**config), config["vision_cfg"]["image_size"]
-            open_clip.set_model_preprocess_cfg(model, {"size": size, "mean": (0.5,) * 3, "std": (0.5,) * 3})
-            backbone = wrap(model, tokenizer, name)
-            states = backbone.image.trunk(torch.empty(2, 3, size, size), 1)
-            assert backbone.image.project(states[:, 0]).shape == (2, config["embed_dim"]), name
-            assert backbone.text.project(torch.empty(5, backbone.text.width)).shape == (5, config["embed_dim"]), name
+        backbone = wrap(model, tokenizer, name)
+        assert (backbone.image.tier, backbone.text.tier) == ("full", "full")
+        states = backbone.image.trunk(torch.empty(2, 3, size, size, device="meta"), 1)
+        assert backbone.image.project(backbone.image.pool(states)).shape == (2, config["embed_dim"]), name
+        read = torch.empty(5, backbone.text.width, device="meta")
+        assert backbone.text.project(read).shape == (5, config["embed_dim"]), name
         driven.append(name)
     assert main(["backbones"]) == 0
     page = capsys.readouterr().out
     assert f"{len(open_clip.list_models())} usable" in page
     assert all(f"\n{name} " in page for name in open_clip.list_models())
-    assert len(driven) >= 39
+    assert len(driven) >= 45
 
 
 @pytest.fixture(scope="module")
@@ -272,3 +288,14 @@ def test_files_that_fit_nothing_are_refused_with_the_reason(weights, tmp_path, s
     _, folder = saved({}, {}, 24)
     with pytest.raises(DearError, match="use --model transformers:FOLDER"):
         load_backbone("ViT-S-32-alt", str(folder / "model.safetensors"))
+
+
+_BYTES = [b"root:x:0:0:root:/root:/bin/bash\n" * 9, b"", b"\0" * 99, b"PK\x03\x04", b"\x80\x02.", b"("]
+
+
+@pytest.mark.parametrize("content", _BYTES)
+@pytest.mark.parametrize("name", ["x", "x.pt", "x.safetensors"])
+def test_any_bytes_as_a_checkpoint_are_one_sentence(tmp_path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DearError, match="could not be loaded"):
+        read_shapes(str(tmp_path / name))

@@ -17,10 +17,11 @@ from dear.core.errors import DearError
 from hostile import survives
 
 TIERS_OF_NAMES = {
-    ("full", "full"): 39,
-    ("full", "features"): 9,
-    ("features", "full"): 53,
-    ("features", "features"): 43,
+    ("full", "full"): 102,
+    ("full", "words"): 10,  # text towers of Hugging Face
+    ("full", "features"): 1,  # coca_base
+    ("features", "full"): 29,  # ConvNeXt, ResNet, MobileCLIP S, swin, relative positions
+    ("features", "features"): 2,  # CoCa
 }
 
 
@@ -200,6 +201,21 @@ def test_identity_tells_backbones_apart(tiny) -> None:
     quick = dataclasses.replace(one.identity, activation="quick_gelu")
     with pytest.raises(DearError, match="quick_gelu"):
         one.identity.require_same(quick.to_json(), "The adapter")
+
+
+def test_other_words_and_layouts_are_refused_and_other_pictures_are_said(tiny, capsys) -> None:
+    """The same weights with them give other features; files of before they were noted still fit."""
+    identity = tiny().identity
+    stored = identity.to_json()
+    identity.require_same(stored, "The adapter")
+    older = {key: value for key, value in stored.items() if key not in ("layout", "words", "pictures")}
+    identity.require_same(older, "The adapter")
+    assert not capsys.readouterr().err
+    for key, sentence in (("layout", "another layout"), ("words", "another tokenizer")):
+        with pytest.raises(DearError, match=sentence):
+            identity.require_same({**stored, key: "other"}, "The adapter")
+    identity.require_same({**stored, "pictures": "224 px, squash"}, "The adapter")
+    assert "made with other picture settings (224 px, squash)" in capsys.readouterr().err
 
 
 def test_hash_survives_a_cast_but_not_a_changed_bit(tiny) -> None:

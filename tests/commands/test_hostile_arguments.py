@@ -1,5 +1,6 @@
 """Every path and text argument: too long, empty, not UTF-8 or of the wrong kind gives one sentence."""
 
+import io
 import os
 import subprocess
 import sys
@@ -133,3 +134,39 @@ def test_characters_that_the_terminal_cannot_show(tmp_path: Path) -> None:
 def test_long_names_are_not_echoed_whole(capsys) -> None:
     assert main(["data", "check", "x" * 100_000]) == 2
     assert len(capsys.readouterr().err) < 1000
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_escape_sequences_in_names_do_not_reach_the_terminal(monkeypatch, tmp_path: Path) -> None:
+    """Names that colour, clear, retitle or answer: a terminal shows them, and obeys none."""
+    names = ["\x1b[31mred", "\x1b]0;title\x07", "\x1b[2J", "\x9b5n", "a\rb\x08c\x7f"]
+    for name in names:
+        out, err = Terminal(), Terminal()
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(sys, "stderr", err)
+        assert main(["data", "check", str(tmp_path / name)]) == 2
+        print(name, file=sys.stdout)
+        seen = out.getvalue() + err.getvalue()
+        assert not set(seen) & set("\x1b\x07\x08\x7f\x9b")
+        assert "\\x" in seen
+
+
+@pytest.mark.parametrize("wrong", ["x", "-1", "1.5", "", "9" * 20])
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "RANK"])
+def test_an_environment_that_lies_is_named(monkeypatch, capsys, name: str, wrong: str) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv(name, wrong)
+    assert main(["methods"]) == 2
+    assert f"The environment variable {name} must be a whole number" in capsys.readouterr().err
+
+
+def test_an_environment_without_a_rank(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["methods"]) == 2
+    assert "start `dear methods` without torchrun" in capsys.readouterr().err

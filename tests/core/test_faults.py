@@ -120,4 +120,4 @@ def test_at_every_write(name: str, kind: str, commands, tmp_path: Path, capsys) 
         assert main(command(out, True)) == 0, capsys.readouterr().err
         assert content(out) == expected
         assert not [path for path in out.rglob("*") if is_temporary(path)]
-    assert len(written) == {"train": 9, "bench": 6, "roles": 2}[name]
+    assert len(written) == {"train": 11, "bench": 6, "roles": 2}[name]

@@ -21,9 +21,11 @@ def with_cuda(monkeypatch: pytest.MonkeyPatch):
     return pretend
 
 
-def test_auto_takes_cuda_where_there_is_one(with_cuda) -> None:
+def test_auto_takes_a_gpu_where_there_is_one(with_cuda, monkeypatch: pytest.MonkeyPatch) -> None:
     with_cuda(0)
     assert pick_device() == CPU
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert pick_device() == pick_device("mps") == torch.device("mps")
     with_cuda(1)
     assert pick_device() == CUDA
 
@@ -34,14 +36,16 @@ def test_devices_that_are_there_are_taken(with_cuda, name: str) -> None:
     assert pick_device(name) == torch.device(name)
 
 
-@pytest.mark.parametrize("name", ["gpu", "", "cuda:x", "meta", "mps"])
+@pytest.mark.parametrize("name", ["gpu", "", "cuda:x", "meta", "xpu"])
 def test_unknown_devices_are_refused(name: str) -> None:
-    with pytest.raises(DearError, match="use cpu, cuda or cuda:N"):
+    with pytest.raises(DearError, match="use cpu, cuda, cuda:N or mps"):
         pick_device(name)
 
 
-def test_cuda_that_is_not_there_is_refused(with_cuda) -> None:
+def test_a_gpu_that_is_not_there_is_refused(with_cuda) -> None:
     with_cuda(0)
+    with pytest.raises(DearError, match="use --device cpu"):
+        pick_device("mps")
     with pytest.raises(DearError, match="use --device cpu"):
         pick_device("cuda")
     with_cuda(2)
@@ -51,7 +55,7 @@ def test_cuda_that_is_not_there_is_refused(with_cuda) -> None:
 
 @pytest.mark.parametrize(("supported", "expected"), [(True, torch.bfloat16), (False, torch.float16)])
 def test_auto_precision(monkeypatch: pytest.MonkeyPatch, supported: bool, expected: torch.dtype) -> None:
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: supported)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0) if supported else (7, 5))
     assert pick_precision("auto", CUDA) is expected
     assert pick_precision("auto", CPU) is torch.float32
 

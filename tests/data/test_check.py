@@ -148,11 +148,15 @@ def test_unreadable_images_stop_a_run_and_up_to_three_are_named(photos: Path) ->
 def test_small_classes_are_named(photos: Path) -> None:
     (photos / "train" / "dog" / "0.png").unlink()
     (line,) = problems(read(photos), 3).warnings()
-    assert "fewer than 3 training images: 1 (dog: 2); add some" in line
-    many = replace(world_task("colors"), train=world_task("colors").train[:5])
+    assert "unbalanced: 1 of 2 classes have fewer training images than the largest, which has 3 (dog: 2)" in line
+    assert "--shots 2" in line
+    task = world_task("colors")
+    many = replace(task, train=tuple(e for e in task.train if e.label == 0) + task.train[:5])
     (line,) = problems(many, 16).warnings()
-    assert "fewer than 16 training images: 12 (red: " in line
+    assert "unbalanced: 11 of 12 classes" in line
+    assert ": 0, " in line  # the smallest first
     assert ", ...)" in line
+    assert not problems(task, 1000).warnings()  # equally many: no fault
 
 
 def test_a_name_of_two_classes_is_said(photos: Path) -> None:
@@ -215,8 +219,7 @@ def test_data_check_reports_everything_and_ends_with_2_if_it_is_serious(photos: 
     page = capsys.readouterr().out
     assert "No problems found." in page
     assert "2 classes: cat, dog" in page
-    assert main(["data", "check", str(photos)]) == 0  # 16 shots
-    assert "- classes with fewer than 16 training images: 2" in capsys.readouterr().out
+    assert "class  train  validate  test" in page
     shutil.copy(photos / "train" / "cat" / "1.png", photos / "test" / "cat" / "renamed.png")
     assert main(["data", "check", str(photos)]) == 2
     out, error = capsys.readouterr()
@@ -237,13 +240,22 @@ def test_train_says_it_before_it_starts(photos: Path, tmp_path: Path, capsys, mo
     names = tmp_path / "names.json"
     names.write_text(json.dumps({"cat": "house cat"}))
     shutil.copy(photos / "train" / "cat" / "1.png", photos / "test" / "cat" / "renamed.png")
-    command = ["train", "--data", str(photos), "--class-names", str(names), "--out", str(tmp_path / "run")]
+    command = [
+        "train",
+        "--model",
+        "dear-nano",
+        "--data",
+        str(photos),
+        "--class-names",
+        str(names),
+        "--out",
+        str(tmp_path / "run"),
+    ]
     assert main(command) == 2
     out, error = capsys.readouterr()
     assert "2 classes: house cat, dog" in out
-    assert [line.partition(": ")[2].partition(":")[0] for line in error.splitlines()] == ["warning"] * 2 + [
-        "here the backbone would be loaded."
-    ]
+    parts = [line.partition(": ")[2].partition(":")[0] for line in error.splitlines()]
+    assert parts == ["warning", "here the backbone would be loaded."]
     (photos / "test" / "dog" / "2.png").write_bytes(b"broken")
     assert main(command) == 2
     error = capsys.readouterr().err

@@ -3,6 +3,7 @@
 import hashlib
 import http.server
 import io
+import json
 import re
 import tarfile
 import threading
@@ -63,7 +64,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._answer()
 
     def _answer(self, head: bool = False) -> None:
-        data = self.server.files.get(self.path)
+        data = self.server.files.get(self.path.partition("?")[0])
         fault = 404 if data is None else self.server.faults.pop(0) if self.server.faults and not head else None
         if isinstance(fault, int):
             self.send_error(fault)
@@ -157,6 +158,35 @@ def test_a_dead_server_is_named(server, tmp_path, faults):
     server.faults = faults
     with pytest.raises(DearError, match=r"127.0.0.1.*a.zip cannot be downloaded"):
         download(server.archive("a.zip", DATA), tmp_path)
+
+
+def test_the_hub_is_asked_for_what_is_missing(server, tmp_path, monkeypatch):
+    """As huggingface_hub asks it: what the repository is, what it holds, then the rest of the file."""
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    here = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", here)
+    place = here + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", place)
+    huggingface_hub.HfFileSystem.clear_instance_cache()
+    revision = "c" * 40
+    archive = server.archive(f"u/n/resolve/{revision}/a.zip", DATA)
+    repository = {
+        "id": "u/n",
+        "sha": revision,
+        "siblings": [],
+        "private": False,
+        "downloads": 0,
+        "likes": 0,
+        "tags": [],
+    }
+    server.files[f"/api/models/u/n/revision/{revision}"] = json.dumps(repository).encode()
+    tree = [{"type": "file", "path": "a.zip", "size": len(DATA), "oid": "a" * 40}]
+    server.files[f"/api/models/u/n/tree/{revision}"] = json.dumps(tree).encode()
+    (tmp_path / "a.zip.part").write_bytes(DATA[:200_000])
+    assert download(replace(archive, url=f"hf://u/n@{revision}/a.zip"), tmp_path).read_bytes() == DATA
+    ranges = [asked for asked in server.asked if asked != "all"]
+    assert ranges
+    assert all(int(re.search(r"=(\d+)-", asked)[1]) >= 200_000 for asked in ranges)
 
 
 def test_one_file_of_a_remote_zip_without_the_rest(server):

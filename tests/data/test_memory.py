@@ -108,7 +108,7 @@ def test_every_form_gives_the_same_dataset(form, files):
     dataset = as_dataset(FORMS[form](files))
     assert dataset.classes == ("polar bear", "red panda")
     assert colors(dataset) == colors(expected)
-    assert {split: len(part) for split, part in colors(dataset).items()} == {"train": 10, "val": 4, "test": 6}
+    assert {split: len(part) for split, part in colors(dataset).items()} == {"train": 16, "val": 0, "test": 4}
     assert len({example.picture for example in dataset.train}) == len(dataset.train)
 
 
@@ -220,7 +220,7 @@ def test_bad_data(data, sentence):
 
 def test_train_and_evaluate(files, tmp_path):
     data = FORMS["bytes"](files)
-    settings = {"method": "coop", "epochs": 1, "shots": 2, "workers": 0}
+    settings = {"model": "dear-mini", "method": "coop", "epochs": 1, "shots": 2, "workers": 0}
     model = dear.train(data, out=tmp_path / "run", **settings)
     assert model.classes == ("polar bear", "red panda")
     run = RunFolder(tmp_path / "run")
@@ -245,3 +245,9 @@ def test_images_in_memory_are_checked_as_files_are(files):
     assert [(str(one), str(other)) for one, other in found.leaked] == [("images[1]", "images[17]")]
     with pytest.raises(dear.DearError, match=r"The image images\[3\] cannot be read \(it is not an image in one"):
         found.refuse_unreadable()
+
+
+def test_a_folder_may_be_called_memory(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "memory").symlink_to(files[0][0].parent.parent)
+    assert resolve_dataset("memory").classes == ("polar bear", "red panda")

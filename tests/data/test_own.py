@@ -38,11 +38,51 @@ def test_class_folders_are_split_the_same_way_every_time(tmp_path: Path) -> None
     dataset = resolve_dataset(str(tmp_path))
     assert dataset.classes == ("polar bear", "cat")
     assert dataset.prompts == ["a photo of a polar bear.", "a photo of a cat."]
-    assert [len(s) for s in (dataset.train, dataset.val, dataset.test)] == [10, 4, 6]
+    assert [len(s) for s in (dataset.train, dataset.val, dataset.test)] == [16, 0, 4]
     every = [e.picture.path for e in (*dataset.train, *dataset.val, *dataset.test)]
     assert len(set(every)) == 20
     assert all((e.label == 1) == ("cat" in str(e.picture.path)) for e in dataset.test)
     assert resolve_dataset(str(tmp_path)) == dataset
+
+
+@pytest.mark.parametrize(
+    ("images", "rule", "counts"),
+    [(16, "75/0/25", (12, 0, 4)), (16, "60/15/25", (10, 2, 4)), (4, "75/0/25", (3, 0, 1)), (2, "75/0/25", (1, 0, 1)),
+     (1, "75/0/25", (1, 0, 0)), (3, "60/15/25", (2, 0, 1)), (10, "100/0/0", (10, 0, 0)), (16, "50/20/30", (8, 3, 5)),
+     (3, "50/20/30", (2, 1, 0))],
+)  # fmt: skip
+def test_a_rule_divides_every_class(tmp_path: Path, images: int, rule: str, counts: tuple[int, ...]) -> None:
+    for name in ("a", "b"):
+        for i in range(images):
+            picture(tmp_path / name / f"{i}.png")
+    dataset = resolve_dataset(str(tmp_path), split=rule)
+    assert dataset.rule == rule
+    splits = (dataset.train, dataset.val, dataset.test)
+    assert [tuple(sum(e.label == label for e in s) for s in splits) for label in (0, 1)] == [counts, counts]
+
+
+def test_a_wrong_rule_or_one_for_images_with_a_split_is_refused(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        for name in ("a", "b"):
+            picture(tmp_path / split / name / "0.png")
+    refused(tmp_path, "has a split of its own: leave --split out", split="80/0/20")
+    for rule in ("80/20", "80/10/20", "a/b/c", "0/50/50", "-10/10/100", "1e2/0/0"):
+        refused(tmp_path, "--split", split=rule)
+
+
+def test_folds_test_every_image_once_and_balance_classes(tmp_path: Path) -> None:
+    for name, count in (("a", 7), ("b", 5)):
+        for i in range(count):
+            picture(tmp_path / name / f"{i}.png")
+    dataset = resolve_dataset(str(tmp_path))
+    every = sorted(str(e.picture) for e in (*dataset.train, *dataset.test))
+    folds = dataset.folds(3)
+    assert sorted(str(e.picture) for fold in folds for e in fold.test) == every
+    for fold in folds:
+        assert not set(fold.train) & set(fold.test)
+        assert len(fold.train) + len(fold.test) == 12
+        assert [sum(e.label == label for e in fold.test) for label in (0, 1)] in ([3, 2], [2, 2], [2, 1])
+    assert dataset.folds(3) == folds
 
 
 def test_names_stay_apart_where_cleaning_would_make_them_the_same() -> None:

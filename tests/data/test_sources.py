@@ -79,7 +79,7 @@ def test_every_split_of_a_hub_dataset(saved, form):
 def test_one_split_of_a_hub_dataset(saved, form):
     assert seen(resolve_dataset(f"hf:{saved}/{form}:test?image=photo&label=kind")) == expected("test")
     by_rule = resolve_dataset(f"hf:{saved}/{form}:train")  # of training images alone, some must be for testing
-    assert (len(by_rule.train), len(by_rule.val), len(by_rule.test)) == (6, 3, 3)
+    assert (len(by_rule.train), len(by_rule.val), len(by_rule.test)) == (9, 0, 3)
 
 
 def test_streaming_keeps_some_of_each_class(saved):

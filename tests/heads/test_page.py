@@ -11,11 +11,10 @@ import pytest
 from PIL import Image
 
 from dear.core.errors import DearError
-from dear.core.names import COMPONENT_COLORS
 from dear.heads.entropy import judge_heads
 from dear.heads.head_role import Phrase
 from dear.heads.map_figure import draw_role_map, plot_role_map
-from dear.heads.map_table import color_strength, concept_colors, role_table, table_legend
+from dear.heads.map_table import color_strength, role_table, table_legend
 from dear.heads.page import write_page
 from dear.heads.role_map import RoleMap
 
@@ -140,9 +139,3 @@ def test_texts_of_a_map_are_escaped_outside_of_the_script_too(role_map, tmp_path
     assert page.count("</script>") == 1
     assert "<img" not in page
     assert page.count("&lt;/script&gt;") == 6  # title, heading, note, and three fields
-
-
-def test_attributes_have_the_colors_of_all_other_pictures():
-    colors = concept_colors(PAPER.concepts)
-    assert all(colors[name] == color for name, color in COMPONENT_COLORS.items())
-    assert len({colors[concept] for concept in PAPER.concepts}) == len(PAPER.concepts)

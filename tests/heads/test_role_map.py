@@ -16,7 +16,7 @@ from dear.core.errors import DearError
 from dear.heads.head_role import HeadRole, Phrase
 from dear.heads.map_table import role_summary, role_table
 from dear.heads.role_map import RoleMap, find_role_map
-from dear.methods.shared.role_settings import _print_once, find_roles
+from dear.methods.shared.role_settings import find_roles, print_once
 
 PAPER = RoleMap.preset("paper")
 ORIGIN = {"images": {"used": 7, "source": "photos"}}
@@ -63,7 +63,7 @@ def test_the_measured_preset_fits_openais_weights_in_any_precision():
 
 
 def test_whoever_takes_the_papers_table_is_told_what_was_measured(capsys):
-    _print_once.cache_clear()
+    print_once.cache_clear()
     mini = load_backbone()
     find_roles("paper", mini)
     find_roles("paper", mini)

@@ -83,7 +83,7 @@ def test_attributes_without_a_head_get_no_token(tiny) -> None:
 def test_attention_maps_are_shares_of_the_image(tiny) -> None:
     experts = make(tiny)
     maps = experts.attention_maps(images(2))
-    assert list(maps) == [*CORE, "rest"]
+    assert list(maps) == ["cls", *CORE, "rest"]
     for seen in maps.values():
         assert seen.shape == (2, 4, 4)
         assert (seen >= 0).all()

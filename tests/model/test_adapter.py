@@ -118,7 +118,7 @@ def test_explain_draws_a_picture_and_maps_are_attention(run, tmp_path, capsys) -
         assert min(drawn.size) > 600
     model = dear.load(run, device="cpu")
     maps = model.model.attention_maps(model.pixels([picture]))
-    assert set(maps) == {"color", "shape", "texture", "object", "location"}
+    assert set(maps) == {"cls", "color", "shape", "texture", "object", "location"}
     for values in maps.values():
         assert values.shape == (1, 4, 4)
         assert values.min() >= 0

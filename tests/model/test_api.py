@@ -14,6 +14,7 @@ import dear
 from dear.cli import main
 from dear.core.errors import DearError
 from dear.data.resolve import resolve_dataset
+from dear.methods.registry import METHODS, find_method
 from dear.model.predictor import Predictor
 from dear.training.run_folder import RunFolder
 
@@ -195,3 +196,16 @@ def test_every_public_function_has_a_docstring() -> None:
         for name, value in inspect.getmembers(owner, callable):
             if not name.startswith("_"):
                 assert inspect.getdoc(value), name
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_untrained_model_answers_or_says_that_it_must_be_trained(name: str, model_folder, role_file) -> None:
+    settings = {"roles": str(role_file), "first_layer": 2} if METHODS[name].ours else {}
+    settings = {key: value for key, value in settings.items() if key in find_method(name).Config.names()}
+    said = "train"
+    try:
+        model = dear.create(f"local-dir:{model_folder}", classes=["red", "blue"], method=name, device="cpu", **settings)
+        assert 0 <= model.predict(Image.new("RGB", (32, 32), "red")).probability <= 1
+    except DearError as error:
+        said = str(error)
+    assert "train" in said

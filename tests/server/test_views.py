@@ -14,13 +14,12 @@ from PIL import Image
 import dear
 from dear.cli import main
 from dear.core.errors import DearError
-from dear.core.names import COMPONENT_COLORS
+from dear.core.palette import color_of
 from dear.data.dataset import ImageFile
 from dear.heads.picture_list import PictureList, world_pictures
 from dear.heads.role_map import RoleMap
 from dear.server.api import Service, short_name
 from dear.server.page.classify import attention_overlay, classify, world_examples
-from dear.server.page.colors import page_colors
 from dear.server.page.heads import HeadPictures, head_map, main_direction
 from dear.server.page.pictures import data_url, sample_pictures
 from dear.server.page.runs import read_runs
@@ -43,7 +42,14 @@ def test_the_answer_is_that_of_predict_with_one_map_an_attribute(predictor) -> N
     assert view["probability"] == pytest.approx(answer.probability, abs=1e-5)
     assert [vote["component"] for vote in view["votes"]] == list(predictor.model.components)
     none = "in all heads: it has none of its own"
-    heads = {"color": "in its 3 heads", "shape": "in its 2 heads", "texture": none, "object": none, "location": none}
+    heads = {
+        "cls": "in the last layer",
+        "color": "in its 3 heads",
+        "shape": "in its 2 heads",
+        "texture": none,
+        "object": none,
+        "location": none,
+    }
     assert {one["component"]: one["heads"] for one in view["maps"]} == heads
     json.dumps(view)
 
@@ -98,7 +104,7 @@ def test_the_map_has_every_head_and_its_evidence(roles) -> None:
     assert [(cell["layer"], cell["head"]) for cell in view["cells"]] == sorted(roles.roles)
     first = view["cells"][0]
     assert [(part["concept"], part["share"]) for part in first["distribution"]] == [("color", 0.5), ("shape", 0.5)]
-    assert first["phrases"][0]["color"] == first["color"] == COMPONENT_COLORS["color"]
+    assert first["phrases"][0]["color"] == first["color"] == color_of("color")
 
 
 @pytest.mark.parametrize("preset", ["paper", "dear-mini"])
@@ -110,10 +116,9 @@ def test_the_maps_that_come_with_the_package_can_be_shown(preset: str) -> None:
     json.dumps(view)
 
 
-def test_colors_are_those_of_explain_and_differ() -> None:
-    colors = page_colors(["cls", *RoleMap.preset("paper").concepts])
-    assert colors["texture"] == COMPONENT_COLORS["texture"]
-    assert len(set(colors.values())) == len(colors)
+def test_colors_differ() -> None:
+    names = ["cls", "rest", None, *RoleMap.preset("paper").concepts]
+    assert len({color_of(name) for name in names}) == len(names)
 
 
 def extremes(finder: HeadPictures, head: tuple[int, int]) -> dict:

@@ -6,6 +6,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from dear.bench.planning import constant_key
 from dear.bench.protocols import BASE, FEW_SHOT, FEW_SHOTS, NOVEL, PROTOCOLS, TEST
 from dear.bench.results import (
     Cell,
@@ -19,16 +22,19 @@ from dear.bench.results import (
 )
 from dear.bench.run_cell import run_cell
 from dear.bench.workbench import Workbench, shared_workbench
+from dear.clip import MINI
 from dear.clip.text_table import TextTable
 from dear.core.errors import DearError
 from dear.core.lock import only_writer
 from dear.core.metrics import harmonic_mean
 from dear.core.names import DECOUPLED
 from dear.core.progress import Progress
+from dear.core.runtime import pick_device, pick_precision, precision_name
 from dear.data import loading
 from dear.data.resolve import is_world
 from dear.methods.registry import METHODS, find_method, recipe_of, with_overrides
 from dear.parallel.cluster import Cluster
+from dear.training.backbone import AUTO
 from dear.training.config import RunConfig, TrainConfig
 
 MAX_WORLD_EPOCHS = 10  # on Attribute World, which is for trying out: as many as DeAR's recipe has
@@ -37,6 +43,7 @@ WORK = "work"
 # Fields of the cell itself, and settings that change how fast and where it runs, but not the result.
 _NOT_SETTINGS = {
     "method", "data", "data_root", "seed", "shots", "classes", "workers", "device", "tensorboard", "validate",
+    "compile", "deterministic",
     "few_shot", "fast_decode",  # never
 }  # fmt: skip
 # Settings that came after the first results: no part of a cell while unset, so that earlier cells are still found.
@@ -54,6 +61,12 @@ def cell_settings(
     used = {**RunConfig.pick(settings).to_json(), **find_method(method).Config.pick(settings).to_json()}
     if METHODS[method].trained:
         used |= TrainConfig.pick(settings).to_json()
+    training = TrainConfig.pick(settings)
+    if training.precision == "auto":  # what it means here; it stays where it means fp32, so that cells keep their names
+        taken = precision_name(pick_precision("auto", pick_device(training.device)))
+        used |= {} if taken == "fp32" else {"precision": taken}
+    elif training.precision != "fp32":
+        used["precision"] = training.precision
     if used["text_features"]:
         used["text_features_sha256"] = _table_hash(used["text_features"])
     unset = {name for name in _LATER if used.get(name) is None}
@@ -102,6 +115,8 @@ def plan(
         raise DearError(f"--targets belongs to cross-dataset and domain, not to {protocol}.")
     if has_targets and split != TEST:
         raise DearError(f"{protocol} is measured on test images: leave --split out.")
+    if overrides.get("model", AUTO) == AUTO and all(map(is_world, datasets)):
+        overrides = {**overrides, "model": MINI}  # for others the command chooses, and says which
     shots = shots or (FEW_SHOTS if protocol == FEW_SHOT else (TrainConfig.pick(overrides).shots,))
 
     def settings(method: str, dataset: str, count: int) -> dict[str, Any]:
@@ -140,10 +155,19 @@ def _run_missing(
         print(f"{len(results)} of {len(by_name)} cells are done already")
     with Progress("cells", len(by_name), "cell", len(results), leave=True) as bar:
         missing = [cell for name, cell in by_name.items() if name not in results]
-        for cell, result in _run(missing, out, bench, cluster, bar):
+        first: dict[str, str] = {}  # of cells that cannot differ: the one that is run
+        for cell in [*(result.cell for result in results.values()), *missing]:
+            if (key := constant_key(cell)) is not None:
+                first.setdefault(key, cell.name)
+        copies = [cell for cell in missing if first.get(constant_key(cell) or "", cell.name) != cell.name]
+        for cell, result in _run([cell for cell in missing if cell not in copies], out, bench, cluster, bar):
             results[cell.name] = result
             bar.update()
             bar.write(f"{cell}: {_in_short(result)}")
+        for cell in copies:
+            results[cell.name] = replace(results[first[constant_key(cell) or ""]], cell=cell)
+            write_result(out, results[cell.name])
+            bar.update()
     return [results[name] for name in by_name]
 
 
@@ -176,7 +200,9 @@ def _run_and_write(cell: Cell, out: Path, bench: Workbench) -> Result:
 def _run_in_worker(out: Path, bench: Workbench, cpus: int, cell: Cell, device: str) -> tuple[Result, Sequence[str]]:
     """The result and warnings of a cell, in a worker of a cluster. All its CPUs but one decode images."""
     loading.WORKERS = min(loading.WORKERS, cpus - 1)
-    bench = shared_workbench(bench.cache, bench.data_root, device, min(bench.workers, cpus - 1))
+    bench = shared_workbench(
+        bench.cache, bench.data_root, device, min(cpus - 1 if bench.workers is None else bench.workers, cpus - 1)
+    )
     return _run_and_write(cell, out, bench), bench.warnings
 
 

@@ -48,7 +48,10 @@ def run_cell(cell: Cell, bench: Workbench, work: Path) -> Result:
     train = replace(
         TrainConfig.pick(cell.settings), seed=cell.seed, shots=cell.shots, workers=bench.workers, device=bench.device
     )
-    source = bench.source(cell.settings["model"], cell.settings["pretrained"], cell.settings.get("text_features"))
+    precision = cell.settings.get("precision", "auto").replace("auto", "fp32")  # see `cell_settings`
+    source = bench.source(
+        cell.settings["model"], cell.settings["pretrained"], cell.settings.get("text_features"), precision
+    )
     start = time.perf_counter()
     model = adapt(kind, kind.Config.pick(cell.settings), seen, train, source, work, pool=dataset)
     fitted = time.perf_counter()

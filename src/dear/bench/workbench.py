@@ -19,19 +19,22 @@ class Workbench:
     """
 
     def __init__(
-        self, cache: Path | None = None, data_root: str | None = None, device: str = "auto", workers: int = 2
+        self, cache: Path | None = None, data_root: str | None = None, device: str = "auto", workers: int | None = None
     ) -> None:
         self.cache, self.data_root, self.device, self.workers = cache, data_root, device, workers
         self._sources: dict[tuple[str | None, ...], ImageSource] = {}
         self._datasets: dict[tuple[str, str | None, str | None], Dataset] = {}
         self.warnings: list[str] = []
 
-    def source(self, model: str, pretrained: str | None, text_features: str | None = None) -> ImageSource:
+    def source(
+        self, model: str, pretrained: str | None, text_features: str | None = None, precision: str = "fp32"
+    ) -> ImageSource:
         """A backbone and its images."""
-        key = (model, pretrained, text_features)
+        key = (model, pretrained, text_features, precision)
         if key not in self._sources:
             self._sources.clear()  # one at a time is enough
-            backbone = load_backbone(model, pretrained, device=pick_device(self.device), text_features=text_features)
+            device = pick_device(self.device)
+            backbone = load_backbone(model, pretrained, device=device, precision=precision, text_features=text_features)
             self._sources[key] = ImageSource(backbone, self.cache, self.workers)
         return self._sources[key]
 
@@ -55,6 +58,6 @@ class Workbench:
 
 
 @memoize
-def shared_workbench(cache: Path | None, data_root: str | None, device: str, workers: int) -> Workbench:
+def shared_workbench(cache: Path | None, data_root: str | None, device: str, workers: int | None) -> Workbench:
     """The workbench of this process, for cells that arrive one by one."""
     return Workbench(cache, data_root, device, workers)

@@ -2,6 +2,9 @@
 
 The blocks are OpenCLIP's own (`ResidualAttentionBlock`): their parameters are used in place, never copied.
 Sequences are [batch, tokens, width]; heads are [batch, heads, tokens, head_dim].
+
+The residual stream is fp32. Where the weights of a block are half (see `half`), what a linear layer gets is cast to
+half, and attention runs in half; nothing else does. So no autocast is needed, and no weight is ever cast in a step.
 """
 
 from collections.abc import Sequence
@@ -34,19 +37,24 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.transpose(-3, -2).flatten(-2)
 
 
+def normed_input(block: Any, x: Tensor) -> Tensor:
+    """What the attention of a block gets: states after its first LayerNorm, in the precision of its weights."""
+    return block.ln_1(x).to(block.attn.in_proj_weight.dtype)
+
+
 def project_queries(attn: Any, x: Tensor) -> Tensor:
     """[..., tokens, width] -> [..., heads, tokens, head_dim]."""
-    width = attn.embed_dim
+    width = attn.out_proj.in_features
     bias = None if attn.in_proj_bias is None else attn.in_proj_bias[:width]
     queries = F.linear(x, attn.in_proj_weight[:width], bias)
     if (term := getattr(attn, "term", None)) is not None:  # see `low_rank`
-        queries = queries + term(0, x)
+        queries = queries + term(0, x)  # computed in the precision of x
     return split_heads(queries, attn.num_heads)
 
 
 def project_keys_values(attn: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     """[..., tokens, width] -> keys and values, each [..., heads, tokens, head_dim]."""
-    width = attn.embed_dim
+    width = attn.out_proj.in_features
     bias = None if attn.in_proj_bias is None else attn.in_proj_bias[width:]
     keys, values = F.linear(x, attn.in_proj_weight[width:], bias).chunk(2, dim=-1)
     if (term := getattr(attn, "term", None)) is not None:
@@ -59,22 +67,31 @@ def attend(q: Tensor, k: Tensor, v: Tensor, groups: Sequence[QueryGroup]) -> Ten
 
     A mask shared by all queries of a group stays [1, heads, 1, keys] and is never expanded to [batch * heads, q, k].
     """
+    masks = [m if m is None or m.dtype is torch.bool else m.to(q.dtype) for m in (group.mask for group in groups)]
     if len(groups) == 1:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=groups[0].mask)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=masks[0])
     parts = q.split([group.count for group in groups], dim=-2)
-    pairs = zip(parts, groups, strict=True)
-    return torch.cat([F.scaled_dot_product_attention(p, k, v, attn_mask=g.mask) for p, g in pairs], dim=-2)
+    pairs = zip(parts, masks, strict=True)
+    return torch.cat([F.scaled_dot_product_attention(part, k, v, attn_mask=mask) for part, mask in pairs], dim=-2)
 
 
 def finish_block(block: Any, residual: Tensor, heads_out: Tensor) -> Tensor:
     """The rest of a block after attention: output projection, residual, MLP. `heads_out` has its heads merged."""
-    x = residual + block.ls_1(block.attn.out_proj(heads_out))
-    return x + block.ls_2(block.mlp(block.ln_2(x)))
+    if (norm := getattr(block.attn, "inner_norm", None)) is not None:  # of EVA02
+        heads_out = norm(heads_out)
+    x = residual + block.ls_1(block.attn.out_proj(heads_out.to(block.attn.out_proj.weight.dtype)))
+    return x + run_mlp(block, x)
+
+
+def run_mlp(block: Any, x: Tensor) -> Tensor:
+    """What the MLP of a block adds to states [..., width]."""
+    return block.ls_2(block.mlp(block.ln_2(x).to(block.attn.out_proj.weight.dtype)))
 
 
 def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-    """Attention [batch, heads, queries, keys], rows summing to one; `mask` boolean, True: may attend."""
-    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    """Attention [batch, heads, queries, keys], rows summing to one, at least fp32; `mask` boolean, True: may attend."""
+    exact = torch.promote_types(q.dtype, torch.float32)
+    scores = q.to(exact) @ k.to(exact).transpose(-1, -2) / q.shape[-1] ** 0.5
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
     return scores.softmax(-1)

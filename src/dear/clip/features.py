@@ -19,6 +19,7 @@ class FeatureImage(ImageTower):
     """Any image tower of OpenCLIP. The state after its last layer is the feature itself, so `width` is its size."""
 
     tier = "features"
+    layout = "image called"
 
     def __init__(self, model: Any, image_size: tuple[int, int]) -> None:
         self.visual, self._model = model.visual, model
@@ -47,29 +48,31 @@ class FeatureText:
 
     tier = "features"
     layers = 0
+    layout = "text called"
 
     def __init__(self, model: Any, tokenizer: Callable[..., Tensor]) -> None:
         self._model, self.tokenizer = model, tokenizer
         self.context: int = tokenizer.context_length  # type: ignore[attr-defined]
 
-    def tokenize(self, texts: Sequence[str]) -> Tensor:
-        """Texts -> tokens [texts, context]; refuses texts that are too long.
-
-        Tokenizers cut without a word: with more room, the tokens of a text that was cut are others, or go on.
-        """
-        if not texts:
-            raise DearError("There is no text to encode: give at least one class name or phrase.")
-        tokens, longer = (self.tokenizer(list(texts), length) for length in (self.context, self.context + 2))
-        padding = self.tokenizer([""], self.context + 2)[:, -1:]
-        cut = (longer[:, : self.context] != tokens).any(1) | (longer[:, self.context :] != padding).any(1)
-        for i in cut.nonzero().flatten().tolist():
-            raise TextTooLongError(
-                f"The text {texts[i]!r} is longer than the {self.context} tokens this backbone reads: shorten it."
-            )
-        return tokens
-
     @torch.no_grad()
     def encode(self, texts: Sequence[str]) -> Tensor:
         """Texts -> text features [texts, dim], not normalised."""
         device = self._model.logit_scale.device
-        return self._model.encode_text(self.tokenize(texts).to(device), normalize=False)
+        return self._model.encode_text(tokens_of(self.tokenizer, texts, self.context).to(device), normalize=False)
+
+
+def tokens_of(tokenizer: Callable[..., Tensor], texts: Sequence[str], context: int) -> Tensor:
+    """Texts -> tokens [texts, context]; refuses texts that are too long.
+
+    Tokenizers cut without a word: with more room, the tokens of a text that was cut are others, or go on.
+    """
+    if not texts:
+        raise DearError("There is no text to encode: give at least one class name or phrase.")
+    tokens, longer = (tokenizer(list(texts), length) for length in (context, context + 2))
+    padding = tokenizer([""], context + 2)[:, -1:]
+    cut = (longer[:, :context] != tokens).any(1) | (longer[:, context:] != padding).any(1)
+    for i in cut.nonzero().flatten().tolist():
+        raise TextTooLongError(
+            f"The text {texts[i]!r} is longer than the {context} tokens this backbone reads: shorten it."
+        )
+    return tokens

@@ -1,6 +1,8 @@
 """The identity of a backbone: an adapter or a role map fits one backbone only."""
 
 import hashlib
+import json
+import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,16 +14,23 @@ from dear.core.errors import DearError
 
 @dataclass(frozen=True)
 class BackboneIdentity:
-    """Name and tag tell where the weights come from; activation and hash decide whether two backbones are the same."""
+    """Name and tag tell where the weights come from; activation and hash decide whether two backbones are the same.
+
+    The same weights give other features with other words or in another layout, and worse ones with other pictures.
+    Older files do not have these fields: then they are not compared.
+    """
 
     model: str
     pretrained: str | None
-    activation: str  # "gelu" or "quick_gelu"
+    activation: str  # of the image tower, "/" and that of the text tower, if it has another
     weights: str  # SHA-256 of all weights in fp32
     text_table: str | None = None  # SHA-256 of the class vectors that stand in for the text tower
+    layout: str | None = None  # what the towers are, beside their weights
+    words: str | None = None  # SHA-256 of the tokens of some texts
+    pictures: str | None = None  # size, resizing, mean and std
 
     def to_json(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if key != "text_table" or value}
+        return {key: value for key, value in asdict(self).items() if value is not None or key == "pretrained"}
 
     def require_same(self, other: dict[str, Any], what: str) -> None:
         """Refuses `what` ("The adapter in runs/pets") if `other`, the backbone it was made for, is not this one."""
@@ -38,6 +47,28 @@ class BackboneIdentity:
             )
         if other.get("text_table") != self.text_table:
             raise DearError(f"{what} was made with another text table, or with none: give the same --text-features.")
+        for key, name in (("layout", "another layout of the towers"), ("words", "another tokenizer")):
+            mine, theirs = getattr(self, key), other.get(key)
+            if None not in (mine, theirs) and mine != theirs:
+                raise DearError(f"{what} was made for {other_name} with {name}: load the backbone it was made for.")
+        if None not in (self.pictures, other.get("pictures")) and other["pictures"] != self.pictures:
+            print(
+                f"dear: warning: {what} was made with other picture settings ({other['pictures']}) than those of "
+                f"{self.model} ({self.pictures}): its answers may be worse.",
+                file=sys.stderr,
+            )
+
+
+_TEXTS = (
+    "", "a", "X X X X", "A Photo of a Cat!", "a photo of a cat.", "Don't", "3.14 + 2", "  spaces  ", "naïve café",
+    "Größe", "一只猫", "кошка", "قط", "🐈", "well-known", "snake_case", "C++ / C#", '"quoted"', "word " * 200,
+    "the end</s>",
+)  # fmt: skip
+
+
+def hash_words(tokenizer: Any) -> str:
+    """SHA-256 of the tokens of texts with capitals, marks, accents, other scripts, and one that is too long."""
+    return hashlib.sha256(json.dumps(tokenizer(list(_TEXTS)).tolist()).encode()).hexdigest()
 
 
 def hash_weights(model: nn.Module) -> str:

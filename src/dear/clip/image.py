@@ -1,6 +1,7 @@
 """The image tower: CLS and patches, followed by learned tokens from some layer on."""
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +11,9 @@ from torch.nn import functional as F
 from dear.clip.attention import QueryGroup, attend, finish_block, merge_heads
 from dear.clip.layer_input import CachedKV, CachedStates, Images, LayerInput, observer_of_this_thread
 from dear.clip.masks import Masks
+from dear.clip.read_out import CLS, MEAN, PROBE, PlainEnds
 from dear.clip.tokens import LearnedTokens
+from dear.core.runtime import once
 from dear.parallel.processes import gather_rows
 
 
@@ -26,7 +29,7 @@ class ImageFeatures(NamedTuple):
     tokens: Tensor | None  # states of the learned tokens after the final LayerNorm, [batch, tokens, width]
 
 
-class ImageTower:
+class ImageTower(PlainEnds):
     """OpenCLIP's VisionTransformer as a list of blocks. Layers count from 1.
 
     In a training step of several processes, a tower gets the local images and returns features of the whole batch.
@@ -36,44 +39,23 @@ class ImageTower:
 
     def __init__(self, visual: Any) -> None:
         self.visual = visual
-        self.blocks: Sequence[Any] = visual.transformer.resblocks
-        self.layers = len(self.blocks)
-        self.heads: int = self.blocks[0].attn.num_heads
-        self.width: int = self.blocks[0].attn.embed_dim
-        self.head_dim = self.width // self.heads
+        self.read = MEAN if visual.pool_type == "avg" else CLS
+        self.norm_first = self.read == MEAN and not visual.final_ln_after_pool
         self.grid: tuple[int, int] = visual.grid_size
-        self.originals = 1 + self.grid[0] * self.grid[1]  # CLS and patches
+        self.prefix = 1  # tokens in front of the patches: CLS
         self.image_size: tuple[int, int] = visual.image_size
         self.dim: int = visual.proj.shape[1]
+        self._set_blocks(visual.transformer.resblocks)
 
-    @property
-    def like(self) -> Tensor:
-        """A weight, for its device and precision."""
-        return self.visual.proj
-
-    @property
-    def projection(self) -> Tensor:
-        """[width, dim], behind `norm_out`."""
-        return self.visual.proj
-
-    @property
-    def class_embedding(self) -> list[float]:
-        """By which a role map knows a renamed copy of its backbone; empty: there is none."""
-        return self.visual.class_embedding.tolist()
-
-    def norm_in(self, tokens: Tensor) -> Tensor:
-        """The LayerNorm before the first layer, which tokens that are learned at the first layer pass too."""
-        return self.visual.ln_pre(tokens)
-
-    def norm_out(self, states: Tensor) -> Tensor:
-        """The LayerNorm after the last layer, [..., width]."""
-        return self.visual.ln_post(states)
+    def _set_blocks(self, blocks: Sequence[Any]) -> None:
+        self.blocks = blocks
+        self.layers = len(blocks)
+        self.heads: int = blocks[0].attn.num_heads
+        self.width: int = blocks[0].attn.out_proj.in_features
+        self.head_dim = self.width // self.heads
+        self.originals = self.prefix + self.grid[0] * self.grid[1]  # CLS and patches
 
     # --- frozen ------------------------------------------------------------------------------------------
-
-    def embed(self, pixels: Tensor) -> Tensor:
-        """Normalised pixels [batch, 3, height, width] -> CLS and patches [batch, 1 + patches, width]."""
-        return self.visual._embeds(pixels)
 
     @torch.no_grad()
     def trunk(self, pixels: Tensor, last: int) -> Tensor:
@@ -83,9 +65,9 @@ class ImageTower:
             x = self.run_layer(LayerInput(self, layer, x))
         return x
 
-    def run_layer(self, x: LayerInput, only_cls: bool = False) -> Tensor:
-        """The states after the layer, unadapted, [batch, tokens, width]; `only_cls`: of CLS alone."""
-        q, residual = (x.cls_q, x.states[:, :1]) if only_cls else (x.q, x.states)
+    def run_layer(self, x: LayerInput, to_read: bool = False) -> Tensor:
+        """The states after the layer, unadapted, [batch, tokens, width]; `to_read`: of the tokens that are read out."""
+        q, residual = (x.cls_q, x.states[:, :1]) if to_read and self.read == CLS else (x.q, x.states)
         out = attend(q, *x.kv, [QueryGroup(q.shape[2])])
         return finish_block(self.blocks[x.layer - 1], residual, merge_heads(out))
 
@@ -97,18 +79,17 @@ class ImageTower:
             yield x
 
     def cls_state(self, x: LayerInput) -> Tensor:
-        """The rest of the tower, unadapted: CLS state [batch, width]. The last layer computes no other query."""
+        """The rest of the tower, unadapted: the state that is read, [batch, width].
+
+        If that is the state of CLS, the last layer computes no other query.
+        """
         observer = observer_of_this_thread.get()
         if x.frozen_cls is not None and (observer is None or x.layer > self.layers):
             return gather_rows(x.frozen_cls)
         for x in self.walk(x):  # noqa: B020 - only the last one is used after the loop
             if observer is not None:
                 observer(x, None)
-        return gather_rows(self.run_layer(x, only_cls=True)[:, 0])
-
-    def project(self, cls: Tensor) -> Tensor:
-        """Eq. 10: CLS state [batch, width] -> class feature [batch, dim], not normalised."""
-        return self.norm_out(cls) @ self.projection
+        return gather_rows(self.pool(self.run_layer(x, to_read=True)))
 
     @torch.no_grad()
     def frozen_feature(self, x: LayerInput) -> Tensor:
@@ -154,11 +135,11 @@ class ImageTower:
         heads, keys, values = dict(masks.visible_heads), [], []
         frozen = x.frozen_cls
         for x in self.walk(x):  # noqa: B020 - only the last one is used after the loop
-            visible = list(heads[x.layer])
-            keys.append(x.kv[0][:, visible])
-            values.append(x.kv[1][:, visible])
+            visible = self.index(heads[x.layer])
+            keys.append(x.kv[0].index_select(1, visible))
+            values.append(x.kv[1].index_select(1, visible))
         if frozen is None:
-            frozen = gather_rows(self.run_layer(x, only_cls=True)[:, 0])
+            frozen = gather_rows(self.pool(self.run_layer(x, to_read=True)))
         return CachedKV(frozen, torch.cat(keys, 1), torch.cat(values, 1))
 
     def cached_layers(self, x: LayerInput, masks: Masks) -> Iterator[tuple[int, tuple[int, ...], Tensor, Tensor]]:
@@ -199,16 +180,17 @@ class ImageTower:
             states = gather_rows(self._among_cached(x, tokens, masks)) if read_tokens else None
             return self.cls_state(x), states
         observer, added = observer_of_this_thread.get(), None
+        probed = self.read == PROBE and masks is None  # masks hide learned tokens from the probe: it stays CLIP's
         while True:
             layer, last = x.layer, x.layer == self.layers
             raw = tokens.into(layer, added)
-            are_queries = read_tokens if last else not tokens.replaced_at(layer + 1)
+            are_queries = read_tokens or probed if last else not tokens.replaced_at(layer + 1)
             # Raw tokens are the same for all images: their queries, keys and values are computed once.
-            learned = LayerInput(self, layer, raw if raw.dim() == 3 else raw[None])
+            learned = LayerInput(self, layer, raw if raw.dim() == 3 else raw[None], learned=True)
             if observer is not None:
                 observer(x, learned if are_queries else None)
             k, v = (_append(one, other) for one, other in zip(x.kv, learned.kv, strict=True))
-            q, states = (x.cls_q, x.states[:, :1]) if last else (x.q, x.states)
+            q, states = (x.cls_q, x.states[:, :1]) if last and self.read == CLS else (x.q, x.states)
             count = states.shape[1]
             original_mask, learned_mask = (None, None) if masks is None else masks[layer]
             if original_mask is not None and original_mask.shape[-2] > count:  # CLS, the first, is the only query
@@ -220,7 +202,8 @@ class ImageTower:
             states = finish_block(self.blocks[layer - 1], states, merge_heads(attend(q, k, v, groups)))
             added = states[:, count:] if are_queries else None
             if last:
-                return gather_rows(states[:, 0]), added if added is None else gather_rows(added)
+                pooled = self.pool(states[:, :count], added if probed else None)
+                return gather_rows(pooled), gather_rows(added) if read_tokens and added is not None else None
             if added is None:
                 added = raw  # they have entered: the next layer replaces them
             x = LayerInput(self, layer + 1, states[:, :count])
@@ -233,7 +216,7 @@ class ImageTower:
             added = raw = tokens.into(layer, added)
             if layer < self.layers and tokens.replaced_at(layer + 1):
                 continue  # no query attends to them here
-            learned = LayerInput(self, layer, raw if raw.dim() == 3 else raw[None])
+            learned = LayerInput(self, layer, raw if raw.dim() == 3 else raw[None], learned=True)
             k, v = (self._in_all_heads(part.to(learned.q.dtype), heads) for part in cached)
             if observer is not None:
                 original = LayerInput(self, layer, x.states)
@@ -257,8 +240,16 @@ class ImageTower:
         if len(heads) == self.heads:
             return cached
         full = cached.new_zeros(cached.shape[0], self.heads, *cached.shape[2:])
-        full[:, list(heads)] = cached
-        return full
+        return full.index_copy(1, self.index(heads), cached)
+
+    def index(self, numbers: Sequence[int]) -> Tensor:
+        """Numbers as an index on the tower's device, sent there once: a list as an index makes the host wait."""
+        key, device = tuple(numbers), self.like.device
+        return once(self._indices, key, lambda: torch.tensor(key, dtype=torch.long, device=device))
+
+    @cached_property
+    def _indices(self) -> dict[tuple[int, ...], Tensor]:
+        return {}
 
     @staticmethod
     def gather(x: Tensor) -> Tensor:

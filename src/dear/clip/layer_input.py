@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dear.clip.attention import project_keys_values, project_queries
+from dear.clip.attention import normed_input, project_keys_values, project_queries
 
 if TYPE_CHECKING:
     from dear.clip.image import ImageTower
@@ -70,17 +70,19 @@ class LayerInput:
         states: Tensor,  # [batch, tokens, width]
         frozen_cls: Tensor | None = None,  # CLS state after the frozen tower, [batch, width], if computed
         cached: CachedKV | None = None,
+        learned: bool = False,  # tokens without a place, which are not rotated
     ) -> None:
         self.tower, self.layer, self.states, self.frozen_cls, self.cached = tower, layer, states, frozen_cls, cached
+        self.learned = learned
 
     @cached_property
     def normed(self) -> Tensor:
-        return self.tower.blocks[self.layer - 1].ln_1(self.states)
+        return normed_input(self.tower.blocks[self.layer - 1], self.states)
 
     @cached_property
     def q(self) -> Tensor:
         """[batch, heads, tokens, head_dim]"""
-        return project_queries(self.tower.blocks[self.layer - 1].attn, self.normed)
+        return self._placed(project_queries(self.tower.blocks[self.layer - 1].attn, self.normed))
 
     @cached_property
     def cls_q(self) -> Tensor:
@@ -90,7 +92,11 @@ class LayerInput:
     @cached_property
     def kv(self) -> tuple[Tensor, Tensor]:
         """Keys and values, each [batch, heads, tokens, head_dim]."""
-        return project_keys_values(self.tower.blocks[self.layer - 1].attn, self.normed)
+        keys, values = project_keys_values(self.tower.blocks[self.layer - 1].attn, self.normed)
+        return self._placed(keys), values
+
+    def _placed(self, x: Tensor) -> Tensor:
+        return x if self.learned else self.tower.rotate(x)
 
     def rows(self, chosen: slice) -> "LayerInput":
         """The input of some of the images."""

@@ -11,19 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dear.clip.features import FeatureImage, FeatureText
-from dear.clip.identity import BackboneIdentity, hash_weights
+from dear.clip.half import halve_blocks
+from dear.clip.identity import BackboneIdentity, hash_weights, hash_words
 from dear.clip.image import ImageTower
-from dear.clip.modules import activation_of, has_known_layers, reads_eot
+from dear.clip.modules import activation_of, image_tower, text_side
 from dear.clip.pictures import pictures_of
 from dear.clip.shapes import require_fit
 from dear.clip.support import ConfigFile, judge, min_parameters, refusal, why_refused
-from dear.clip.text import TextTower
 from dear.clip.text_table import TextTable
-from dear.clip.transformers_clip import PREFIX as TRANSFORMERS
 from dear.clip.transformers_clip import load_transformers
+from dear.clip.transformers_files import PREFIX as TRANSFORMERS
 from dear.core.errors import DearError, first_line
 from dear.core.files import read_json
+from dear.core.progress import phase
+from dear.core.runtime import allow_tf32, pick_precision
 from dear.core.schema import check_shape
 
 MINI = "dear-mini"
@@ -45,11 +46,21 @@ class Backbone:
     pretrained: str | None
     activation: str
     pictures: Mapping[str, Any] = field(default_factory=dict)  # OpenCLIP's PreprocessCfg
+    precision: torch.dtype = torch.float32  # of the blocks' linear layers and attention; all else is fp32
 
     @cached_property
     def identity(self) -> BackboneIdentity:
-        table = self.text.sha256 if isinstance(self.text, TextTable) else None
-        return BackboneIdentity(self.name, self.pretrained, self.activation, hash_weights(self.model), table)
+        table = self.text if isinstance(self.text, TextTable) else None
+        return BackboneIdentity(
+            self.name,
+            self.pretrained,
+            self.activation,
+            hash_weights(self.model),
+            table.sha256 if table else None,
+            self.image.layout + ("" if table else f"; {self.text.layout}"),
+            None if table else hash_words(self.text.tokenizer),
+            "{size} px, {resize_mode}, {interpolation}, mean {mean}, std {std}".format(**self.pictures),
+        )
 
     @property
     def temperature(self) -> Tensor:
@@ -104,26 +115,33 @@ def load_backbone(
     pretrained: str | None = None,
     *,
     device: str | torch.device = "cpu",
+    precision: str = "auto",
     random_weights: bool = False,
     text_features: str | Path | None = None,
 ) -> Backbone:
     """Loads a frozen backbone.
 
+    `precision` of its blocks: fp32, or on CUDA bf16 and fp16; auto: half on CUDA, else fp32.
     `text_features`: a file of class names and their vectors, in place of the text tower (`dear.clip.text_table`).
     `random_weights` builds the architecture alone, for tests and benchmarks.
     """
     table = TextTable.read(text_features) if text_features else None
-    backbone = _load(name, pretrained, device, random_weights)
+    dtype = pick_precision(precision, torch.device(device))
+    allow_tf32(dtype is not torch.float32)
+    backbone = _load(name, pretrained, device, dtype, random_weights)
     return backbone if table is None else backbone.with_text_table(table)
 
 
-def _load(name: str, pretrained: str | None, device: str | torch.device, random_weights: bool) -> Backbone:
+def _load(
+    name: str, pretrained: str | None, device: str | torch.device, dtype: torch.dtype, random_weights: bool
+) -> Backbone:
     import open_clip
 
     if name.startswith(TRANSFORMERS):
         _refuse_tag(name, pretrained)
-        model, tokenizer = load_transformers(name)
-        return wrap(model.to(device), tokenizer, name)
+        with phase(f"loading {name}"):
+            model, tokenizer = load_transformers(name)
+        return wrap(model.to(device), tokenizer, name, precision=dtype)
     source = f"local-dir:{MINI_FOLDER}" if name == MINI else name
     config = read_config(source)
     if reason := why_refused(config):
@@ -131,7 +149,7 @@ def _load(name: str, pretrained: str | None, device: str | torch.device, random_
     tag = _check_tag(source, pretrained, config) if not random_weights else None
     quick_gelu = bool(config.get("quick_gelu")) or tag == "openai"
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), phase(f"loading {' '.join(filter(None, (name, pretrained)))}"):
             warnings.simplefilter("ignore")
             model = open_clip.create_model(
                 source,
@@ -143,9 +161,11 @@ def _load(name: str, pretrained: str | None, device: str | torch.device, random_
                 force_preprocess_cfg=pictures_of(source, pretrained, random_weights),
             )
         tokenizer = _tokenizer(source)
+    except ModuleNotFoundError as error:
+        raise DearError(f"{name} needs the package {error.name}: pip install 'dear-vlm[hf]'.") from error
     except Exception as error:  # OpenCLIP does not validate configs, and raises many kinds
         raise DearError(f"The weights of {name} could not be loaded: {first_line(error)}.") from error
-    backbone = wrap(model.to(device), tokenizer, name, pretrained)
+    backbone = wrap(model.to(device), tokenizer, name, pretrained, dtype)
     if (backbone.image.tier, backbone.text.tier) != (expected := judge(config))[:2]:
         raise DearError(
             f"{name} was built otherwise than its config says ({backbone.image.tier} and {backbone.text.tier}, not "
@@ -154,8 +174,17 @@ def _load(name: str, pretrained: str | None, device: str | torch.device, random_
     return backbone
 
 
-def wrap(model: Any, tokenizer: Callable[..., Tensor], name: str, pretrained: str | None = None) -> Backbone:
-    """A backbone around an OpenCLIP model that is already in memory; the model is frozen, not copied."""
+def wrap(
+    model: Any,
+    tokenizer: Callable[..., Tensor],
+    name: str,
+    pretrained: str | None = None,
+    precision: torch.dtype = torch.float32,
+) -> Backbone:
+    """A backbone around an OpenCLIP model that is already in memory; the model is frozen, not copied.
+
+    With half `precision` the weights of its linear layers are replaced.
+    """
     from open_clip.transform import PreprocessCfg, image_transform_v2
 
     for part in ("visual", "encode_image", "encode_text", "logit_scale"):
@@ -163,10 +192,10 @@ def wrap(model: Any, tokenizer: Callable[..., Tensor], name: str, pretrained: st
             raise refusal(name, f"{type(model).__name__} is no pair of image and text towers: it has no {part}")
     model.eval().requires_grad_(False)
     preprocess = PreprocessCfg(**getattr(model.visual, "preprocess_cfg", {"size": model.visual.image_size}))
-    return Backbone(
+    backbone = Backbone(
         model,
-        ImageTower(model.visual) if has_known_layers(model.visual) else FeatureImage(model, _size(preprocess.size)),
-        _text_side(model, tokenizer),
+        image_tower(model, _size(preprocess.size)),
+        text_side(model, tokenizer),
         image_transform_v2(preprocess, is_train=False),
         tuple(preprocess.mean),
         tuple(preprocess.std),
@@ -174,19 +203,17 @@ def wrap(model: Any, tokenizer: Callable[..., Tensor], name: str, pretrained: st
         pretrained,
         activation_of(model),
         asdict(preprocess),
+        precision,
     )
+    if precision is not torch.float32:
+        backbone.identity  # noqa: B018 - the hash of the exact weights, before they are replaced
+        towers = backbone.image, backbone.text
+        halve_blocks([block for tower in towers for block in getattr(tower, "blocks", ())], precision)
+    return backbone
 
 
 def _size(size: int | Sequence[int]) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (size[0], size[1])
-
-
-def _text_side(model: Any, tokenizer: Callable[..., Tensor]) -> TextTower | FeatureText:
-    text = getattr(model, "text", model)
-    if not reads_eot(text):
-        return FeatureText(model, tokenizer)
-    pool, end = (getattr(text, f"text_{name}", None) or getattr(text, name, None) for name in ("pool_type", "eos_id"))
-    return TextTower(text, tokenizer, end if pool == "eos" else None)
 
 
 def read_config(source: str) -> dict[str, Any]:

@@ -31,7 +31,8 @@ class LowRank(nn.Module):
     def layer_term(self, layer: int) -> Term:
         def term(part: int, x: Tensor) -> Tensor:
             x = dropout(x, self.dropout_share, self.training)
-            return self.scale * (x @ self.down[layer - 1, part].T) @ self.up[layer - 1, part].T
+            down, up = (weight[layer - 1, part].T.to(x.dtype) for weight in (self.down, self.up))
+            return self.scale * (x @ down) @ up
 
         return term
 
@@ -45,7 +46,8 @@ class _Attention:
             frozen.in_proj_bias,
             frozen.out_proj,
         )
-        self.embed_dim, self.num_heads, self.term = frozen.embed_dim, frozen.num_heads, term
+        self.inner_norm = getattr(frozen, "inner_norm", None)
+        self.num_heads, self.term = frozen.num_heads, term
 
 
 class _Block:

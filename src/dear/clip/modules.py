@@ -1,33 +1,47 @@
 """What the modules of an OpenCLIP model are: whether their layers are known here, and how they compute."""
 
+from collections.abc import Callable
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+
+from dear.clip.features import FeatureImage, FeatureText
+from dear.clip.image import ImageTower
+from dear.clip.text import TextTower
+from dear.clip.timm_tower import TimmTower, why_called
+from dear.clip.whole_text import WholeText
+from dear.clip.words_text import WordsText
 
 
-def has_known_layers(visual: Any) -> bool:
-    """Whether an image tower is OpenCLIP's ViT with a CLS token and plain blocks."""
+def image_tower(model: Any, image_size: tuple[int, int]) -> ImageTower:
+    """The image tower of an OpenCLIP model: by its layers where they are known, else as a whole."""
+    from open_clip.timm_model import TimmModel
     from open_clip.transformer import VisionTransformer
 
-    return (
-        type(visual) is VisionTransformer
-        and visual.attn_pool is None
-        and visual.pool_type == "tok"
-        and has_plain_blocks(visual.transformer.resblocks)
-    )
+    visual = model.visual
+    if type(visual) is TimmModel and why_called(visual) is None:
+        return TimmTower(visual)
+    is_read = type(visual) is VisionTransformer and visual.attn_pool is None and visual.pool_type in ("tok", "avg")
+    if is_read and has_plain_blocks(visual.transformer.resblocks):
+        return ImageTower(visual)
+    return FeatureImage(model, image_size)
 
 
-def reads_eot(text: Any) -> bool:
-    """Whether a text tower (`model.text`, or the model itself) is OpenCLIP's, causal, and read at the end of text."""
+def text_side(model: Any, tokenizer: Callable[..., Tensor]) -> TextTower | FeatureText:
+    """The text tower of an OpenCLIP model: packed where it is causal, whole where it sees padding, or called."""
+    text = getattr(model, "text", model)
+    if type(text).__name__ == "HFTextEncoder":
+        return WordsText(model, tokenizer)
     blocks = getattr(getattr(text, "transformer", None), "resblocks", None)
-    pool = getattr(text, "text_pool_type", None) or getattr(text, "pool_type", None)
-    return (
-        blocks is not None
-        and pool in ("argmax", "eos")
-        and getattr(text, "cls_emb", None) is None
-        and getattr(text, "attn_mask", None) is not None
-        and has_plain_blocks(blocks)
-    )
+    # In a model without a tower of its own for text, the names begin with text_.
+    pool, end = (getattr(text, f"text_{name}", None) or getattr(text, name, None) for name in ("pool_type", "eos_id"))
+    if blocks is None or getattr(text, "cls_emb", None) is not None or not has_plain_blocks(blocks):
+        return FeatureText(model, tokenizer)
+    if getattr(text, "attn_mask", None) is None and pool in ("argmax", "eos", "last", "first"):
+        return WholeText(text, tokenizer, pool, end)
+    if pool in ("argmax", "eos"):
+        return TextTower(text, tokenizer, end if pool == "eos" else None)
+    return FeatureText(model, tokenizer)
 
 
 def has_plain_blocks(blocks: Any) -> bool:

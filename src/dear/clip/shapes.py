@@ -3,7 +3,6 @@
 import warnings
 from copy import deepcopy
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from dear.clip.support import usable_models
 from dear.core.errors import DearError, first_line
+from dear.core.files import open_regular
 
 Shapes = dict[str, tuple[int, ...]]
 _POSITIONS = {"visual.positional_embedding": 0, "visual.trunk.pos_embed": 1}  # the axis of places
@@ -95,6 +95,7 @@ def read_shapes(file: str) -> Shapes:
     """The shapes in a checkpoint file; no code in it is run."""
     if file.endswith(".safetensors"):
         try:
+            open_regular(file).close()
             with safe_open(file, "pt") as tensors:
                 return {key: tuple(tensors.get_slice(key).get_shape()) for key in tensors.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
@@ -117,14 +118,19 @@ def _read_pickle(file: str, device: str) -> dict[str, Tensor]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of files that are then refused
+            open_regular(file).close()
             checkpoint = torch.load(file, map_location=device, weights_only=True)
-    except (UnpicklingError, RuntimeError, EOFError, OSError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # of the unpickler, which meets any bytes
         if "TorchScript" in str(error):
             raise DearError(
                 f"{file} is a TorchScript program, the format in which OpenAI publishes its models, and is not run: "
                 "use --pretrained openai."
             ) from error
-        raise DearError(f"{file} could not be loaded: {first_line(error)}.") from error
+        raise DearError(
+            f"{file} could not be loaded as a checkpoint ({first_line(error)}): give a file of PyTorch or safetensors."
+        ) from error
     weights = checkpoint.get("state_dict", checkpoint) if isinstance(checkpoint, dict) else None
     if not weights or not all(isinstance(value, torch.Tensor) for value in weights.values()):
         raise DearError(f"{file} could not be loaded: it contains no state_dict of tensors.")

@@ -135,23 +135,25 @@ def _is_neutral(part: str, key: str, value: Any) -> bool:
 def judge(model_cfg: dict[str, Any]) -> Tiers:
     """What the towers of a config that is not refused can do, decided before anything is downloaded."""
     image, text = _why_image_is_called(model_cfg["vision_cfg"]), _why_text_is_called(model_cfg)
+    called = "words" if model_cfg["text_cfg"].get("hf_model_name") else "features"
     return Tiers(
         "features" if image else "full",
-        "features" if text else "full",
+        called if text else "full",
         " and ".join(filter(None, (image, text))),
     )
 
 
 def _why_image_is_called(vision: dict[str, Any]) -> str:
     """Why the image tower can only be called as a whole; "" if its layers are known."""
-    if vision.get("timm_model_name"):
-        return f"its image tower is timm's {vision['timm_model_name']}"
+    if name := vision.get("timm_model_name"):
+        known = name.startswith(("vit_", "eva", "vitamin")) and not name.startswith("vit_relpos")
+        return "" if known and vision.get("timm_proj") != "mlp" else f"its image tower is timm's {name}"
     if not isinstance(vision.get("layers", 12), int):
         return "its image tower is a ResNet"
     if vision.get("attentional_pool"):
         return "its image tower pools by attention"
-    if vision.get("pool_type", "tok") != "tok":
-        return "its image tower does not read the CLS token"
+    if vision.get("pool_type", "tok") not in ("tok", "avg"):
+        return "its image tower reads neither CLS nor the mean over patches"
     return "its image tower has custom attention blocks" if _has_custom_blocks(vision) else ""
 
 
@@ -160,9 +162,10 @@ def _why_text_is_called(model_cfg: dict[str, Any]) -> str:
     text = model_cfg["text_cfg"]
     if text.get("hf_model_name"):
         return f"its text tower is Hugging Face's {text['hf_model_name']}"
-    if text.get("embed_cls") or text.get("no_causal_mask"):
-        return "its text tower is not causal"
-    if text.get("pool_type", "argmax") not in ("argmax", "eos"):
+    if text.get("embed_cls"):
+        return "its text tower has a CLS token behind the words"
+    pools = ("argmax", "eos", "last", "first") if text.get("no_causal_mask") else ("argmax", "eos")
+    if text.get("pool_type", "argmax") not in pools:
         return "its text tower does not read the end-of-text token"
     return "its text tower has custom attention blocks" if _has_custom_blocks(text) else ""
 

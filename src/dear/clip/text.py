@@ -9,8 +9,7 @@ once, and the few remaining tokens of each prompt attend to it. All tokens are p
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from dear.clip.attention import finish_block, merge_heads, project_keys_values, project_queries
+from dear.clip.attention import finish_block, merge_heads, normed_input, project_keys_values, project_queries
+from dear.clip.prompts import Prompts, unshare
 from dear.clip.tokens import LearnedTokens
 from dear.core.errors import DearError, TextTooLongError
 from dear.parallel import processes
@@ -26,92 +26,9 @@ from dear.parallel import processes
 _MANY = 2000  # packed tokens, of about 400 classes, whose activations take over a gigabyte: then checkpointing is used
 
 
-@dataclass(frozen=True)
-class Prompts:
-    """Tokenised texts, packed: first the tokens that all share, then each prompt's own, EOT last."""
-
-    ids: Tensor  # [packed]
-    positions: Tensor  # [packed]
-    shared: int
-    filled: Tensor  # [prompts, longest], True at an own token, False at padding
-    slots: Tensor | None = None  # positions of the words that learned tokens replace, [tokens], all in the shared part
-    places: processes.Places | None = None  # of local prompts: their positions among those of all processes
-
-    @classmethod
-    def pack(cls, tokens: Tensor, eot: Tensor, slots: Sequence[int] = ()) -> "Prompts":
-        """tokens [prompts, context]; eot [prompts], the position of each EOT."""
-        shortest = int(eot.min())  # at least EOT is each prompt's own
-        same = (tokens[:, :shortest] == tokens[:1, :shortest]).all(0)
-        shared = int(same.int().cumprod(0).sum())
-        if any(slot >= shared for slot in slots):
-            raise DearError("Learned tokens can only replace words before the class name.")
-        device = tokens.device
-        lengths = eot + 1 - shared
-        filled = torch.arange(int(lengths.max()), device=device) < lengths[:, None]
-        own = tokens[:, shared : shared + filled.shape[1]][filled]
-        place = (shared + torch.arange(filled.shape[1], device=device)).expand_as(filled)
-        return cls(
-            torch.cat([tokens[0, :shared], own]),
-            torch.cat([torch.arange(shared, device=device), place[filled]]),
-            shared,
-            filled,
-            torch.tensor(slots, device=device) if slots else None,
-        )
-
-    def __len__(self) -> int:
-        return len(self.filled)
-
-    @property
-    def longest(self) -> int:
-        return self.filled.shape[1]
-
-    @cached_property
-    def eot(self) -> Tensor:
-        """The position of each EOT among the own tokens, [prompts]."""
-        return self.filled.sum(1).cumsum(0) - 1
-
-    def subset(self, chosen: Tensor) -> tuple["Prompts", Tensor]:
-        """Some of the prompts, and the positions of their packed states among all: x[places]."""
-        filled = self.filled[chosen]
-        index = torch.zeros_like(self.filled, dtype=torch.long)
-        index[self.filled] = torch.arange(self.shared, len(self.ids), device=index.device)
-        places = torch.cat([torch.arange(self.shared, device=index.device), index[chosen][filled]])
-        filled = filled[:, : int(filled.sum(1).max())]
-        return Prompts(self.ids[places], self.positions[places], self.shared, filled, self.slots), places
-
-    @cached_property
-    def own(self) -> tuple["Prompts", Tensor, Tensor]:
-        """`subset` of the local prompts, and their indices."""
-        chosen = torch.tensor(processes.local_rows(range(len(self))), device=self.ids.device)
-        own, packed = self.subset(chosen)
-
-        def places(rows: int) -> tuple[Tensor, int]:
-            return (packed, len(self.ids)) if rows == len(packed) else (chosen, len(self))
-
-        return replace(own, places=places), packed, chosen
-
-
-def _second_pass_places(places: processes.Places | None) -> tuple[Any, Any]:
+def second_pass_places(places: processes.Places | None) -> tuple[Any, Any]:
     """Contexts of a checkpointed block: dropout of the recomputation takes the same rows as in the first pass."""
     return nullcontext(), processes.row_places(places)
-
-
-def unshare(x: Tensor, prompts: Prompts, shared: int, places: Tensor) -> tuple[Tensor, Prompts, Tensor]:
-    """Repacks states [shared + own, width] so that prompts may differ at shared places [tokens]; only BOT stays shared.
-
-    `shared` includes inserted learned tokens. Returns the new states, their prompts, and the places, now one row per
-    prompt, [prompts, tokens].
-    """
-    device, extra = x.device, shared - 1
-    lengths = prompts.filled.sum(1)
-    starts = shared + lengths.cumsum(0) - lengths
-    before = torch.arange(1, shared, device=device).expand(len(prompts), -1)
-    index = torch.cat([before, starts[:, None] + torch.arange(prompts.longest, device=device)], 1)
-    filled = F.pad(prompts.filled, (extra, 0), value=True)
-    order = torch.cat([torch.zeros(1, dtype=torch.long, device=device), index[filled]])
-    lengths = lengths + extra
-    own = 1 + (lengths.cumsum(0) - lengths)[:, None] + places - 1
-    return x[order], replace(prompts, shared=1, filled=filled), own
 
 
 class ClassTexts(NamedTuple):
@@ -128,6 +45,8 @@ class TextTower:
     """OpenCLIP's causal text transformer as a list of blocks. Layers count from 1."""
 
     tier = "full"
+    first_word = 1  # behind BOT
+    layout = "text causal"
 
     def __init__(self, module: Any, tokenizer: Callable[..., Tensor], end: int | None) -> None:
         """`module` has token_embedding, transformer, ...; `end` is the id of EOT, None: the largest id."""
@@ -135,7 +54,7 @@ class TextTower:
         self.blocks: Sequence[Any] = module.transformer.resblocks
         self.layers = len(self.blocks)
         self.heads: int = self.blocks[0].attn.num_heads
-        self.width: int = self.blocks[0].attn.embed_dim
+        self.width: int = self.blocks[0].attn.out_proj.in_features
         self.context: int = module.positional_embedding.shape[0]
 
     def tokenize(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
@@ -169,6 +88,11 @@ class TextTower:
         """Learned tokens [..., tokens, width] plus the positional embeddings of the words they replace, for layer 1."""
         return raw + self.module.positional_embedding[prompts.slots].detach()
 
+    def put_words(self, states: Tensor, slots: Tensor, raw: Tensor) -> Tensor:
+        """Embeddings of prompts with other words [tokens, width] in some shared slots (BOT has 0), for layer 1."""
+        placed = raw + self.module.positional_embedding[slots].detach()
+        return states.index_copy(0, slots, placed.to(states.dtype))
+
     def embed(self, prompts: Prompts) -> Tensor:
         """Packed token embeddings with their positions, [packed, width]."""
         return self.module.token_embedding(prompts.ids) + self.module.positional_embedding[prompts.positions]
@@ -201,7 +125,7 @@ class TextTower:
     def _eot_states(self, x: Tensor, prompts: Prompts, first: int, tokens: LearnedTokens | None) -> Tensor:
         shared, places, run = prompts.shared, prompts.slots, self._run_block
         if len(x) > _MANY and torch.is_grad_enabled():
-            contexts = partial(_second_pass_places, prompts.places)
+            contexts = partial(second_pass_places, prompts.places)
             run = partial(checkpoint, self._run_block, use_reentrant=False, context_fn=contexts)
         if tokens is not None and places is None:
             x = torch.cat([x[:1], tokens.into(first, None), x[1:]])
@@ -240,35 +164,28 @@ class TextTower:
 
         With `eot` (positions of EOT among the own tokens) it returns only those states, [prompts, width].
         """
-        normed = block.ln_1(x)
+        normed = normed_input(block, x)
         keys, values = project_keys_values(block.attn, normed)  # [heads, packed, head_dim]
         own_keys, own_values = (self._unfold(t[:, shared:], prompts, t[:, :shared]) for t in (keys, values))
         if eot is not None:  # the last own token: it attends to all but padding
             q = project_queries(block.attn, normed[shared:][eot][:, None])  # [prompts, heads, 1, head_dim]
-            mask = F.pad(prompts.filled, (shared, 0), value=True)[:, None, None]
-            out = F.scaled_dot_product_attention(q, own_keys, own_values, attn_mask=mask)
+            out = F.scaled_dot_product_attention(q, own_keys, own_values, attn_mask=prompts.eot_mask(shared))
             return finish_block(block, x[shared:][eot], merge_heads(out)[:, 0])
         q = project_queries(block.attn, normed)
         shared_out = F.scaled_dot_product_attention(
             q[None, :, :shared], keys[None, :, :shared], values[None, :, :shared], is_causal=True
         )
         own = self._unfold(q[:, shared:], prompts)  # [prompts, heads, longest, head_dim]
-        mask = self._causal(prompts, shared, x)
-        own_out = F.scaled_dot_product_attention(own, own_keys, own_values, attn_mask=mask)
-        packed = torch.cat([merge_heads(shared_out)[0], merge_heads(own_out)[prompts.filled]])
-        return finish_block(block, x, packed)
+        own_out = F.scaled_dot_product_attention(own, own_keys, own_values, attn_mask=prompts.causal_mask(shared))
+        own_out = merge_heads(own_out).flatten(0, 1).index_select(0, prompts.own_places)
+        return finish_block(block, x, torch.cat([merge_heads(shared_out)[0], own_out]))
 
     def _unfold(self, own: Tensor, prompts: Prompts, before: Tensor | None = None) -> Tensor:
         """Packed own tokens [heads, own, d] -> [prompts, heads, (shared +) longest, d], padded with zeros."""
         heads, _, dim = own.shape
-        unfolded = own.new_zeros(len(prompts), prompts.longest, heads, dim)
-        unfolded = unfolded.masked_scatter(prompts.filled[..., None, None], own.transpose(0, 1)).transpose(1, 2)
+        places = own.new_zeros(len(prompts) * prompts.longest, heads, dim)
+        unfolded = places.index_copy(0, prompts.own_places, own.transpose(0, 1)).unflatten(0, (len(prompts), -1))
+        unfolded = unfolded.transpose(1, 2)
         if before is None:
             return unfolded
         return torch.cat([before.expand(len(prompts), -1, -1, -1), unfolded], dim=2)
-
-    @staticmethod
-    def _causal(prompts: Prompts, shared: int, like: Tensor) -> Tensor:
-        """Own token i attends to all shared tokens and to own tokens up to i: [longest, shared + longest], boolean."""
-        size = prompts.longest
-        return torch.ones(size, shared + size, dtype=torch.bool, device=like.device).tril(shared)

@@ -9,15 +9,14 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
-from dear.clip.shapes import read_tensors_of
-from dear.core.errors import DearError, first_line
+from dear.clip.support import refusal
+from dear.clip.transformers_files import CONFIG, FolderTokenizer, find_folder, read_pictures, read_weights
+from dear.clip.transformers_siglip import load_siglip
+from dear.core.errors import DearError
 from dear.core.files import read_json
 from dear.core.schema import Finite, Positive, check_shape
 
-PREFIX = "transformers:"
-_CONFIG, _PREPROCESSOR = "config.json", "preprocessor_config.json"
-_WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # in this order; each also in parts, with an index
-_VOCABULARY = 49408  # tokens of CLIP's own tokenizer, the only one supported here
+_VOCABULARY = 49408  # tokens of CLIP's own tokenizer
 
 # A config omits fields that have their default value.
 _COMMON = {"num_hidden_layers": 12, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
@@ -41,6 +40,7 @@ class _Tower(TypedDict, total=False):
     layer_norm_eps: Finite
     max_position_embeddings: Positive
     vocab_size: Positive
+    eos_token_id: int | None
     image_size: Positive
     patch_size: Positive
     num_channels: Positive
@@ -52,11 +52,6 @@ class _Config(TypedDict, total=False):
     text_config_dict: _Tower | None
     vision_config: _Tower | None
     vision_config_dict: _Tower | None
-
-
-class _Preprocessor(TypedDict, total=False):
-    image_mean: tuple[Finite, Finite, Finite] | None
-    image_std: tuple[Finite, Finite, Finite] | None
 
 
 _BLOCK = {
@@ -84,95 +79,59 @@ _TRANSPOSED = {"visual_projection.weight": "visual.proj", "text_projection.weigh
 _TOWERS = {"vision_model": "visual.transformer.resblocks", "text_model": "transformer.resblocks"}
 
 
-class _Index(TypedDict):
-    weight_map: dict[str, str]
-
-
 def load_transformers(source: str) -> tuple[Any, Any]:
-    """An OpenCLIP model with weights from a folder or the hub, and CLIP's tokenizer for it."""
+    """An OpenCLIP model with weights from a folder or the hub, and its tokenizer.
+
+    A config is judged by its model_type alone; code that it names is never run.
+    """
+    folder = find_folder(source)
+    config = read_json(folder / CONFIG)
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if kind not in _KINDS:
+        raise refusal(source, f"it is {kind or 'no model'} in transformers, not one of {', '.join(_KINDS)}")
+    return _KINDS[kind](folder, config, source)
+
+
+def _load_clip(folder: Path, config: dict[str, Any], source: str) -> tuple[Any, Any]:
     import open_clip
 
-    folder = _find_folder(source)
-    config = openclip_config(read_json(folder / _CONFIG), source)
+    own_words = config["model_type"] == "metaclip_2"
+    arguments = openclip_config(config, source, own_words)
     try:
         weights = openclip_weights(read_weights(folder))
-        if max(config["vision_cfg"]["layers"], config["text_cfg"]["layers"]) > len(weights):
+        if max(arguments["vision_cfg"]["layers"], arguments["text_cfg"]["layers"]) > len(weights):
             raise KeyError("more layers than tensors")
         with torch.device("meta"):  # shapes first: a config can ask for more memory than there is
-            open_clip.CLIP(**config).load_state_dict(weights, assign=True)
-        model = open_clip.CLIP(**config)
+            open_clip.CLIP(**arguments).load_state_dict(weights, assign=True)
+        model = open_clip.CLIP(**arguments)
         model.load_state_dict(weights)
     except (AssertionError, IndexError, KeyError, RuntimeError, ValueError, ZeroDivisionError) as error:
         raise DearError(
-            f"The weights of {source} do not fit its {_CONFIG}: both must come from one CLIPModel."
+            f"The weights of {source} do not fit its {CONFIG}: both must come from one CLIPModel."
         ) from error
-    preprocessor = read_json(folder / _PREPROCESSOR) if (folder / _PREPROCESSOR).is_file() else {}
-    check_shape(preprocessor, _Preprocessor, f"{_PREPROCESSOR} of {source}", "save it again with transformers")
-    preprocess = {
-        "size": config["vision_cfg"]["image_size"],
-        "mean": tuple(preprocessor.get("image_mean") or open_clip.OPENAI_DATASET_MEAN),
-        "std": tuple(preprocessor.get("image_std") or open_clip.OPENAI_DATASET_STD),
-    }
-    open_clip.set_model_preprocess_cfg(model, preprocess)
-    return model, open_clip.SimpleTokenizer(context_length=config["text_cfg"]["context_length"])
+    default = {"mean": open_clip.OPENAI_DATASET_MEAN, "std": open_clip.OPENAI_DATASET_STD}
+    open_clip.set_model_preprocess_cfg(
+        model, read_pictures(folder, source, arguments["vision_cfg"]["image_size"], default)
+    )
+    context = arguments["text_cfg"]["context_length"]
+    if own_words:
+        return model, FolderTokenizer(folder, context, (config.get("text_config") or {}).get("pad_token_id", 1))
+    return model, open_clip.SimpleTokenizer(context_length=context)
 
 
-def _find_folder(source: str) -> Path:
-    """A folder on disk, or a download from the hub of config, weights and preprocessor alone: no code."""
-    name = source.removeprefix(PREFIX)
-    folder = Path(name)
-    if not folder.is_dir():
-        from huggingface_hub import snapshot_download
-
-        try:
-            folder = Path(snapshot_download(name, allow_patterns=_patterns(name)))
-        except Exception as error:  # the hub client raises many kinds
-            raise DearError(
-                f"{name} is not a folder and could not be fetched: check the name and the network "
-                f"({first_line(error)})."
-            ) from error
-    return folder
+_KINDS = {"clip": _load_clip, "metaclip_2": _load_clip, "siglip": load_siglip}
 
 
-def _patterns(name: str) -> list[str]:
-    """The files to download: config and preprocessor, and weights in the first form that there is; no code."""
-    from huggingface_hub import HfApi
+def openclip_config(config: dict[str, Any], source: str, own_words: bool = False) -> dict[str, Any]:
+    """Arguments of OpenCLIP's `CLIP` from a transformers config.
 
-    names = [file.rfilename for file in HfApi().model_info(name, timeout=10).siblings or ()]
-    for weights in _WEIGHTS:
-        stem, _, ending = weights.rpartition(".")
-        if weights in names:
-            return [_CONFIG, _PREPROCESSOR, weights]
-        if f"{weights}.index.json" in names:
-            return [_CONFIG, _PREPROCESSOR, f"{weights}.index.json", f"{stem}-*.{ending}"]
-    return [_CONFIG, _PREPROCESSOR, *_WEIGHTS]
-
-
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    """The tensors of a folder, from safetensors if there are any, else from a pickle that may hold tensors only."""
-    for name in _WEIGHTS:
-        if (folder / name).is_file():
-            return read_tensors_of(folder / name)
-        index = folder / f"{name}.index.json"
-        if index.is_file():
-            parts = check_shape(read_json(index), _Index, str(index), "download it again")["weight_map"].values()
-            if strange := [part for part in parts if Path(part).name != part]:
-                raise DearError(f"{index} names {strange[0]}, which is not beside it: download it again.")
-            tables = [read_tensors_of(folder / part) for part in dict.fromkeys(parts)]
-            return {key: tensor for table in tables for key, tensor in table.items()}
-    raise DearError(f"{folder} has no weights: it needs {' or '.join(_WEIGHTS)}, as transformers saves them.")
-
-
-def openclip_config(config: Any, source: str) -> dict[str, Any]:
-    """Arguments of OpenCLIP's `CLIP` from a transformers config; refuses models other than CLIP."""
-    kind = config.get("model_type") if isinstance(config, dict) else None
-    if kind != "clip":
-        raise DearError(f"{source} can't be used, because it is {kind or 'no model'} in transformers, not clip.")
-    check_shape(config, _Config, f"{_CONFIG} of {source}", "save it again with transformers")
+    `own_words`: it has a tokenizer of its own, and is read at the first end-of-text token (MetaCLIP 2).
+    """
+    check_shape(config, _Config, f"{CONFIG} of {source}", "save it again with transformers")
     # Older files have other names for these parts, which win if both are there.
     text = _TEXT | (config.get("text_config") or {}) | (config.get("text_config_dict") or {})
     vision = _VISION | (config.get("vision_config") or {}) | (config.get("vision_config_dict") or {})
-    if text["vocab_size"] != _VOCABULARY:
+    if text["vocab_size"] != _VOCABULARY and not own_words:
         raise DearError(f"{source} can't be used, because its vocabulary is not that of CLIP's tokenizer.")
     if vision["num_channels"] != 3:
         raise DearError(f"{source} can't be used, because its images have {vision['num_channels']} channels, not 3.")
@@ -196,6 +155,7 @@ def openclip_config(config: Any, source: str) -> dict[str, Any]:
             "heads": text["num_attention_heads"],
             "context_length": text["max_position_embeddings"],
             "vocab_size": text["vocab_size"],
+            **({"pool_type": "eos", "eos_id": text.get("eos_token_id", 2)} if own_words else {}),
         },
     }
 

@@ -23,6 +23,12 @@ def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     add_method_settings(parser, [early_method(argv, _DEFAULT_METHOD)])
 
 
+def after_interrupt(args: argparse.Namespace) -> str:
+    from dear.commands.bench import after_interrupt as cells_left
+
+    return cells_left(args)
+
+
 def run(args: argparse.Namespace) -> None:
     from dear.bench.ablations import ablation_cells, ablation_rows, choose
     from dear.bench.grid import plan
@@ -35,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
     from dear.training.config import RunConfig
 
     method = chosen_method(args, _DEFAULT_METHOD)
-    overrides = overridden_settings(args, [method])
+    overrides = overridden_settings(args, [method], args.datasets)
     config = RunConfig.pick(overrides)
     defaults = plan(BASE_TO_NOVEL, args.datasets, [method], args.seeds, overrides, split=args.split)
     roles = find_roles(RoleSettings.pick(overrides).roles, load_backbone(config.model, config.pretrained))

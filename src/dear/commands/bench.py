@@ -1,6 +1,7 @@
 """dear bench: a grid of methods, datasets and seeds under one of the paper's protocols."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
     from dear.bench.tables import main_tables
 
     methods = chosen_methods(args.methods)
-    overrides = overridden_settings(args, methods)
+    overrides = overridden_settings(args, methods, [*args.datasets, *args.targets])
     shots = [args.shots] if "shots" in args else []
     cells = plan(
         args.protocol, args.datasets, methods, args.seeds, overrides, shots, args.targets, args.split,
@@ -67,9 +68,18 @@ def run(args: argparse.Namespace) -> None:
         )
     results = run_grid(cells, args, overrides)
     show_tables(main_tables(results), len(results), args)
+    for line in not_above_chance(results):
+        print(f"dear: warning: {line}", file=sys.stderr)
 
 
 # Shared by bench and ablate
+
+
+def after_interrupt(args: argparse.Namespace) -> str:
+    from dear.bench.results import result_files
+
+    done = len(result_files(args.out))
+    return f"{done} finished cells are in {args.out}: the same command continues" if done else "no cell was finished"
 
 
 def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,10 +120,18 @@ def add_method_settings(parser: argparse.ArgumentParser, methods: Sequence[str])
     add(parser, *_configs(methods))
 
 
-def overridden_settings(args: argparse.Namespace, methods: Sequence[str]) -> dict[str, Any]:
+def overridden_settings(args: argparse.Namespace, methods: Sequence[str], data: Sequence[str]) -> dict[str, Any]:
+    """The user's settings, with a backbone that suits the data if none is named."""
     from dear.core.config import given_arguments
+    from dear.data.resolve import resolve_dataset
+    from dear.training.backbone import AUTO, choose_backbone
 
-    return given_arguments(args, *_configs(methods))
+    settings = given_arguments(args, *_configs(methods))
+    for name in data:
+        resolve_dataset(name, root=settings.get("data_root"))  # wrong names are refused first
+    choice = choose_backbone(settings.get("model", AUTO), settings.get("pretrained"), data)
+    choice.say()
+    return {**settings, "model": choice.model, "pretrained": choice.pretrained}
 
 
 def _configs(methods: Sequence[str]) -> list[Any]:
@@ -125,13 +143,31 @@ def _configs(methods: Sequence[str]) -> list[Any]:
 
 def run_grid(cells: "Sequence[Cell]", args: argparse.Namespace, overrides: dict[str, Any]) -> "list[Result]":
     from dear.bench.grid import run_cells
+    from dear.bench.planning import GridPlan
+    from dear.bench.results import result_files
     from dear.bench.workbench import Workbench
     from dear.parallel.cluster import cluster_from_args
     from dear.training.config import TrainConfig
 
     train = TrainConfig.pick(overrides)
     bench = Workbench(args.cache, overrides.get("data_root"), train.device, train.workers)
-    return run_cells(cells, args.out, bench, args.other_settings, cluster_from_args(args, train.device))
+    plan = GridPlan(cells, bench)
+    print(plan.describe({path.stem for path in result_files(args.out)}), flush=True)
+    return run_cells(plan.cells, args.out, bench, args.other_settings, cluster_from_args(args, train.device))
+
+
+def not_above_chance(results: "Sequence[Result]") -> list[str]:
+    """A line per method and dataset whose accuracy could be a guess."""
+    from dear.core.metrics import is_above_chance
+
+    lines = {}
+    for result in results:
+        for one in result.evaluations:
+            right = round(one.accuracy / 100 * one.images)
+            if one.per_class and not is_above_chance(right, one.images, len(one.per_class)):
+                what = f"{result.cell.method} on {result.cell.dataset} ({one.name})"
+                lines[what] = f"{what}: {one.accuracy:.1f}% of {len(one.per_class)} classes is not above chance"
+    return list(lines.values())
 
 
 def show_tables(tables: "dict[str, Table]", results: int, args: argparse.Namespace) -> None:

@@ -1,11 +1,14 @@
 """dear data: lists and downloads the known datasets, and checks one dataset for problems."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dear.data.known import KnownDataset
+
+_MOST_CLASSES = 30  # that a terminal shows
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -161,13 +164,13 @@ def _few_shot(args: argparse.Namespace) -> None:
 def _check(args: argparse.Namespace) -> None:
     from dear.core.errors import DearError
     from dear.core.table import Table
-    from dear.data.check import describe, problems
+    from dear.data.check import class_table, describe, division, problems
     from dear.data.known import find_known
     from dear.data.resolve import resolve_dataset
 
     dataset = resolve_dataset(args.data, root=args.data_root)
     entry = find_known(args.data) if args.data_root else None  # as `resolve_dataset` does
-    print(describe(dataset) + "\n")
+    print("\n".join([describe(dataset), *division(dataset, dataset, args.shots)]) + "\n")
     table = Table(["part", "found", "known"])
     parts = {"classes": dataset.classes, "train": dataset.train, "val": dataset.val, "test": dataset.test}
     published = (entry.class_count, *entry.image_counts) if entry else (None,) * 4
@@ -175,10 +178,16 @@ def _check(args: argparse.Namespace) -> None:
         table.add(name, len(items), count)
     args.show("counts", table)
     print()
+    by_class = class_table(dataset)
+    rest = 0 if "json_tables" in args else max(0, len(by_class.rows) - _MOST_CLASSES)
+    args.show("classes", replace(by_class, rows=by_class.rows[: len(by_class.rows) - rest]))
+    print(f"and {rest} larger classes (--json lists all)\n" if rest else "")
     findings = problems(dataset, args.shots)
     lines = findings.warnings()
     if entry and (differences := entry.differences(dataset)):
         lines.insert(0, "not the published counts: " + ", ".join(differences))
+    if "json_tables" in args:
+        args.show("problems", Table(["problem"], [(line,) for line in lines]))
     print("\n".join(f"- {line}" for line in lines) or "No problems found.")
     findings.refuse_unreadable()
     if findings.leaked:

@@ -1,6 +1,7 @@
 """dear doctor: checks the installation and the files of runs, galleries, results and exports."""
 
 import argparse
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,14 +11,21 @@ _EXTRAS = {
     "gallery": ("lancedb", "numkong"),
     "export": ("onnx", "onnxruntime", "onnxscript"),
     "roles": ("sentence_transformers", "hdbscan", "umap"),
+    "serve": ("fastapi", "uvicorn", "multipart", "prometheus_client", "swagger_ui_bundle"),
     "ray": ("ray",),
 }
+_UNFINISHED = "training is not finished"
 _MIN_FREE = 2.0  # GB
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folders", nargs="*", type=Path, metavar="FOLDER", help="run, gallery, result or export folder to check"
+    )
+    parser.add_argument(
+        "--gpu",
+        action="store_true",
+        help="also run real training steps on the GPU in each precision, and compare them with the CPU: minutes",
     )
 
 
@@ -29,10 +37,13 @@ def run(args: argparse.Namespace) -> None:
         ("this folder", lambda: _disk(Path())), ("temporary files", _temporary),
     ]  # fmt: skip
     checks += [(str(folder), lambda folder=folder: _folder(folder)) for folder in args.folders]  # type: ignore[misc]
+    if args.gpu:
+        checks.append(("GPU", _gpu))
     failures = 0
     for name, check in checks:
         try:
-            print(f"ok     {name}: {check()}", flush=True)
+            report = check()
+            print(f"{'note' if _UNFINISHED in report else 'ok':6} {name}: {report}", flush=True)
         except DearError as error:
             failures += 1
             print(f"WRONG  {name}: {error}", flush=True)
@@ -55,7 +66,15 @@ def _device() -> str:
 
     if torch.cuda.is_available():
         return f"{torch.cuda.get_device_name()} (CUDA {torch.version.cuda})"
+    if torch.backends.mps.is_available():
+        return "MPS, the GPU of a Mac"
     return f"CPU, {torch.get_num_threads()} threads; no CUDA"
+
+
+def _gpu() -> str:
+    from dear.model.gpu_check import check_gpu
+
+    return check_gpu()
 
 
 def _extras() -> str:
@@ -135,7 +154,7 @@ def _folder(folder: Path) -> str:
     with os_errors_as_dear_errors():
         if not folder.is_dir():
             raise DearError(f"There is no folder {folder}.")
-        reports = [check(folder) for name, check in kinds.items() if (folder / name).exists()]
+        reports = [check(folder) for name, check in kinds.items() if os.path.lexists(folder / name)]
     if not reports:
         raise DearError(f"Not a run, gallery, result or export folder: it has none of {', '.join(kinds)}.")
     return "; ".join(reports)
@@ -156,7 +175,8 @@ def _run(folder: Path) -> str:
     tensors, notes = read_tensors(run.checkpoint, again := "train again into another folder")
     require_finite(tensors, str(run.checkpoint), again)
     run.settings(), run.few_shot(), run.test()  # refuse damaged files
-    return f"a checkpoint after epoch {notes.get('epoch')}, metrics of {len(run.history())}"
+    state = f"a checkpoint after epoch {notes.get('epoch')}, metrics of {len(run.history())}"
+    return state if run.is_finished else f"{state}; {_UNFINISHED}: `dear train --resume` continues it"
 
 
 def _gallery(folder: Path) -> str:

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from dear.commands.device import add_device_arguments
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_folder", metavar="RUN", help="folder made by `dear train`")
@@ -11,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, default=Path("explain.png"), help="PNG, SVG or PDF file to write (default: explain.png)"
     )
     parser.add_argument("--classes", type=Path, metavar="FILE", help="file of novel class names, one per line")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
+    add_device_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -20,6 +22,6 @@ def run(args: argparse.Namespace) -> None:
     from dear.core.figure import check_suffix
 
     check_suffix(args.out)
-    model = load(args.run_folder, classes=read_classes(args.classes), device=args.device)
+    model = load(args.run_folder, classes=read_classes(args.classes), device=args.device, precision=args.precision)
     print(model.explain(args.image, args.out))
     print(f"wrote {args.out}")

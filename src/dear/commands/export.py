@@ -41,4 +41,4 @@ def run(args: argparse.Namespace) -> None:
     print()
     if exported.variants[-1].same_answer < 95:
         print("In 8 bits more than 5% of the predictions differ: prefer model.onnx.")
-    print(f"wrote {args.onnx}    try: python {args.onnx / 'classify.py'} IMAGES")
+    print(f"wrote {args.onnx}    try: python {args.onnx / 'classify.py'} IMAGE_OR_FOLDER...")

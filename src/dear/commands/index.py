@@ -3,6 +3,8 @@
 import argparse
 import sys
 
+from dear.commands.device import add_device_arguments
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.parallel.cluster import add_ray_arguments
@@ -27,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--remove", nargs="+", default=[], metavar="PATH", help="images to remove first: paths, folders, globs"
     )
     add_fast_decode_argument(parser)
-    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
+    add_device_arguments(parser)
     add_ray_arguments(parser, "worker")
 
 
@@ -37,6 +39,10 @@ def add_fast_decode_argument(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="decode large photos at a reduced size: faster, features agree to about 0.98",
     )
+
+
+def after_interrupt(args: argparse.Namespace) -> str:
+    return f"what was added so far is in {args.out}: the same command continues"
 
 
 def run(args: argparse.Namespace) -> None:
@@ -52,9 +58,9 @@ def run(args: argparse.Namespace) -> None:
     if args.model or args.sources:
         encoder: Encoder
         if args.model:
-            encoder = HeadEncoder.load(args.model, args.pretrained, args.roles, args.device)
+            encoder = HeadEncoder.load(args.model, args.pretrained, args.roles, args.device, args.precision)
         else:
-            encoder = AdapterEncoder.load(args.sources[0], args.device)
+            encoder = AdapterEncoder.load(args.sources[0], args.device, args.precision)
         gallery = Gallery.create(args.out, encoder)  # refuses another encoder, and stores an adapter's new folder
     else:
         gallery = Gallery.open(args.out)

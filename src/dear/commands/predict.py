@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dear.commands.device import add_device_arguments
+
 if TYPE_CHECKING:
     from dear.core.errors import DearError
     from dear.model.answer import Answer
@@ -34,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="fusion of the components, or decoupled: the class feature alone (default: the method's own)",
     )
     add_fast_decode_argument(parser)
-    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
+    add_device_arguments(parser)
     add_ray_arguments(parser, "worker")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object per image")
@@ -89,7 +91,7 @@ def _answers(args: argparse.Namespace, files: list[Path]) -> "Iterator[tuple[Pat
 
     cluster, classes = cluster_from_args(args, args.device), read_classes(args.classes)
     parts = [files[start : start + _BATCH] for start in range(0, len(files), _BATCH)]
-    make = partial(_load, args.run_folder, classes, args.topk, args.inference, args.fast_decode)
+    make = partial(_load, args.run_folder, classes, args.topk, args.inference, args.fast_decode, args.precision)
     with Progress("predict", len(files)) as bar, ExitStack() as stack:
         if cluster is None:
             results: Iterable[Any] = map(make(args.device), parts)
@@ -101,10 +103,16 @@ def _answers(args: argparse.Namespace, files: list[Path]) -> "Iterator[tuple[Pat
 
 
 def _load(
-    folder: str, classes: list[str] | None, topk: int, inference: str | None, fast_decode: bool, device: str
+    folder: str,
+    classes: list[str] | None,
+    topk: int,
+    inference: str | None,
+    fast_decode: bool,
+    precision: str,
+    device: str,
 ) -> "Callable[[list[Path]], list[Answer | DearError]]":
     """A function that predicts a batch of files, for this process or a worker."""
     from dear import load
 
-    model = load(folder, classes=classes, device=device)
+    model = load(folder, classes=classes, device=device, precision=precision)
     return partial(model.predict_files, topk=topk, inference=inference, fast_decode=fast_decode)

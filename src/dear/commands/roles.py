@@ -135,16 +135,16 @@ def _analyse(args: argparse.Namespace) -> None:
 
 
 def _by_pictures(args: argparse.Namespace) -> None:
-    from dear.clip import load_backbone
-    from dear.core.runtime import pick_device
+    from dear.commands.zero_shot import chosen_backbone
     from dear.heads.by_pictures import roles_by_pictures
     from dear.heads.entropy import CORE_SETS
     from dear.heads.probes import find_probes
     from dear.parallel.cluster import cluster_from_args
 
     cluster = cluster_from_args(args, args.device)
-    backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
+    backbone, choice = chosen_backbone(args, probe_data(args))
     probes = find_probes(args.probe, max(backbone.image.image_size), args.limit, args.data_root)
+    choice.say()
     role_map = roles_by_pictures(
         backbone,
         probes,
@@ -158,6 +158,12 @@ def _by_pictures(args: argparse.Namespace) -> None:
     print(f"wrote {args.out}")
 
 
+def probe_data(args: argparse.Namespace) -> list[str]:
+    """The datasets that --probe names and that exist; Attribute World if there are none."""
+    named = [probe.partition("=")[2] for probe in args.probe]
+    return [data for data in named if Path(data).exists()] or [_WORLD]
+
+
 def _by_phrases(args: argparse.Namespace) -> None:
     from dear.clip import MINI, load_backbone
     from dear.core.runtime import pick_device
@@ -165,11 +171,16 @@ def _by_phrases(args: argparse.Namespace) -> None:
     from dear.heads.entropy import CORE_SETS
     from dear.heads.phrases import WORLD, load_phrases
     from dear.parallel.cluster import cluster_from_args
+    from dear.training.backbone import choose_backbone
 
-    is_mini, cluster = args.model == MINI, cluster_from_args(args, args.device)
+    cluster = cluster_from_args(args, args.device)
+    choice = choose_backbone(args.model, args.pretrained, [args.images or _WORLD])
+    is_mini = choice.model == MINI
     pictures = _pictures(args.images or (_WORLD if is_mini else None), args.limit)
     phrases = load_phrases(args.phrases or (WORLD if is_mini else None))  # dear-mini has learned no other words
-    backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
+    device, precision = pick_device(args.device), args.precision
+    backbone = load_backbone(choice.model, choice.pretrained, device=device, precision=precision)
+    choice.say()
     checkpoint = args.out.with_name(args.out.name + ".moments.safetensors")
     analysis = roles_by_phrases(
         backbone,

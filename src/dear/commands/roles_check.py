@@ -9,16 +9,18 @@ if TYPE_CHECKING:
 
 
 def check(args: argparse.Namespace) -> None:
-    from dear.clip import MINI, load_backbone
+    from dear.clip import MINI
+    from dear.commands.roles import probe_data
+    from dear.commands.zero_shot import chosen_backbone
     from dear.core.files import write_json
-    from dear.core.runtime import pick_device
     from dear.heads.check_search import DRAWS, NEAREST, check_by_search
     from dear.heads.probes import find_probes
     from dear.heads.role_map import find_role_map
 
-    backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
+    backbone, choice = chosen_backbone(args, probe_data(args))
     role_map = find_role_map(args.map, backbone)
     probes = find_probes(args.probe, max(backbone.image.image_size), args.limit, args.data_root, held_out=True)
+    choice.say()
     result = check_by_search(backbone, role_map, probes)
     for attribute, source in result.sources.items():
         print(f"{attribute}: {result.pictures[attribute]} held-out pictures of {source}")
@@ -32,7 +34,7 @@ def check(args: argparse.Namespace) -> None:
 
         plot_search(result, args.plot)
         print(f"wrote {args.plot}")
-    if args.model == MINI:
+    if choice.model == MINI:
         numbers["causal"] = _check_causal(args, backbone, role_map)
     if args.out is not None:
         write_json(args.out, numbers)
@@ -62,9 +64,8 @@ def _check_causal(args: argparse.Namespace, backbone: "Backbone", role_map: "Rol
 def layers(args: argparse.Namespace) -> None:
     from dataclasses import replace
 
-    from dear.clip import load_backbone
+    from dear.commands.zero_shot import chosen_backbone
     from dear.core.files import write_json
-    from dear.core.runtime import pick_device
     from dear.data.resolve import resolve_dataset
     from dear.heads.check_layers import layer_losses
     from dear.heads.picture_list import spread, world_pictures
@@ -72,7 +73,8 @@ def layers(args: argparse.Namespace) -> None:
     dataset = None if args.data is None else resolve_dataset(args.data, root=args.data_root)
     if dataset is not None:
         dataset = replace(dataset, test=tuple(spread(dataset.test, args.limit)))
-    backbone = load_backbone(args.model, args.pretrained, device=pick_device(args.device))
+    backbone, choice = chosen_backbone(args, [args.data or "world"])
+    choice.say()
     pictures = world_pictures(args.limit or 500, max(backbone.image.image_size)).pictures if dataset is None else []
     losses = layer_losses(backbone, pictures, dataset)
     print(f"{losses.measure} over {losses.pictures} images, in %: {losses.whole:.1f} with all heads\n")

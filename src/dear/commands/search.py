@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dear.commands.device import add_device_arguments
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.core.config import number
@@ -23,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topk", type=number("--topk", 1, 10_000), default=10, help="number of hits (default: 10)")
     parser.add_argument("--json", action="store_true", help="print one JSON object per hit")
     parser.add_argument("--out", type=Path, metavar="PNG", help="contact sheet of the hits to write")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
+    add_device_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -38,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
     gallery = Gallery.open(args.gallery)
     weights = parse_by(args.by, gallery.components)
     query = args.text if args.image is None else _picture(gallery, args.image)
-    vectors = gallery.query(gallery.encoder(args.device), query, list(weights))
+    vectors = gallery.query(gallery.encoder(args.device, args.precision), query, list(weights))
     hits = gallery.search(vectors, weights, args.topk, args.where)
     if args.json:
         for rank, hit in enumerate(hits, 1):

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from dear.commands.device import add_device_arguments
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_server_arguments(parser, port=8000)
@@ -21,6 +23,7 @@ def add_server_arguments(parser: argparse.ArgumentParser, port: int) -> None:
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine alone)"
     )
+    add_device_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -43,7 +46,7 @@ def serve(
     with Address(args.host, args.port) as address:  # first, so that a port in use is reported at once
         from dear.server.api import Service
 
-        with Service.open(args.run_folder, args.gallery) as service:
+        with Service.open(args.run_folder, args.gallery, args.device, args.precision) as service:
             app = make_app(service, address.hosts, token, more(service))
             print(f"{greeting.format(url=address.url)}    (Ctrl-C stops it)", flush=True)
             if not address.local and token is None:

@@ -17,6 +17,9 @@ _NEXT = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="folder of the run and its adapter")
     parser.add_argument("--resume", action="store_true", help="continue the run in --out after an interruption")
+    parser.add_argument(
+        "--time-limit", metavar="TIME", help="end after about this time, with fewer epochs: 90s, 5m, 1h"
+    )
     parser.add_argument("--cache", type=Path, metavar="DIR", help="folder for cached states of images, shared by runs")
     add_constants_argument(parser)
 
@@ -31,10 +34,10 @@ def add_constants_argument(parser: argparse.ArgumentParser) -> None:
 def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     from dear.core.config import add_arguments as add
     from dear.methods.registry import find_method, recipe_of
-    from dear.training.config import RunConfig, TrainConfig
+    from dear.training.config import SingleRunConfig, TrainConfig
 
     method = early_method(argv)
-    add(parser, RunConfig, TrainConfig, find_method(method).Config, defaults=recipe_of(method))
+    add(parser, SingleRunConfig, TrainConfig, find_method(method).Config, defaults=recipe_of(method))
 
 
 def run(args: argparse.Namespace) -> None:
@@ -43,13 +46,17 @@ def run(args: argparse.Namespace) -> None:
     from dear.methods.registry import find_method
     from dear.model.train import run_settings, train_run
     from dear.parallel.processes import process_group
-    from dear.training.config import RunConfig, TrainConfig
+    from dear.training.config import SingleRunConfig, TrainConfig
+    from dear.training.estimate import parse_duration
+    from dear.training.run_folder import RESULTS_PAGE
 
-    settings = given_arguments(args, RunConfig, TrainConfig, find_method(chosen_method(args)).Config)
+    settings = given_arguments(args, SingleRunConfig, TrainConfig, find_method(chosen_method(args)).Config)
     run_config, method, train = run_settings(settings, args.published_constants)
+    limit = None if args.time_limit is None else parse_duration(args.time_limit)
     with process_group(pick_device(train.device)):
-        accuracies = train_run(run_config, method, train, args.out, args.resume, args.cache)
-        print("test accuracy (%): " + "  ".join(f"{name} {value:.1f}" for name, value in accuracies.items()))
+        result = train_run(run_config, method, train, args.out, args.resume, args.cache, limit)
+        print(f"\n{result}\n")
+        print(f"pictures of the mistakes, and all numbers: {args.out / RESULTS_PAGE}")
         print_next(args.out)
 
 
@@ -58,6 +65,14 @@ def print_next(out: Path) -> None:
     commands = {command.format(shlex.quote(str(out))): what for command, what in _NEXT.items()}
     width = max(map(len, commands))
     print(f"adapter: {out}\n\nnext:", *(f"{c:{width}}  {what}" for c, what in commands.items()), sep="\n  ")
+
+
+def after_interrupt(args: argparse.Namespace) -> str:
+    """What is left of an interrupted run, for the last line of the command."""
+    from dear.training.run_folder import RunFolder
+
+    state = RunFolder(args.out).state()
+    return f"{state}: the same command with --resume continues" if state else "nothing was finished"
 
 
 def early_method(argv: Sequence[str], default: str | None = None) -> str:
@@ -71,10 +86,10 @@ def early_method(argv: Sequence[str], default: str | None = None) -> str:
 def chosen_method(args: argparse.Namespace, default: str | None = None) -> str:
     """The method by flag, else by the config file, else the default."""
     from dear.core.files import read_json
-    from dear.training.config import RunConfig
+    from dear.training.config import SingleRunConfig
 
     if "method" in args:
         return args.method
     file = read_json(args.config) if args.config else {}
     name = file.get("method") if isinstance(file, dict) else None
-    return name if isinstance(name, str) else default or RunConfig().method
+    return name if isinstance(name, str) else default or SingleRunConfig().method

@@ -1,6 +1,16 @@
 """dear zero-shot: accuracy of a backbone before any training, as a table."""
 
 import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from dear.commands.device import add_device_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dear.clip import Backbone
+    from dear.training.backbone import BackboneChoice
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,32 +29,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_backbone_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--model",
-        default="dear-mini",
-        help="OpenCLIP name, transformers:FOLDER_OR_NAME, hf-hub:NAME, local-dir:FOLDER, or dear-mini (default)",
-    )
+    from dear.training.backbone import MODEL_HELP
+
+    parser.add_argument("--model", default="auto", metavar="MODEL", help=f"{MODEL_HELP} (default: auto)")
     parser.add_argument("--pretrained", help="OpenCLIP tag or checkpoint file, for a model given by its OpenCLIP name")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
+    add_device_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     from dear.bench.zero_shot import zero_shot
-    from dear.clip import load_backbone
-    from dear.core.runtime import pick_device
+    from dear.core.metrics import is_above_chance, wilson_interval
     from dear.core.table import Table
     from dear.data.resolve import resolve_dataset
     from dear.data.world.tasks import TASKS
+    from dear.model.results import interval_text
 
-    datasets = [resolve_dataset(name, root=args.data_root) for name in args.data or [f"world:{task}" for task in TASKS]]
-    backbone = load_backbone(
-        args.model, args.pretrained, device=pick_device(args.device), text_features=args.text_features
-    )
-    table = Table(["data", "classes", "images", "chance", "all", "base", "novel"])
+    names = args.data or [f"world:{task}" for task in TASKS]
+    datasets = [resolve_dataset(name, root=args.data_root) for name in names]
+    backbone, choice = chosen_backbone(args, names)
+    choice.say()
+    table = Table(["data", "classes", "images", "chance", "all", "95% interval", "base", "novel"])
+    guessed = []
     for dataset in datasets:
         result = zero_shot(backbone, dataset)
+        right = round(result.all / 100 * result.images)
+        interval = interval_text(wilson_interval(right, result.images))
         table.add(
-            dataset.name, result.classes, result.images, 100 / result.classes, result.all, result.base, result.novel
-        )
-    print(f"zero-shot accuracy of {args.model} (%); base and novel: each half of the classes alone")
+            dataset.name, result.classes, result.images, 100 / result.classes, result.all, interval, result.base,
+            result.novel,
+        )  # fmt: skip
+        if not is_above_chance(right, result.images, result.classes):
+            guessed.append(dataset.name)
+    print(f"zero-shot accuracy of {backbone.name} on test images (%); base and novel: each half of the classes alone")
     args.show("accuracy", table)
+    for name in guessed:
+        print(
+            f"dear: warning: {name}: this is not above chance; try better class names, or another --model",
+            file=sys.stderr,
+        )
+
+
+def chosen_backbone(args: argparse.Namespace, data: "Sequence[str]") -> "tuple[Backbone, BackboneChoice]":
+    """Loads the backbone that --model names, or one that suits the data; `say` its name when all else is accepted."""
+    from dear.clip import load_backbone
+    from dear.core.runtime import pick_device
+    from dear.training.backbone import choose_backbone
+
+    device, choice = pick_device(args.device), choose_backbone(args.model, args.pretrained, data)
+    table = getattr(args, "text_features", None)
+    backbone = load_backbone(
+        choice.model, choice.pretrained, device=device, precision=args.precision, text_features=table
+    )
+    return backbone, choice

@@ -5,12 +5,23 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_UP = "\x1b[A"
+_CONTROL = re.compile(r"\x1b\[A|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _LONGEST_WORD, _LONGEST = 300, 4000  # letters
 _OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}  # errors that only a writer gets
 
 
+def printable(text: str) -> str:
+    """The text with control characters as \\x1b, which a terminal would obey: a file's name may have any.
+
+    New lines, tabs and tqdm's own "one line up" stay.
+    """
+    return _CONTROL.sub(lambda found: found[0] if found[0] == _UP else f"\\x{ord(found[0]):02x}", text)
+
+
 def shortened(text: str) -> str:
     """The text, with an ellipsis in the middle of every word or text that is too long to read."""
+    text = printable(text)
     text = re.sub(rf"\S{{{_LONGEST_WORD + 1},}}", lambda word: _cut(word[0], _LONGEST_WORD // 2), text)
     return text if len(text) <= _LONGEST else _cut(text, _LONGEST)
 

@@ -71,6 +71,28 @@ def wilson_interval(right: int, images: int) -> tuple[float, float]:
     return 100 * max(0.0, centre - half), 100 * min(1.0, centre + half)
 
 
+def binomial_tail(successes: int, trials: int, chance: float) -> float:
+    """P(at least so many successes), each of probability `chance`; exact."""
+    if successes <= 0:
+        return 1.0
+    logs = [
+        math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1)
+        + k * math.log(chance) + (trials - k) * math.log1p(-chance)
+        for k in range(successes, trials + 1)
+    ]  # fmt: skip
+    return min(1.0, math.fsum(map(math.exp, logs)))
+
+
+def is_above_chance(right: int, images: int, classes: int) -> bool:
+    """Whether so many right answers are unlikely (under 5%) for someone who guesses among the classes."""
+    return classes > 1 and binomial_tail(right, images, 1 / classes) < 0.05
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """McNemar's exact test, two-sided: p of two methods on the same images, by the images that only one has right."""
+    return min(1.0, 2 * binomial_tail(max(only_first, only_second), only_first + only_second, 0.5))
+
+
 def bootstrap_interval(right: Tensor) -> list[float]:
     """95% bootstrap interval of the accuracy (%) of right [images], with a fixed seed."""
     outcomes = right.cpu().numpy().astype(np.float64)

@@ -3,16 +3,6 @@
 CLS = "cls"
 CORE_ATTRIBUTES = ("color", "shape", "texture", "object", "location")
 
-COMPONENT_COLORS = {
-    CLS: "#4c566a",
-    "color": "#d1495b",
-    "shape": "#2e86ab",
-    "texture": "#8f6bb3",
-    "object": "#e09f3e",
-    "location": "#4f9d69",
-}
-"""One colour per component, the same in every picture and on every page."""
-
 PLAIN, FUSION, DECOUPLED = "plain", "fusion", "decoupled"
 
 

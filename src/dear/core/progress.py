@@ -1,8 +1,10 @@
 """Progress of long work: a bar on a terminal, a line per minute in a log."""
 
 import sys
+import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TypeVar
 
@@ -10,15 +12,28 @@ from tqdm import tqdm
 
 T = TypeVar("T")
 _EVERY = 60.0  # seconds between lines of a log
+_SOON = 1.0  # seconds; what takes less is not worth a line
 
 
 class Progress:
     """Counts `done` up to `total`; a context manager. Everything goes to stderr."""
 
-    def __init__(self, title: str, total: int, unit: str = "image", done: int = 0, leave: bool = False) -> None:
-        """`leave`: the full bar stays on the terminal."""
-        self.title, self.total, self.unit, self.done = title, total, unit, done
-        self._bar = tqdm(total=total, initial=done, desc=title, unit=unit, leave=leave, disable=None)
+    def __init__(
+        self,
+        title: str,
+        total: int,
+        unit: str = "image",
+        done: int = 0,
+        leave: bool = False,
+        left: Callable[[], float] | None = None,
+    ) -> None:
+        """`leave`: the full bar stays on the terminal. `left`: a better estimate of the seconds that are left, of more
+        than this work."""
+        self.title, self.total, self.unit, self.done, self.left = title, total, unit, done, left
+        self._bar = tqdm(
+            total=total, initial=done, desc=title, unit=unit, leave=leave, disable=None,
+            bar_format=None if left is None else "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]",
+        )  # fmt: skip
         self._start, self._note = done, ""
         self._began = self._printed = time.monotonic()
 
@@ -46,8 +61,8 @@ class Progress:
 
     def __str__(self) -> str:
         elapsed = time.monotonic() - self._began
-        left = elapsed / max(1, self.done - self._start) * (self.total - self.done)
-        times = f"{tqdm.format_interval(elapsed)}, about {tqdm.format_interval(left)} left"
+        left = self.left() if self.left else elapsed / max(1, self.done - self._start) * (self.total - self.done)
+        times = f"{tqdm.format_interval(elapsed)}, about {duration(left)} left"
         return f"{self.title}: {self.done} of {self.total} {self.unit}s ({times})" + f" {self._note}".rstrip()
 
 
@@ -57,6 +72,58 @@ def progress(items: Collection[T], title: str, unit: str = "image") -> Iterator[
         for item in items:
             yield item
             bar.update()
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds as "02:10" or "1:02:10"."""
+    return tqdm.format_interval(seconds)
+
+
+_reports_phases = False
+
+
+@contextmanager
+def reporting_phases() -> Iterator[None]:
+    """Inside it, `phase` prints. The command line and `dear.train` use it; other Python code loads in silence."""
+    global _reports_phases
+    before, _reports_phases = _reports_phases, True
+    try:
+        yield
+    finally:
+        _reports_phases = before
+
+
+@contextmanager
+def phase(title: str, has_bar: bool = False) -> Iterator[None]:
+    """A part of long work: after a second its name is printed, unless it has a bar, and at its end how long it took."""
+    if not _reports_phases:
+        yield
+        return
+    start = time.monotonic()
+    said = threading.Event()
+
+    def say() -> None:
+        said.set()
+        _print_part(f"{title} ...")
+
+    timer = threading.Timer(_SOON, say)
+    timer.daemon = True
+    if not has_bar:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        seconds = time.monotonic() - start
+        if said.is_set():
+            timer.join()
+            _print_part(f" {seconds:.0f} s\n")
+        elif has_bar and seconds >= _SOON:
+            _print_part(f"{title}: {seconds:.0f} s\n")
+
+
+def _print_part(text: str) -> None:
+    print(text, end="", file=sys.stderr, flush=True)
 
 
 def log_line(text: str) -> None:

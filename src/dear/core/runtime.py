@@ -1,24 +1,34 @@
 """Device, precision and seeds of computations."""
 
+import os
 import random
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from dear.core.errors import DearError
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 def pick_device(name: str = "auto") -> torch.device:
-    """The device by name; "auto" is CUDA if available, else the CPU."""
+    """The device by name; "auto" is CUDA if available, else Apple's MPS, else the CPU."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+        return torch.device(next(kind for kind, here in available.items() if here))
     try:
         device = torch.device(name)
     except RuntimeError:
         device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise DearError(f"There is no device {name!r}: use cpu, cuda or cuda:N.")
+    if device is None or device.type not in ("cpu", "cuda", "mps"):
+        raise DearError(f"There is no device {name!r}: use cpu, cuda, cuda:N or mps.")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise DearError("MPS, the GPU of a Mac, is not available here: use --device cpu.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise DearError("CUDA is not available here: use --device cpu.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
@@ -27,18 +37,62 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def pick_precision(name: str, device: torch.device) -> torch.dtype:
-    """The dtype by name; "auto" is bf16 (or fp16) on CUDA, and fp32 on the CPU, where AMP gains nothing."""
+    """The dtype by name; "auto" is half on CUDA, and fp32 elsewhere, where half gains nothing.
+
+    Half is bf16 where the card computes it, and fp16 where it would be emulated (T4, V100, RTX 20xx).
+    """
     if name == "auto":
         if device.type != "cuda":
             return torch.float32
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-    if name not in dtypes:
-        raise DearError(f"There is no precision {name!r}: use auto, {', '.join(dtypes)}.")
-    dtype = dtypes[name]
+        has_bf16 = torch.version.hip or torch.cuda.get_device_capability(device)[0] >= 8
+        return torch.bfloat16 if has_bf16 else torch.float16
+    if name not in _DTYPES:
+        raise DearError(f"There is no precision {name!r}: use auto, {', '.join(_DTYPES)}.")
+    dtype = _DTYPES[name]
     if dtype is not torch.float32 and device.type != "cuda":
-        raise DearError(f"--precision {name} needs CUDA: use fp32 on the CPU.")
+        raise DearError(f"--precision {name} needs CUDA: use fp32, or auto, here.")
     return dtype
+
+
+def precision_name(dtype: torch.dtype) -> str:
+    """Its name among the settings: fp32, bf16 or fp16."""
+    return next((name for name, known in _DTYPES.items() if known is dtype), str(dtype))
+
+
+def allow_tf32(allowed: bool) -> None:
+    """Whether CUDA may round the factors of fp32 products to 10 bits: not where fp32 was asked for, since cached states
+    are shared with runs on the CPU. PyTorch's own default is yes for convolutions and no for matrices."""
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed
+
+
+def free_memory(device: torch.device) -> int:
+    """Free bytes of a CUDA device."""
+    return torch.cuda.mem_get_info(device)[0]
+
+
+def use_deterministic_algorithms() -> None:
+    """The same bits in every run on one kind of GPU; an operation that cannot give them raises an error."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before the first product
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+
+
+def to_device(x: Any, device: torch.device) -> Any:
+    """A tensor, or a named tuple of tensors, on the device; the host does not wait until it is there."""
+    if isinstance(x, tuple):
+        return type(x)(*(to_device(part, device) for part in x))
+    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" and x.is_cpu else x.to(device)
+
+
+def once(store: dict[Key, Value], key: Key, compute: Callable[[], Value]) -> Value:
+    """store[key], computed at the first call; not stored while a graph is traced, whose tensors have no values."""
+    if key in store:
+        return store[key]
+    value = compute()
+    if not torch.compiler.is_compiling():
+        store[key] = value
+    return value
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager:

@@ -30,6 +30,9 @@ class BackboneIdentity(_Identity, total=False):
     """How files name a backbone (`dear.clip.Backbone.identity`)."""
 
     text_table: str | None
+    layout: str | None
+    words: str | None
+    pictures: str | None
 
 
 def limited(kind: type, low: float, high: float) -> Any:

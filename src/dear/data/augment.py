@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 
+from dear.data import loading
 from dear.data.dataset import Example
 from dear.data.loading import Mapped
 from dear.parallel.processes import local_rows
@@ -105,7 +106,7 @@ class FreshViews:
         examples: Sequence[Example],
         backbone: "Backbone",
         batches: Batches,
-        workers: int,
+        workers: int | None,
         crop: float = 0.5,
         views: Sequence[str] = (RANDOM,),
     ) -> None:
@@ -119,6 +120,7 @@ class FreshViews:
                 return torch.stack([view(picture) if kind == RANDOM else clean(picture) for kind in views])
 
         self.examples, self.sampler = examples, _Sampler(batches)
+        workers = loading.WORKERS if workers is None else workers
         self.loader = DataLoader(
             Mapped(_Keys(), decode),  # type: ignore[arg-type]
             batch_sampler=self.sampler,  # type: ignore[arg-type]  # keys need not be numbers
@@ -126,6 +128,7 @@ class FreshViews:
             num_workers=workers,
             persistent_workers=workers > 0,
             pin_memory=backbone.device.type == "cuda",
+            prefetch_factor=4 if workers and backbone.device.type == "cuda" else None,
         )
 
     def epoch(self, number: int) -> "_Epoch":

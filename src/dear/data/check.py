@@ -16,6 +16,7 @@ from typing import TypeVar
 from dear.core.errors import DearError
 from dear.core.files import sha256_of
 from dear.core.progress import Progress
+from dear.core.table import Table
 from dear.data.dataset import Dataset, Example, ImageFile, Picture
 from dear.data.decode import why_unopenable, why_unreadable
 from dear.data.prompts import as_read
@@ -31,8 +32,9 @@ Pairs = list[tuple[Subject, Subject]]
 
 @dataclass(frozen=True)
 class Findings:
-    """`leaked`: (in train, in test); `duplicates`: split -> (copy, original); `small`: (class, images);
-    `same_name`: classes that CLIP reads as one; `two_labels`: (image, class, another class)."""
+    """`leaked`: (in train, in test); `duplicates`: split -> (copy, original); `small`: (class, images), smallest first;
+    `same_name`: classes that CLIP reads as one; `two_labels`: (image, class, another class); `most`: training images
+    that a run uses of the largest class."""
 
     unreadable: list[tuple[Subject, str]]
     leaked: Pairs
@@ -40,7 +42,8 @@ class Findings:
     small: list[tuple[str, int]]
     same_name: list[tuple[str, ...]]
     two_labels: list[tuple[Subject, str, str]]
-    shots: int
+    most: int
+    classes: int
 
     def warnings(self) -> list[str]:
         """One line per problem that does not prevent a run."""
@@ -59,8 +62,9 @@ class Findings:
         if self.small:
             some = ", ".join(f"{name}: {count}" for name, count in self.small[:3])
             lines.append(
-                f"classes with fewer than {self.shots} training images: {len(self.small)} "
-                f"({some}{', ...' if len(self.small) > 3 else ''}); add some, or they are trained on fewer"
+                f"unbalanced: {len(self.small)} of {self.classes} classes have fewer training images than the largest, "
+                f"which has {self.most} ({some}{', ...' if len(self.small) > 3 else ''}); they will be answered too "
+                f"seldom: add images of them, or train on equally many with --shots {max(1, self.small[0][1])}"
             )
         if self.same_name:
             some = ", ".join(" and ".join(map(repr, names)) for names in self.same_name[:3])
@@ -98,15 +102,17 @@ def problems(dataset: Dataset, shots: int) -> Findings:
     leaked = [(path, test[content[path]]) for path in dict.fromkeys(files["train"]) if content[path] in test]
     duplicates = {split: _copies(paths, content, originals[split]) for split, paths in files.items()}
     images = Counter(example.label for example in dataset.train)
-    few = [(name, images[label]) for label, name in enumerate(dataset.classes) if images[label] < shots]
+    most = min(shots, max(images.values(), default=0))
+    few = [(name, images[label]) for label, name in enumerate(dataset.classes) if images[label] < most]
     return Findings(
         [(path, why) for path, why in zip(every, reasons, strict=True) if why],
         leaked,
         {split: pairs for split, pairs in duplicates.items() if pairs},
-        few if dataset.train else [],
+        sorted(few, key=lambda item: item[1]),
         _read_as_one(dataset.classes),
         _two_labels(dataset, content),
-        shots,
+        most,
+        len(dataset.classes),
     )
 
 
@@ -130,17 +136,44 @@ def _two_labels(dataset: Dataset, content: dict[Subject, str]) -> list[tuple[Sub
     return list(different.values())
 
 
-def check_before_training(dataset: Dataset, shots: int) -> None:
-    """Prints the task, warns on stderr, and refuses a dataset that cannot work."""
+def check_before_training(dataset: Dataset, shots: int, whole: Dataset | None = None, folds: int = 0) -> None:
+    """Prints the task, warns on stderr, and refuses a dataset that cannot work. `whole`: before the few-shot draw."""
     if not dataset.train:
         raise DearError(f"{dataset.name} has no training images: train on another dataset, and test on this one.")
     findings = problems(dataset, shots)
     findings.refuse_unreadable()
-    if not dataset.test:
+    if not dataset.test and not folds:
         raise DearError(f"{dataset.name} has no test images: add a test split, or more images for each class.")
     print(describe(dataset))
+    for line in division(whole or dataset, dataset, shots, folds):
+        print(line)
     for line in findings.warnings():
         print(f"dear: warning: {line}", file=sys.stderr)
+
+
+def class_table(dataset: Dataset) -> Table:
+    """Images by class, the smallest class first."""
+    counts = [Counter(e.label for e in split) for split in (dataset.train, dataset.val, dataset.test)]
+    table = Table(["class", "train", "validate", "test"])
+    for label in sorted(range(len(dataset.classes)), key=lambda label: (counts[0][label], label)):
+        table.add(dataset.classes[label], *(count[label] for count in counts))
+    return table
+
+
+def division(whole: Dataset, drawn: Dataset, shots: int, folds: int = 0) -> list[str]:
+    """How images were divided, and how many are used, in a line or two."""
+    lines = []
+    if folds:
+        count = len(whole.train)
+        lines.append(f"cross-validation: each of {count} images is tested once, by one of {folds} trainings without "
+                     "it; the adapter is trained on all")  # fmt: skip
+    elif whole.rule:
+        train, val, test = (len(part) for part in (whole.train, whole.val, whole.test))
+        parts = f"{train} images to train on, {f'{val} to validate, ' if val else ''}{test} to test"
+        lines.append(f"divided by us, {whole.rule} of each class: {parts} (--split changes it; --folds 4 tests on all)")
+    if len(drawn.train) < len(whole.train) and len(drawn.classes) == len(whole.classes):
+        lines.append(f"trained on: {len(drawn.train)} of {len(whole.train)}, at most {shots} of a class (--shots)")
+    return lines
 
 
 def describe(dataset: Dataset) -> str:

@@ -103,6 +103,29 @@ class Dataset:
         train = _draw(self.train, shots, rng)
         return replace(self, train=train, val=_draw(self.val, min(shots, 4), rng))
 
+    def folds(self, count: int) -> "list[Dataset]":
+        """Cross-validation: `count` datasets, each with another part of the images of every class as its test images.
+
+        Class by class, in an order that is the same every time; each image is a test image once.
+        """
+        images = (*self.train, *self.val, *self.test)
+        place = {}
+        for label in range(len(self.classes)):
+            own = [example for example in images if example.label == label]
+            if len(own) < 2:
+                raise DearError(f"The class {self.classes[label]!r} has {len(own)} image: --folds needs at least two.")
+            random.Random(label).shuffle(own)
+            place.update({example: number % count for number, example in enumerate(own)})
+        return [
+            replace(
+                self,
+                train=tuple(e for e in images if place[e] != fold),
+                val=(),
+                test=tuple(e for e in images if place[e] == fold),
+            )
+            for fold in range(count)
+        ]
+
 
 def _draw(examples: Sequence[Example], shots: int, rng: random.Random) -> tuple[Example, ...]:
     """`shots` examples per class, in the order in which classes appear; all of a class that has fewer."""

@@ -62,7 +62,7 @@ def read_dataset(path: Path, template: str = TEMPLATE) -> Dataset:
     classes = [p for p in sorted(path.iterdir()) if p.is_dir() and not p.name.startswith(".")]
     _require_two_classes(path, classes)
     return split_by_rule(
-        path.name,
+        path.resolve().name,
         clean_names([c.name for c in classes]),
         template,
         [[ImageFile(f) for f in _class_files(c)] for c in classes],
@@ -89,7 +89,7 @@ def _from_split_folders(path: Path, template: str) -> Dataset:
             _require_known_classes(path / split, train_names)
         labelled = [(label, path / split / folder.name) for label, folder in enumerate(folders)]
         splits.append([Example(ImageFile(f), label) for label, d in labelled if d.is_dir() for f in _class_files(d)])
-    return make_dataset(path.name, clean_names([f.name for f in folders]), template, splits)
+    return make_dataset(path.resolve().name, clean_names([f.name for f in folders]), template, splits)
 
 
 def _require_known_classes(path: Path, train_names: set[str]) -> None:

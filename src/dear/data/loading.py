@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -13,9 +14,12 @@ from dear.core.errors import DearError
 from dear.core.progress import Progress
 from dear.data.dataset import Example
 
-WORKERS = min(4, os.cpu_count() or 1)  # processes that decode images for evaluation and for galleries
+# Processes that decode images, unless a command is told otherwise: as many as there are cores.
+WORKERS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 _CACHE_LIMIT = 2**30  # bytes of pixels: about 1800 images at 224 px
+_MANY = 2000  # images: more than that are not cached
 _cache: dict[Hashable, list[tuple[Tensor, Tensor]]] = {}  # the last used at the end
+_loaders: dict[Hashable, DataLoader] = {}  # the last one for images too many to cache, with its processes
 
 Item = TypeVar("Item")
 Batch = TypeVar("Batch")
@@ -49,12 +53,33 @@ def from_workers(batches: Iterable[Batch]) -> Iterator[Batch]:
         ) from None
 
 
+def decoding_loader(
+    data: Mapped, batch: int, workers: int | None = None, pinned: bool = False, persistent: bool = False
+) -> DataLoader:
+    """A loader that decodes ahead in so many processes (None: `WORKERS`), no more than there are batches.
+
+    `pinned`: in memory from which a GPU copies while it computes.
+    """
+    workers = min(WORKERS if workers is None else workers, -(-len(data) // batch))
+    ahead = 4 if workers and pinned else None
+    keep = persistent and workers > 0
+    return DataLoader(
+        data, batch, num_workers=workers, pin_memory=pinned, prefetch_factor=ahead, persistent_workers=keep
+    )
+
+
 def evaluation_batches(
-    examples: Sequence[Example], transform: Callable[[Any], Tensor], title: str, batch: int = 64
+    examples: Sequence[Example],
+    transform: Callable[[Any], Tensor],
+    title: str,
+    batch: int = 64,
+    workers: int | None = None,
+    pinned: bool = False,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Pixels [batch, 3, height, width] and labels [batch], in order, with a progress bar.
 
-    Pixels are cached up to `_CACHE_LIMIT`: the same examples with the same transform are not decoded again.
+    Pixels are cached up to `_CACHE_LIMIT`: the same examples with the same transform are not decoded again. For more,
+    the processes that decode wait for the next pass.
     """
     key = (tuple(examples), transform, batch)
     if key in _cache:
@@ -62,24 +87,28 @@ def evaluation_batches(
         yield from _cache[key]
         return
     decoded = []
-    for pixels, labels in _decode(examples, transform, title, batch):
+    if key not in _loaders:
+        _loaders.clear()
+        _loaders[key] = decoding_loader(
+            Mapped(examples, partial(_decode, transform)), batch, workers, pinned, persistent=len(examples) > _MANY
+        )
+    for pixels, labels in _decoded(_loaders[key], title):
         if pixels[0].nbytes * len(examples) <= _CACHE_LIMIT:
             decoded.append((pixels.clone(), labels.clone()))  # tensors from workers lie in scarce shared memory
         yield pixels, labels
     if decoded:
+        _loaders.clear()
         _cache[key] = decoded
         while sum(pixels.nbytes for batches in _cache.values() for pixels, _ in batches) > _CACHE_LIMIT:
             del _cache[next(iter(_cache))]
 
 
-def _decode(
-    examples: Sequence[Example], transform: Callable[[Any], Tensor], title: str, batch: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    def decode(example: Example) -> tuple[Tensor, int]:
-        return transform(example.picture.open()), example.label
+def _decode(transform: Callable[[Any], Tensor], example: Example) -> tuple[Tensor, int]:
+    return transform(example.picture.open()), example.label
 
-    loader = DataLoader(Mapped(examples, decode), batch, num_workers=WORKERS)
-    with Progress(title, len(examples)) as bar:
+
+def _decoded(loader: DataLoader, title: str) -> Iterator[tuple[Tensor, Tensor]]:
+    with Progress(title, len(loader.dataset)) as bar:  # type: ignore[arg-type]
         for pixels, labels in from_workers(loader):
             yield pixels, torch.as_tensor(labels)
             bar.update(len(pixels))

@@ -13,6 +13,7 @@ from dear.data.folder import TEMPLATE, read_dataset
 from dear.data.known import KNOWN, find_known
 from dear.data.memory import as_dataset, read_parquet
 from dear.data.prompts import check_name, check_template
+from dear.data.splits import divide_again
 from dear.data.world.tasks import world_task
 
 HELP = (
@@ -26,17 +27,23 @@ IN_MEMORY = "memory"
 
 
 def resolve_dataset(
-    data: Any, template: str | None = None, class_names: str | None = None, root: str | None = None
+    data: Any,
+    template: str | None = None,
+    class_names: str | None = None,
+    root: str | None = None,
+    split: str | None = None,
 ) -> Dataset:
     """The dataset that --data names, or one made of data in memory (`dear.data.memory.as_dataset`).
 
     `template` (with one {}) and the names in the file `class_names` replace the dataset's own; `root`: the folder that
-    holds the known datasets.
+    holds the known datasets; `split`: shares as "80/0/20", for images without a split of their own.
     """
     if template is not None:
         check_template(template)
     names = None if class_names is None else _read_names(Path(class_names))
     dataset = _find(str(data), root) if isinstance(data, str | Path) else as_dataset(data)
+    if split is not None:
+        dataset = divide_again(dataset, split)
     if template is not None:
         dataset = dataset.with_template(template)
     return dataset if names is None else dataset.with_class_names(names)
@@ -56,7 +63,7 @@ def is_world(name: str) -> bool:
 def _find(name: str, root: str | None) -> Dataset:
     if is_world(name):
         return world_task(*name.partition(":")[2].split(":", 1))
-    if name.partition(":")[0] == IN_MEMORY:
+    if name.startswith(f"{IN_MEMORY}:"):
         raise DearError("This run was trained on data in memory, which is gone: give the data again.")
     if (dataset := _from_library(name, root)) is not None:
         return dataset

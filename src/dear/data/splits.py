@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
@@ -12,6 +13,8 @@ from dear.data.dataset import Dataset, Example, ImageFile, Picture
 from dear.data.prompts import check_name
 
 SPLITS = ("train", "val", "test")
+COOP_SPLIT = "50/20/30"  # of CoOp's datasets, and of runs on folders before November 2026
+OWN_SPLIT, VALIDATED_SPLIT = "75/0/25", "60/15/25"  # of your own images: few, so none is set aside without a use
 _Entry = tuple[Name, int, str]  # path, label, class name
 
 
@@ -82,8 +85,14 @@ def _numeric_order(label: str | int) -> tuple[int, str]:
     return (int(text), "") if text.isdecimal() and len(text) < 20 else (0, text)
 
 
-def split_by_rule(name: str, classes: Sequence[str], template: str, pictures: Sequence[Sequence[Picture]]) -> Dataset:
-    """CoOp's rule: the pictures of each class are shuffled; half become train, a fifth val, the rest test.
+def split_by_rule(
+    name: str,
+    classes: Sequence[str],
+    template: str,
+    pictures: Sequence[Sequence[Picture]],
+    rule: str = OWN_SPLIT,
+) -> Dataset:
+    """The pictures of each class are shuffled, then divided into train, val and test by the shares of `rule`, in %.
 
     Each class is shuffled with the same seed, so the split is the same every time.
     """
@@ -91,11 +100,49 @@ def split_by_rule(name: str, classes: Sequence[str], template: str, pictures: Se
     for label, of_class in enumerate(pictures):
         shuffled = list(of_class)
         random.Random(0).shuffle(shuffled)
-        train, val = max(1, round(0.5 * len(shuffled))), round(0.2 * len(shuffled))
+        train, val = _counts(len(shuffled), rule)
         parts = (shuffled[:train], shuffled[train : train + val], shuffled[train + val :])
         for split, part in zip(splits, parts, strict=True):
             split += [Example(picture, label) for picture in part]
-    return make_dataset(name, classes, template, splits, rule="50/20/30")
+    return make_dataset(name, classes, template, splits, rule=rule)
+
+
+def divide_again(dataset: Dataset, rule: str) -> Dataset:
+    """The same images divided by other shares; refuses a dataset with a split of its own."""
+    check_rule(rule)
+    if not dataset.rule:
+        raise DearError(f"{dataset.name} has a split of its own: leave --split out.")
+    splits: list[list[Example]] = [[], [], []]
+    for label in range(len(dataset.classes)):
+        own = [e for e in (*dataset.train, *dataset.val, *dataset.test) if e.label == label]  # in their shuffled order
+        train, val = _counts(len(own), rule)
+        for split, part in zip(splits, (own[:train], own[train : train + val], own[train + val :]), strict=True):
+            split += part
+    train_part, val_part, test_part = map(tuple, splits)
+    return replace(dataset, train=train_part, val=val_part, test=test_part, rule=rule)
+
+
+def check_rule(rule: str) -> str:
+    """The shares of train, val and test in %, as "80/0/20"; refuses others."""
+    shares = rule.split("/")
+    if len(shares) != 3 or not all(s.isdecimal() and len(s) <= 3 for s in shares) or sum(map(int, shares)) != 100:
+        raise DearError(f"--split must be three shares in % that sum to 100, as 80/0/20, not {rule!r}.")
+    if int(shares[0]) == 0:
+        raise DearError(f"--split {rule} leaves no images to train on: raise the first share.")
+    return rule
+
+
+def _counts(images: int, rule: str) -> tuple[int, int]:
+    """Images to train and to validate on; the rest is for testing."""
+    train_share, val_share, test_share = (int(share) / 100 for share in rule.split("/"))
+    train, val = max(1, round(train_share * images)), round(val_share * images)
+    if rule == COOP_SPLIT:
+        return train, val
+    train = min(train, images)
+    val = min(val, images - train)
+    if test_share and train + val == images:  # small classes: one image to test on is worth more than one to train on
+        val, train = (val - 1, train) if val else (val, max(1, train - 1))
+    return train, val
 
 
 def make_dataset(

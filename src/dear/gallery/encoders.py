@@ -60,20 +60,20 @@ class AdapterEncoder:
         self.spec = {"kind": "adapter", "folder": os.path.abspath(run), "sha256": checksum}
 
     @classmethod
-    def load(cls, run: str | Path, device: str = "auto") -> "AdapterEncoder":
+    def load(cls, run: str | Path, device: str = "auto", precision: str = "auto") -> "AdapterEncoder":
         from dear import load
 
-        return cls(run, load(run, device=device))
+        return cls(run, load(run, device=device, precision=precision))
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], device: str) -> "AdapterEncoder":
+    def from_spec(cls, spec: Mapping[str, Any], device: str, precision: str) -> "AdapterEncoder":
         run = Path(spec["folder"])
         if not (run / CONFIG).is_file():
             raise DearError(
                 f"The adapter of this gallery is no longer in {run}: run `dear index RUN --out GALLERY` with its new "
                 "folder as RUN."
             )
-        return cls.load(run, device)
+        return cls.load(run, device, precision)
 
     @staticmethod
     def describe(spec: Mapping[str, Any]) -> str:
@@ -117,10 +117,15 @@ class HeadEncoder:
 
     @classmethod
     def load(
-        cls, model: str, pretrained: str | None = None, roles: str = "auto", device: str = "auto"
+        cls,
+        model: str,
+        pretrained: str | None = None,
+        roles: str = "auto",
+        device: str = "auto",
+        precision: str = "auto",
     ) -> "HeadEncoder":
         """roles: file or name of a role map; "auto": the map in the package for these weights."""
-        backbone = load_backbone(model, pretrained, device=pick_device(device))
+        backbone = load_backbone(model, pretrained, device=pick_device(device), precision=precision)
         if not backbone.image.layers:  # the class feature alone
             return cls(backbone, {})
         role_map = find_roles(roles, backbone)
@@ -128,9 +133,10 @@ class HeadEncoder:
         return cls(backbone, {attribute: role_map.heads_for(attribute) for attribute in role_map.core})
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], device: str) -> "HeadEncoder":
+    def from_spec(cls, spec: Mapping[str, Any], device: str, precision: str) -> "HeadEncoder":
         identity = spec["backbone"]
-        backbone = load_backbone(identity["model"], identity["pretrained"], device=pick_device(device))
+        where = pick_device(device)
+        backbone = load_backbone(identity["model"], identity["pretrained"], device=where, precision=precision)
         backbone.identity.require_same(identity, "The gallery")
         return cls(backbone, spec["heads"])
 
@@ -186,9 +192,9 @@ def check_spec(spec: Mapping[str, Any], what: str) -> None:
     check_shape(spec, _KINDS[kind][1], what, "index the images again")
 
 
-def load_encoder(spec: Mapping[str, Any], device: str = "auto") -> Encoder:
+def load_encoder(spec: Mapping[str, Any], device: str = "auto", precision: str = "auto") -> Encoder:
     """The encoder that filled a gallery."""
-    encoder = _KINDS[spec["kind"]][0].from_spec(spec, device)
+    encoder = _KINDS[spec["kind"]][0].from_spec(spec, device, precision)
     if not encoder.fits(spec):
         raise DearError(f"The encoder of the gallery ({describe(spec)}) has changed: index its images again.")
     return encoder

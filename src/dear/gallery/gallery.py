@@ -97,9 +97,9 @@ class Gallery:
                 f"{describe(encoder.spec)}: their vectors are not comparable; choose another gallery."
             )
 
-    def encoder(self, device: str = "auto") -> Encoder:
+    def encoder(self, device: str = "auto", precision: str = "auto") -> Encoder:
         """The encoder that made this gallery, loaded to encode queries."""
-        return load_encoder(self.info.encoder, device)
+        return load_encoder(self.info.encoder, device, precision)
 
     def query(
         self, encoder: Encoder, query: Image.Image | str, components: Sequence[str] | None = None

@@ -154,7 +154,9 @@ def _encode_batches(
                 bar.update(len(records))
         elif sources:
             batches = [sources[start : start + _BATCH] for start in range(0, len(sources), _BATCH)]
-            with cluster.workers(partial(_load_worker, encoder.spec, fast_decode), len(batches)) as stream:
+            with cluster.workers(
+                partial(_load_worker, encoder.spec, fast_decode, cluster.precision), len(batches)
+            ) as stream:
                 for records, vectors in stream(batches):
                     yield records, partial(_choose, vectors)
                     bar.update(len(records))
@@ -169,10 +171,10 @@ def _choose(vectors: Vectors, places: list[int]) -> Vectors:
 
 
 def _load_worker(
-    spec: dict[str, Any], fast_decode: bool, device: str
+    spec: dict[str, Any], fast_decode: bool, precision: str, device: str
 ) -> Callable[[Sequence[Source]], tuple[list[_Record], Vectors]]:
     """In a worker of a cluster: its own encoder, and a function that decodes and encodes one batch."""
-    encoder = load_encoder(spec, device)
+    encoder = load_encoder(spec, device, precision)
     decoder = Decoder(encoder.preprocess, fast_decode)
 
     def encode(sources: Sequence[Source]) -> tuple[list[_Record], Vectors]:

@@ -80,7 +80,8 @@ def roles_by_phrases(
     extremes = {}
     for head in ((layer, head) for layer in layers for head in range(tower.heads)):
         in_span = texts @ statistics.basis_of(head)  # [phrases, head_dim + 3]
-        span = textspan(statistics.moments.of(*head), in_span, tower.head_dim, picks)
+        moments = statistics.moments.of(*head)
+        span = textspan(moments, in_span, contributions.rank(moments.outer), picks)
         picked = [phrases[i] for i in span.indices]
         phrases_of[head] = [Phrase(p, v, concept_of[p]) for p, v in zip(picked, span.variance, strict=True)]
         if picked:

@@ -119,7 +119,7 @@ def random_heads(like: Sequence[Head], heads: int, rng: Random) -> list[Head]:
 
 
 def mean_outputs(backbone: Backbone, states: Tensor, first_layer: int) -> dict[int, Tensor]:
-    """Mean outputs over pictures: layer -> [heads, tokens, head_dim]; in the last layer CLS is the only token."""
+    """Mean outputs over pictures: layer -> [heads, tokens, head_dim]; of CLS alone in the last layer, if it is read."""
     tower = backbone.image
     totals: dict[int, Tensor] = {}
     for x in states.split(_BATCH):
@@ -145,7 +145,7 @@ def features_without(
     for x in states.split(_BATCH):
         for layer in range(first_layer, tower.layers + 1):
             x, _ = run_layer_heads(tower, layer, x, without(layer))
-        features.append(F.normalize(tower.project(x[:, 0]), dim=-1))
+        features.append(F.normalize(tower.project(tower.pool(x)), dim=-1))
     return torch.cat(features)
 
 

@@ -8,10 +8,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from dear.core.figure import save_figure
+from dear.core.palette import color_of
 from dear.heads.check_causal import CausalResult, ConceptEffect
 from dear.heads.check_layers import LayerLosses
 from dear.heads.check_search import AttributeSearch, CheckResult
-from dear.heads.map_table import concept_colors
 
 _INK = "#23262b"
 _Cell = tuple[float, str, bool]  # the measure; the same by random heads; whether row and column are one attribute
@@ -102,7 +102,6 @@ def _heat_map(values: Sequence[Sequence[float]], cells: Sequence[Sequence[_Cell]
 
 def _color_ticks(axes: Axes, columns: Sequence[str], rows: Sequence[str]) -> None:
     """Names of attributes in their own colours."""
-    colors = concept_colors([*columns, *rows])
     for names, labels in ((columns, axes.get_xticklabels()), (rows, axes.get_yticklabels())):
         for name, label in zip(names, labels, strict=True):
-            label.set_color(colors[name])
+            label.set_color(color_of(name))

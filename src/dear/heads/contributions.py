@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dear.clip import Backbone
-from dear.clip.attention import QueryGroup, attend, finish_block, merge_heads
+from dear.clip.attention import QueryGroup, attend, finish_block, merge_heads, run_mlp
 from dear.clip.image import ImageTower, last_third
 from dear.clip.layer_input import LayerInput
+from dear.clip.read_out import CLS
 from dear.core.errors import DearError
 
 Block = Any  # OpenCLIP's ResidualAttentionBlock; torch types a module's parts as "Tensor or Module"
@@ -29,10 +30,13 @@ class Decomposition(NamedTuple):
     embedding: Tensor  # [images, dim]
     heads: Tensor  # [images, layers, heads, dim]
     mlps: Tensor  # [images, layers, dim]
+    constant: Tensor | None = None  # biases, where they are not shared out among the terms, [images, dim]
+    pool_mlp: Tensor | None = None  # the MLP behind a probe, [images, dim]
 
     def feature(self) -> Tensor:
         """Their sum, the normalised image feature: [images, dim]."""
-        return self.embedding + self.heads.sum((1, 2)) + self.mlps.sum(1)
+        whole = self.embedding + self.heads.sum((1, 2)) + self.mlps.sum(1)
+        return sum((part for part in (self.constant, self.pool_mlp) if part is not None), whole)
 
 
 class HeadContributions:
@@ -45,6 +49,14 @@ class HeadContributions:
     pass over many pictures stores head_dim + 3 numbers per head instead of dim.
     """
 
+    def __new__(cls, backbone: Backbone, *args: Any, **options: Any) -> "HeadContributions":
+        """Of the kind that fits the tower: other read-outs than a plain CLS are in `token_contributions`."""
+        if cls is HeadContributions and not is_plain(backbone):
+            from dear.heads.token_contributions import TokenContributions
+
+            return super().__new__(TokenContributions)
+        return super().__new__(cls)
+
     def __init__(self, backbone: Backbone, first_layer: int | None = None) -> None:
         self.tower = backbone.image
         self.first_layer = check_first_layer(self.tower, first_layer)
@@ -52,6 +64,10 @@ class HeadContributions:
         with torch.no_grad():
             maps = [_head_maps(self.tower, block) for block in self.tower.blocks[self.first_layer - 1 :]]
         self.maps = torch.stack(maps)  # [layers, heads, head_dim + 3, dim]
+
+    def rank(self, outer: Tensor) -> int:
+        """Dimensions of a head's contributions, by its second moments."""
+        return self.tower.head_dim
 
     def codes(self, pixels: Tensor) -> Tensor:
         """Normalised pixels [images, 3, height, width] -> [images, layers, heads, head_dim + 3]."""
@@ -112,6 +128,10 @@ def head_similarity(backbone: Backbone, pixels: Tensor, texts: Sequence[str], fi
 @torch.no_grad()
 def decompose(backbone: Backbone, pixels: Tensor) -> Decomposition:
     """All terms of the normalised image feature of pixels [images, 3, height, width]."""
+    if not is_plain(backbone):
+        from dear.heads.token_contributions import decompose_tokens
+
+        return decompose_tokens(backbone, pixels)
     heads = HeadContributions(backbone, 1)
     tower = heads.tower
     x = tower.embed(pixels.to(backbone.device))
@@ -122,12 +142,17 @@ def decompose(backbone: Backbone, pixels: Tensor) -> Decomposition:
         x, of_heads = run_layer_heads(tower, layer, x)
         outputs.append(of_heads[:, :, 0])
         attended = before + block.ls_1(block.attn.out_proj(outputs[-1].flatten(1)))
-        others.append(block.ls_2(block.mlp(block.ln_2(attended))))
+        others.append(run_mlp(block, attended))
     scale, constants = _scales(tower, x[:, 0])
     gain, shares = _fold(tower)
     embedding, *mlps = [(term * scale[:, None]) @ gain + constants @ shares for term in others]
     by_head = torch.einsum("nlhc,lhcd->nlhd", _head_codes(torch.stack(outputs, 1), scale, constants), heads.maps)
     return Decomposition(embedding, by_head, torch.stack(mlps, 1))
+
+
+def is_plain(backbone: Backbone) -> bool:
+    """Whether the image tower is OpenCLIP's own ViT, read at CLS; one without layers is refused later."""
+    return not backbone.image.layers or (type(backbone.image) is ImageTower and backbone.image.read == CLS)
 
 
 def check_first_layer(tower: ImageTower, first_layer: int | None) -> int:
@@ -151,9 +176,9 @@ def run_layer_heads(
 ) -> tuple[Tensor, Tensor]:
     """One layer on [images, tokens, width]; also the outputs of its heads, [images, heads, queries, head_dim].
 
-    The last layer computes the query of CLS only. `change` may replace the outputs before they are merged.
+    Where CLS is read, the last layer computes its query only. `change` may replace the outputs before they are merged.
     """
-    entry, only_cls = LayerInput(tower, layer, x), layer == tower.layers
+    entry, only_cls = LayerInput(tower, layer, x), layer == tower.layers and tower.read == CLS
     q, residual = (entry.cls_q, x[:, :1]) if only_cls else (entry.q, x)
     of_heads = attend(q, *entry.kv, [QueryGroup(q.shape[2])])
     if change is not None:
@@ -182,9 +207,9 @@ def _scales(tower: ImageTower, cls: Tensor) -> tuple[Tensor, Tensor]:
 def _head_maps(tower: ImageTower, block: Block) -> Tensor:
     """Matrices from code to contribution for the heads of one block: [heads, head_dim + 3, dim]."""
     gain, shares = _fold(tower)
-    own = (block.ls_1(block.attn.out_proj.weight.T) @ gain).unflatten(0, (tower.heads, -1))
-    bias = block.ls_1(block.attn.out_proj.bias) @ gain
-    of_layer = torch.cat([bias[None], shares]) / tower.heads  # shared equally by the heads
+    weight, bias = (part.to(gain.dtype) for part in (block.attn.out_proj.weight, block.attn.out_proj.bias))
+    own = (block.ls_1(weight.T) @ gain).unflatten(0, (tower.heads, -1))
+    of_layer = torch.cat([(block.ls_1(bias) @ gain)[None], shares]) / tower.heads  # shared equally by the heads
     return torch.cat([own, of_layer.expand(tower.heads, -1, -1)], 1)
 
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from dear.core.figure import save_figure
+from dear.core.palette import color_of
 from dear.heads.head_role import ROLES, HeadRole
 from dear.heads.map_table import (
     ROLE_MARKS,
@@ -17,7 +18,6 @@ from dear.heads.map_table import (
     cell_legend,
     cell_numbers,
     color_strength,
-    concept_colors,
     map_title,
     role_summary,
 )
@@ -38,11 +38,11 @@ def draw_role_map(role_map: RoleMap) -> Figure:
     figure = Figure(figsize=(columns * _CELL[0], rows * _CELL[1]))
     FigureCanvasAgg(figure)  # without pyplot: no window and no global state
     axes = figure.add_axes((0, 0, 1, 1))
-    colors, numbers = concept_colors(role_map.concepts), cell_numbers(role_map)
+    numbers = cell_numbers(role_map)
     for (layer, number), head in role_map.roles.items():
         place = number, role_map.layers.index(layer)
         strength = color_strength(head, role_map)
-        _draw_cell(axes, place, head, colors[head.concept], strength, numbers[layer, number])
+        _draw_cell(axes, place, head, color_of(head.concept), strength, numbers[layer, number])
     axes.set(xlim=(-0.5, columns - 0.5), ylim=(-0.5, rows - 0.5), xlabel="head", ylabel="layer")
     axes.set_xticks(range(columns))
     axes.set_yticks(range(rows), [str(layer) for layer in role_map.layers])

@@ -2,12 +2,11 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dear.core.errors import DearError
-from dear.core.names import COMPONENT_COLORS
 from dear.core.table import Table
 from dear.heads.head_role import CORE_ATTRIBUTE, GENERALIZATION, MIXED, OTHER_SPECIALIZED, ROLES, HeadRole
 from dear.heads.role_map import Head, RoleMap
@@ -20,17 +19,6 @@ ROLE_NAMES = {
 }
 # One shape per role, so that a picture is clear without colour, too.
 ROLE_MARKS = {CORE_ATTRIBUTE: "★", OTHER_SPECIALIZED: "■", GENERALIZATION: "○", MIXED: "◐"}
-_NO_CONCEPT = "#b4b2ab"
-_OTHER_CONCEPTS = ("#c06c9a", "#8c5a3c", "#16919b", "#b8972f", "#6f9a1f", "#5b6fb5", "#a0522d", "#708090")
-
-
-def concept_colors(concepts: Sequence[str]) -> dict[str | None, str]:
-    """Core attributes and cls in the colours of all pictures, other concepts in a palette; None: no concept."""
-    others = [concept for concept in concepts if concept not in COMPONENT_COLORS]
-    colors: dict[str | None, str] = {None: _NO_CONCEPT}
-    colors.update((name, color) for name, color in COMPONENT_COLORS.items())
-    colors.update((concept, _OTHER_CONCEPTS[i % len(_OTHER_CONCEPTS)]) for i, concept in enumerate(others))
-    return colors
 
 
 def color_strength(head: HeadRole, role_map: RoleMap) -> float:

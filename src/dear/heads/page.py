@@ -1,7 +1,5 @@
 """A role map as one HTML file to click through: no network, no other files, opens in any browser."""
 
-import base64
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,8 @@ from jinja2 import Environment, StrictUndefined
 from PIL import Image
 
 from dear.core.files import write_text
+from dear.core.palette import color_of
+from dear.core.sheet import thumbnail_url
 from dear.heads.head_role import ROLES
 from dear.heads.map_table import (
     ROLE_MARKS,
@@ -17,7 +17,6 @@ from dear.heads.map_table import (
     cell_legend,
     cell_numbers,
     color_strength,
-    concept_colors,
     evidence_lines,
     field_lines,
     map_title,
@@ -49,12 +48,12 @@ def write_page(role_map: RoleMap, path: str | Path, images: Mapping[Head, Thumbn
 
 def _page_data(role_map: RoleMap, images: Mapping[Head, Thumbnails]) -> dict[str, Any]:
     """All that the script needs, for JSON."""
-    colors, numbers = concept_colors(role_map.concepts), cell_numbers(role_map)
+    numbers = cell_numbers(role_map)
     heads = {
         f"{layer}.{number}": {
             "role": head.role,
             "concept": head.concept,
-            "color": colors[head.concept],
+            "color": color_of(head.concept),
             "strength": round(color_strength(head, role_map), 3),
             "number": numbers[layer, number],
             "entropy": head.entropy,
@@ -62,24 +61,16 @@ def _page_data(role_map: RoleMap, images: Mapping[Head, Thumbnails]) -> dict[str
             "shares": head.shares,
             "sure": head.sure,
             "phrases": [[phrase.text, phrase.variance, phrase.concept] for phrase in head.phrases],
-            "images": [[_data_url(image) for image in side] for side in images.get((layer, number), ())],
+            "images": [[thumbnail_url(image, THUMBNAIL) for image in side] for side in images.get((layer, number), ())],
         }
         for (layer, number), head in role_map.roles.items()
     }
     return {
         "layers": role_map.layers,
         "headCount": role_map.heads,
-        "concepts": [[concept, colors[concept]] for concept in role_map.concepts],
+        "concepts": [[concept, color_of(concept)] for concept in role_map.concepts],
         "core": role_map.core,
         "meanShares": mean_shares(role_map),
         "roles": {role: {"name": ROLE_NAMES[role], "mark": ROLE_MARKS[role]} for role in ROLES},
         "heads": heads,
     }
-
-
-def _data_url(image: Image.Image) -> str:
-    thumbnail = image.convert("RGB")
-    thumbnail.thumbnail((THUMBNAIL, THUMBNAIL))
-    out = io.BytesIO()
-    thumbnail.save(out, "JPEG", quality=82)
-    return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode("ascii")

@@ -57,7 +57,7 @@ def stream_heads(
     if cluster is None:
         yield stream_here
         return
-    make = partial(_make_worker, backbone.identity.to_json(), contributions.first_layer)
+    make = partial(_make_worker, backbone.identity.to_json(), contributions.first_layer, cluster.precision)
     with cluster.workers(make, max(1, count // BATCH)) as run:
 
         def stream_cluster(pictures: Sequence[Picture], start: int = 0, colors: bool = False) -> Iterator[HeadBatch]:
@@ -70,9 +70,10 @@ def stream_heads(
         yield stream_cluster
 
 
-def _make_worker(identity: dict[str, Any], first_layer: int, device: str) -> Callable[[Any], HeadBatch]:
+def _make_worker(identity: dict[str, Any], first_layer: int, precision: str, device: str) -> Callable[[Any], HeadBatch]:
     """In a worker: loads its own copy of the backbone; a job is (index of the first picture, pictures, colors)."""
-    backbone = load_backbone(identity["model"], identity["pretrained"], device=pick_device(device))
+    where = pick_device(device)
+    backbone = load_backbone(identity["model"], identity["pretrained"], device=where, precision=precision)
     backbone.identity.require_same(identity, "The analysis")
     contributions = HeadContributions(backbone, first_layer)
 

@@ -180,6 +180,10 @@ class Method(nn.Module):
         fused = self.fusion_weights().to(features) @ features if inference == FUSION else features[:, 0]
         return self.backbone.temperature * fused @ text.T
 
+    def targets(self, labels: Tensor) -> Tensor:
+        """What `loss` gets for the labels of a batch [images], before it is sent to the device; by default itself."""
+        return labels
+
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         """Cross entropy of a batch, unless a method has more."""
         logits = self.logits(self.encode_image(x), self.encode_text())

@@ -6,6 +6,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from dear.clip import Backbone
@@ -17,7 +18,7 @@ from dear.methods.base import Method, normalized
 from dear.methods.recipe import Recipe
 
 Factors = list[list[tuple[Tensor, Tensor, Tensor]]]
-"""U [out, width], s [width] and V^T [width, in] of the six matrices of each layer."""
+"""U [out, width], s [width] and V^T [width, in] of the (usually six) matrices of each layer."""
 
 
 class ClipSvd(Method):
@@ -39,7 +40,7 @@ class ClipSvd(Method):
     def __init__(self, backbone: Backbone, config: Settings) -> None:
         super().__init__(backbone, config)
         self._image_factors, self._text_factors = factors_of(backbone)
-        self.image_values = nn.Parameter(_values(self._image_factors))  # [layers, 6, width]
+        self.image_values = nn.Parameter(_values(self._image_factors))  # [layers, matrices, width]
         self.text_values = nn.Parameter(_values(self._text_factors))
 
     def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
@@ -68,29 +69,50 @@ def factors_of(backbone: Backbone) -> tuple[Factors, Factors]:
 
 @torch.no_grad()
 def _factors(tower: Any) -> Factors:
-    return [[torch.linalg.svd(matrix, full_matrices=False) for matrix in _matrices(block)] for block in tower.blocks]
+    return [
+        [
+            torch.linalg.svd(matrix.float() if matrix.dtype.itemsize < 4 else matrix, full_matrices=False)
+            for matrix in _matrices(block)
+        ]
+        for block in tower.blocks
+    ]
 
 
 def _matrices(block: Any) -> list[Tensor]:
-    """Queries, keys, values, output, and the two of the MLP."""
-    attn, mlp = block.attn, block.mlp
-    return [*attn.in_proj_weight.chunk(3), attn.out_proj.weight, mlp.c_fc.weight, mlp.c_proj.weight]
+    """Queries, keys, values, output, and those of the MLP."""
+    return [*block.attn.in_proj_weight.chunk(3), block.attn.out_proj.weight, *_mlp(block).values()]
+
+
+def _mlp(block: Any) -> dict[str, Tensor]:
+    """The matrices of the MLP by name."""
+    linear = {name: part for name, part in block.mlp.named_modules() if isinstance(part, nn.Linear)}
+    return {f"{name}.weight": part.weight for name, part in linear.items()}
 
 
 def with_values(tower: Tower, factors: Factors, values: Tensor) -> Tower:
-    """The same tower with other singular values [layers, 6, width]; biases and all else are shared."""
+    """The same tower with other singular values [layers, matrices, width]; biases and all else are shared."""
     return with_blocks(tower, [_block(*parts) for parts in zip(tower.blocks, factors, values, strict=True)])
 
 
+class _Linear:
+    """A layer of nn.Linear with another weight."""
+
+    def __init__(self, frozen: nn.Linear, weight: Tensor) -> None:
+        self.weight, self.bias, self.in_features = weight, frozen.bias, frozen.in_features
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
 def _block(block: Any, factors: list[tuple[Tensor, Tensor, Tensor]], values: Tensor) -> Any:
-    q, k, v, out, fc, proj = (u * s @ vt for (u, _, vt), s in zip(factors, values, strict=True))
-    attn, mlp = block.attn, block.mlp
-
-    def own_mlp(x: Tensor) -> Tensor:
-        return F.linear(mlp.gelu(F.linear(x, fc, mlp.c_fc.bias)), proj, mlp.c_proj.bias)
-
-    own = SimpleNamespace(
-        in_proj_weight=torch.cat([q, k, v]), in_proj_bias=attn.in_proj_bias, embed_dim=attn.embed_dim,
-        num_heads=attn.num_heads, out_proj=lambda x: F.linear(x, out, attn.out_proj.bias),
+    frozen = block.attn
+    q, k, v, out, *mlp = ((u * s @ vt).to(frozen.in_proj_weight) for (u, _, vt), s in zip(factors, values, strict=True))
+    weights = dict(zip(_mlp(block), mlp, strict=True))
+    attn = SimpleNamespace(
+        in_proj_weight=torch.cat([q, k, v]), in_proj_bias=frozen.in_proj_bias, num_heads=frozen.num_heads,
+        out_proj=_Linear(frozen.out_proj, out), inner_norm=getattr(frozen, "inner_norm", None),
     )  # fmt: skip
-    return SimpleNamespace(attn=own, mlp=own_mlp, ln_1=block.ln_1, ln_2=block.ln_2, ls_1=block.ls_1, ls_2=block.ls_2)
+    return SimpleNamespace(
+        attn=attn, ln_1=block.ln_1, ln_2=block.ln_2, ls_1=block.ls_1, ls_2=block.ls_2,
+        mlp=lambda x: functional_call(block.mlp, weights, (x,)),
+    )  # fmt: skip

@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dear.clip import Backbone
-from dear.clip.attention import attention_weights, finish_block, merge_heads, project_queries
+from dear.clip.attention import attention_weights, finish_block, merge_heads, normed_input, project_queries
 from dear.clip.layer_input import LayerInput
 from dear.clip.masks import Masks
+from dear.clip.read_out import CLS as READ_CLS
 from dear.core.config import setting
 from dear.core.errors import DearError
 from dear.heads.head_role import CORE_ATTRIBUTE
@@ -84,6 +85,7 @@ class Experts(Dear):
         originals = torch.arange(keys) < tower.originals
         by_layer: dict[int, tuple[Tensor, Tensor]] = {}
         self._readers: dict[int, list[list[int]]] = {}  # layer -> tokens that attend in each visible head, in order
+        self._places: dict[int, Tensor] = {}  # layer -> their positions among [heads * tokens]
         for layer in range(self.first_layer, tower.layers + 1):
             attribute_of = {h: name for name in self.attributes for at, h in self.heads_for(name) if at == layer}
             readers = {
@@ -93,20 +95,26 @@ class Experts(Dear):
             for head, tokens in readers.items():
                 visible[0, head, tokens] = originals
             by_layer[layer], self._readers[layer] = (originals[None], visible), list(readers.values())
+            places = [head * len(self.token_of) + i for head, tokens in readers.items() for i in tokens]
+            self._places[layer] = tower.index(places)
         return Masks(by_layer, tower.heads, tower.originals)
 
     @torch.no_grad()
     def before_training(self, images: LabelledImages) -> None:
-        """Head means, and the tokens' start at the mean CLS state before layer J, so that they query as CLS does."""
+        """Head means, and the tokens' start at the mean CLS state before layer J, so that they query as CLS does.
+
+        Where CLS is not what is read, both are means over the patches.
+        """
         tower, count = self.backbone.image, 0
         start, means = torch.zeros_like(self.tokens[0]), torch.zeros_like(self.head_means)
         for batch, _ in images.train():
             first = tower.layer_input(batch, self.first_layer)
-            start += first.states[:, 0].sum(0)
+            start += (first.states[:, 0] if tower.read == READ_CLS else first.states[:, tower.prefix :].mean(1)).sum(0)
             count += len(first.states)
             for x in tower.walk(first):
-                at_cls = F.scaled_dot_product_attention(x.cls_q, *x.kv)
-                means[x.layer - self.first_layer] += at_cls[:, :, 0].sum(0)
+                queries = x.cls_q if tower.read == READ_CLS else x.q[:, :, tower.prefix :]
+                at_read = F.scaled_dot_product_attention(queries, *x.kv)
+                means[x.layer - self.first_layer] += at_read.mean(2).sum(0)
         self.head_means.copy_(means / count)
         self.tokens.add_(start / count)
 
@@ -127,21 +135,20 @@ class Experts(Dear):
         states = self.tokens.expand(x.states.shape[0] + 1, -1, -1)
         for layer, heads, keys, values in tower.cached_layers(x, self.masks):
             block: Any = tower.blocks[layer - 1]
-            means = self.head_means[layer - self.first_layer].to(states.dtype)
+            means = self.head_means[layer - self.first_layer].to(block.attn.out_proj.weight.dtype)
             out = means[None, :, None].expand(states.shape[0], -1, states.shape[1], -1)
             if heads:
-                which, readers = (
-                    torch.tensor(numbers, device=states.device) for numbers in (heads, self._readers[layer])
-                )
-                where = which[:, None], readers
+                places = self._places[layer]
                 # Heads and tokens first: [own heads, tokens of an attribute, batch, head_dim].
-                q = project_queries(block.attn, block.ln_1(states[:-1])).permute(1, 2, 0, 3)[where].permute(2, 0, 1, 3)
+                q = project_queries(block.attn, normed_input(block, states[:-1])).permute(1, 2, 0, 3)
+                q = q.flatten(0, 1).index_select(0, places).unflatten(0, (len(heads), -1)).permute(2, 0, 1, 3)
                 k, v = keys.to(q.dtype), values.to(q.dtype)
                 if observer is not None:
                     observer(layer, q, k)
-                attended = F.scaled_dot_product_attention(q, k, v).permute(1, 2, 0, 3)
-                attended = out[:-1].permute(1, 2, 0, 3).index_put(where, attended).permute(2, 0, 1, 3)
-                out = torch.cat([attended, out[-1:]])
+                attended = F.scaled_dot_product_attention(q, k, v).permute(1, 2, 0, 3).flatten(0, 1)
+                own = out[:-1].permute(1, 2, 0, 3)
+                own = own.flatten(0, 1).index_copy(0, places, attended).unflatten(0, own.shape[:2])
+                out = torch.cat([own.permute(2, 0, 1, 3), out[-1:]])
             states = finish_block(block, states, merge_heads(out))
         normed = tower.norm_out(states)
         return normed[:-1] - normed[-1:]
@@ -164,17 +171,19 @@ class Experts(Dear):
 
     @torch.no_grad()
     def attention_maps(self, pixels: Tensor) -> dict[str, Tensor]:
-        """Attention of each attribute's tokens, mean over its heads, without registers, [batch, rows, columns]."""
+        """Of CLS in the last layer, and of each attribute's tokens, mean over its heads; without registers, [batch,
+        rows, columns]."""
         tower = self.backbone.image
         rows, columns = tower.grid
         sums = {name: pixels.new_zeros(len(pixels), rows * columns) for name in self.attributes}
 
         def add(layer: int, q: Tensor, k: Tensor) -> None:
-            weights = attention_weights(q, k, None)[..., 1:].mean(2)  # [batch, heads, patches]
+            weights = attention_weights(q, k, None)[..., tower.prefix :].mean(2)  # [batch, heads, patches]
             for i, (first, *_) in enumerate(self._readers[layer]):
                 name = self.token_of[first]
                 sums[name] += weights[:, i] / len(self.heads_for(name))
 
         self.token_states(self.layer_input(pixels), add)
-        visible = ~registers(tower.trunk(pixels, self.first_layer - 1))
-        return {name: (values * visible).unflatten(1, (rows, columns)) for name, values in sums.items()}
+        visible = ~registers(tower.trunk(pixels, self.first_layer - 1), tower.prefix)
+        maps = {name: (values * visible).unflatten(1, (rows, columns)) for name, values in sums.items()}
+        return super().attention_maps(pixels) | maps

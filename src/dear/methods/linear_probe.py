@@ -11,7 +11,7 @@ from dear.clip import Backbone
 from dear.core.config import Config as Settings
 from dear.core.metrics import accuracy
 from dear.methods.base import LabelledImages
-from dear.methods.shared.class_index import TrainedClasses, frozen_features, positions
+from dear.methods.shared.class_index import TrainedClasses, frozen_features
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -54,7 +54,7 @@ class LinearProbe(TrainedClasses):
         self.set_weights(images.classes, *fits[best])
 
     def logits(self, features: Tensor, text: Tensor, inference: str | None = None) -> Tensor:
-        rows = positions(self.trained, self.classes.names)
+        rows = self.trained_rows(self.classes.names)
         return features[:, 0] @ self.weight[rows].T + self.bias[rows]
 
     def votes(self, features: Tensor, text: Tensor) -> Tensor:

@@ -32,20 +32,22 @@ class MapleATPrompt(Maple):
 
     Config = MapleATPromptConfig
     config: MapleATPromptConfig
+    lead_places: Tensor  # positions of the attributes' learned tokens
 
     def __init__(self, backbone: Backbone, config: MapleATPromptConfig) -> None:
         super().__init__(backbone, config)
         width, count = backbone.text.width, config.text_tokens
         self.words = self.config.attributes.split()
+        self.lead, places = self._lead()
+        self.register_buffer("lead_places", torch.tensor(places, device=self.text_tokens.device), persistent=False)
         self.of_attributes = nn.Parameter(backbone.normal(len(self.words), count, width, std=0.01))
         with torch.no_grad():
             self.text_tokens[0] = backbone.normal(count, width, std=config.token_std)
 
     def prompts(self, names: Sequence[str], template: str) -> tuple[list[str], Sequence[int]]:
-        lead, _ = self._lead()
-        start, count = 1 + len(self.backbone.text.word_embeddings(lead)), self.config.text_tokens
+        start, count = 1 + len(self.backbone.text.word_embeddings(self.lead)), self.config.text_tokens
         placeholders = " ".join(["X"] * count)
-        return [f"{lead} {placeholders} {name}.".strip() for name in names], range(start, start + count)
+        return [f"{self.lead} {placeholders} {name}.".strip() for name in names], range(start, start + count)
 
     def _lead(self) -> tuple[str, list[int]]:
         """The words before MaPLe's tokens, and the positions of the attributes' learned tokens among them."""
@@ -58,7 +60,5 @@ class MapleATPrompt(Maple):
 
     def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
         text, classes = self.backbone.text, classes or self.classes
-        places = torch.tensor(self._lead()[1], dtype=torch.long, device=classes.states.device)
-        tokens = self.of_attributes.flatten(0, 1) + text.module.positional_embedding[places].detach()
-        states = classes.states.index_copy(0, places, tokens.to(classes.states.dtype))
+        states = text.put_words(classes.states, self.lead_places, self.of_attributes.flatten(0, 1))
         return text.features(classes._replace(states=states), LearnedTokens(self.text_layers(classes)))

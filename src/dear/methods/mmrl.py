@@ -53,6 +53,7 @@ class Mmrl(Method):
     components = (CLS, "tokens")
     config: MmrlConfig
     beta = 1.0
+    alpha: Tensor  # weights of the class feature and of the tokens
 
     def __init__(self, backbone: Backbone, config: MmrlConfig) -> None:
         super().__init__(backbone, config)
@@ -60,6 +61,7 @@ class Mmrl(Method):
         self.space = nn.Parameter(0.02 * torch.randn(self.config.tokens, self.config.space).to(like))
         self._layers = range(self.first_layer, image.layers + 1)
         self._text_layers = range(self.first_text_layer, text.layers + 1)
+        self.register_buffer("alpha", like.new_tensor([config.alpha, 1 - config.alpha]), persistent=False)
         self._build(image.width, text.width, like)
 
     def _build(self, image_width: int, text_width: int, like: Tensor) -> None:
@@ -68,7 +70,7 @@ class Mmrl(Method):
         text_start = nn.Linear(self.config.space, text_width).to(like)
         self.into_image = nn.ModuleList([deepcopy(image_start) for _ in self._layers])
         self.into_text = nn.ModuleList([deepcopy(text_start) for _ in self._text_layers])
-        self.projection = nn.Parameter(torch.randn_like(like) * image_width**-0.5)
+        self.projection = nn.Parameter(torch.randn_like(self.backbone.image.projection) * image_width**-0.5)
 
     @property
     def first_layer(self) -> int:
@@ -99,7 +101,7 @@ class Mmrl(Method):
         return normalized(out.cls, out.tokens.mean(1) @ self.token_projection())
 
     def fusion_weights(self) -> Tensor:
-        return torch.tensor([self.config.alpha, 1 - self.config.alpha], device=self.backbone.device)
+        return self.alpha
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         features, text, alpha = self.encode_image(x), self.encode_text(), self.config.alpha

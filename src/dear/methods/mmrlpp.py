@@ -66,7 +66,7 @@ class MmrlPlus(Mmrl):
         self.of_text = SharedProjections(space, text_width, len(self._text_layers), rank, like)
         bound = self.config.projection_rank**-0.5
         self.down = nn.Parameter(torch.empty(image_width, self.config.projection_rank).uniform_(-bound, bound).to(like))
-        self.up = nn.Parameter(torch.zeros(self.config.projection_rank, like.shape[1]).to(like))
+        self.up = nn.Parameter(torch.zeros(self.config.projection_rank, self.backbone.dim).to(like))
 
     def image_layers(self) -> dict[int, Tensor]:
         return dict(zip(self._layers, self.of_image(self.space), strict=True))

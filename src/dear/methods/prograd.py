@@ -67,5 +67,5 @@ class ProGrad(WordContext):
 
 def without_conflict(own: Tensor, general: Tensor, share: float) -> Tensor:
     """`own` without `share` of its component against `general` (same shape) if <own, general> < 0; so never 0 / 0."""
-    overlap = (own * general).sum()
-    return own - share * overlap / general.square().sum() * general if overlap < 0 else own
+    overlap = (own * general).sum()  # stays on the device: the host must not wait to compare it
+    return torch.where(overlap < 0, own - share * overlap / general.square().sum() * general, own)

@@ -38,7 +38,7 @@ class ProLip(Method):
 
     def __init__(self, backbone: Backbone, config: ProLipConfig) -> None:
         super().__init__(backbone, config)
-        self.projection = nn.Parameter(backbone.image.projection.detach().clone())
+        self.projection = nn.Parameter(backbone.image.head_matrix.detach().clone())
         self.pull = config.pull or 0.0
 
     def before_training(self, images: LabelledImages) -> None:
@@ -47,9 +47,10 @@ class ProLip(Method):
 
     def encode_image(self, x: LayerInput) -> Tensor:
         tower = self.backbone.image
-        return normalized(tower.norm_out(tower.cls_state(x)) @ self.projection)
+        feature, bias = tower.head_input(tower.cls_state(x)) @ self.projection, tower.head_bias
+        return normalized(feature if bias is None else feature + bias)
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         loss = super().loss(x, labels)
-        distance = (self.projection - self.backbone.image.projection).square().sum()
+        distance = (self.projection - self.backbone.image.head_matrix).square().sum()
         return Loss(loss.total + self.pull * distance, {**loss.parts, "distance": distance}, loss.logits)

@@ -15,7 +15,7 @@ from dear.core.errors import DearError
 from dear.methods.base import Loss, Teacher, normalized
 from dear.methods.deep_prompts import DASSL, VptConfig, VptDeep
 from dear.methods.recipe import Recipe
-from dear.methods.shared.class_index import TrainedClasses, positions
+from dear.methods.shared.class_index import TrainedClasses
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -58,7 +58,7 @@ class PromptKD(TrainedClasses, VptDeep):
     recipe = Recipe(DASSL, lr=0.005, epochs=20, batch=8)
     config: PromptKDConfig
     class_texts: Tensor  # the teacher's, normalised, [trained classes, teacher's dim]
-    probabilities: Tensor  # the teacher's, [unlabelled images, trained classes]; only in training
+    probabilities: Tensor  # the teacher's, [unlabelled images, trained classes], on the host; only in training
 
     @classmethod
     def restore(cls, backbone: Backbone, config: Any, extra_state: Mapping[str, Any]) -> "Self":
@@ -81,24 +81,29 @@ class PromptKD(TrainedClasses, VptDeep):
 
     def set_teacher(self, names: Sequence[str], text: Tensor, logits: Tensor) -> None:
         self._build(names, text)
-        self.probabilities = logits.to(self.class_texts).softmax(-1)
+        self.probabilities = logits.to("cpu", self.class_texts.dtype)
+        for rows in self.probabilities.split(4096):  # in place: for ImageNet they have 5 GB
+            rows.copy_(rows.softmax(-1))
+
+    def targets(self, labels: Tensor) -> Tensor:
+        """The teacher's probabilities of a batch, [images, trained classes]; `labels` are their rows."""
+        return self.probabilities[labels]
 
     def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
         """The teacher's class features, normalised, [classes, teacher's dim]."""
-        rows = positions(self.trained, (classes or self.classes).names)
-        if None in rows:
+        names = (classes or self.classes).names
+        if names != self.trained and not self.can_answer(names):
             raise DearError(
                 "PromptKD has features of its training classes only: search by image, or choose another method."
             )
-        return self.class_texts[rows]
+        return self.class_texts[self.trained_rows(names)]
 
     def encode_image(self, x: LayerInput) -> Tensor:
         """Class features in the teacher's space, normalised, [batch, 1, teacher's dim]."""
         return normalized(self.projector(self.class_feature(x)))
 
-    def loss(self, x: LayerInput, labels: Tensor) -> Loss:
-        """`labels` are the rows of the images in the teacher's probabilities."""
+    def loss(self, x: LayerInput, expected: Tensor) -> Loss:
+        """`expected` are the teacher's probabilities, [images, trained classes]."""
         logits = self.logits(self.encode_image(x), self.class_texts)
-        expected = self.probabilities[labels]
         divergence = F.kl_div(logits.log_softmax(-1), expected, reduction="sum") / logits.numel()
         return Loss(self.config.imitation * divergence, {"teacher": divergence}, logits, expected.argmax(-1))

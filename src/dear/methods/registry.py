@@ -28,6 +28,7 @@ class MethodInfo:
     ours: bool = False  # a subject of this project: reports show it in more detail
     transductive: bool = False  # it trains on unlabelled images of all classes, and is reported in a table of its own
     texts_per_image: bool = False  # class texts depend on the image, so it cannot be exported
+    simple: bool = False  # fitted in seconds from frozen features: what a training is compared with
 
 
 _CONSTANTS = Path(__file__).parent / "assets" / "published_constants.json"
@@ -40,23 +41,31 @@ METHODS = {
         "zero_shot:ZeroShotEnsemble", "CLIP with the mean text of eight templates", "Radford et al., ICML 2021", False
     ),
     "linear-probe": MethodInfo(
-        "linear_probe:LinearProbe", "logistic regression on the class feature", "Radford et al., ICML 2021", False
+        "linear_probe:LinearProbe",
+        "logistic regression on the class feature",
+        "Radford et al., ICML 2021",
+        False,
+        simple=True,
     ),
     "tip-adapter": MethodInfo(
         "tip_adapter:TipAdapter",
         "a cache of the labelled features added to zero-shot",
         "Zhang et al., ECCV 2022",
         False,
+        simple=True,
     ),
     "ss-text": MethodInfo(
         "ss_text:SSText",
         "class texts plus means of the labelled features",
         "Silva-Rodríguez et al., MICCAI 2025",
         False,
+        simple=True,
     ),
-    "gda": MethodInfo("gda:Gda", "Gaussian discriminant analysis added to zero-shot", "Wang et al., ICLR 2024", False),
+    "gda": MethodInfo(
+        "gda:Gda", "Gaussian discriminant analysis added to zero-shot", "Wang et al., ICLR 2024", False, simple=True
+    ),
     "proker": MethodInfo(
-        "proker:ProKeR", "kernel ridge regression added to zero-shot", "Bendou et al., CVPR 2025", False
+        "proker:ProKeR", "kernel ridge regression added to zero-shot", "Bendou et al., CVPR 2025", False, simple=True
     ),
     "lp-plus-plus": MethodInfo(
         "lp_plus_plus:LpPlusPlus", "a linear probe plus weighted class texts", "Huang et al., CVPR 2024", False
@@ -136,6 +145,14 @@ METHODS = {
         ours=True,
     ),
 }
+
+
+ZERO_SHOT = "zero-shot"
+
+
+def simple_methods() -> list[str]:
+    """Methods without training that use the labelled images: a training must beat them to be worth its time."""
+    return [name for name, info in METHODS.items() if info.simple]
 
 
 def is_ours(name: str) -> bool:

@@ -1,6 +1,7 @@
 """SkipT: fine-tunes the upper half of both towers, on a part of the classes at each step (CVPR 2025)."""
 
 import math
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -10,12 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dear.clip import Backbone
+from dear.clip import Backbone, exact_copy
 from dear.clip.layer_input import LayerInput
 from dear.clip.low_rank import with_blocks
 from dear.clip.text import ClassTexts
+from dear.clip.timm_tower import TimmTower
 from dear.core.config import Config as Settings
 from dear.core.config import setting
+from dear.core.runtime import autocast, to_device
 from dear.methods.base import Loss, Method, normalized
 from dear.methods.recipe import Recipe
 
@@ -62,13 +65,18 @@ class SkipT(Method):
         super().__init__(backbone, config)
         image, text = backbone.image, backbone.text
         visual, module = image.visual, text.module
-        self.image_blocks = nn.ModuleList(deepcopy(image.blocks[self.first_layer - 1 :]))
-        self.image_norm, self.projection = deepcopy(visual.ln_post), nn.Parameter(visual.proj.detach().clone())
-        self.text_blocks = nn.ModuleList(deepcopy(text.blocks[self.first_text_layer - 1 :]))
+        if isinstance(image, TimmTower):
+            self._image: Any = image.copied(self.first_layer)
+            self.image_blocks = nn.ModuleList(block.module for block in self._image.blocks[self.first_layer - 1 :])
+            self.image_end = nn.ModuleList(self._image.end_modules())
+        else:
+            self.image_blocks = nn.ModuleList(map(exact_copy, image.blocks[self.first_layer - 1 :]))
+            self.image_norm, self.projection = deepcopy(visual.ln_post), nn.Parameter(visual.proj.detach().clone())
+            self._image = with_blocks(image, [*image.blocks[: self.first_layer - 1], *self.image_blocks])
+            self._image.visual = SimpleNamespace(ln_post=self.image_norm, proj=self.projection)
+        self.text_blocks = nn.ModuleList(map(exact_copy, text.blocks[self.first_text_layer - 1 :]))
         self.text_norm, self.text_projection = deepcopy(module.ln_final), deepcopy(module.text_projection)
         self.requires_grad_(True)
-        self._image = with_blocks(image, [*image.blocks[: self.first_layer - 1], *self.image_blocks])
-        self._image.visual = SimpleNamespace(ln_post=self.image_norm, proj=self.projection)
         self._text = with_blocks(text, [*text.blocks[: self.first_text_layer - 1], *self.text_blocks])
         self._text.module = SimpleNamespace(ln_final=self.text_norm, text_projection=self.text_projection)
 
@@ -86,29 +94,40 @@ class SkipT(Method):
         image = [parameter for name, parameter in named.items() if not name.startswith("text_")]
         return [{"params": text, "lr": lr}, {"params": image, "lr": lr * self.config.image_rate}]
 
+    def _autocast(self) -> AbstractContextManager:
+        """Trained blocks are fp32: in half precision, autocast casts them once per tower."""
+        return autocast(self.backbone.device, self.backbone.precision)
+
     def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
-        return self._text.features(classes or self.classes)
+        with self._autocast():
+            text = classes or self.classes
+            states = self._text.eot_states(text.states, text.prompts, text.first_layer)
+        return F.normalize(self._text.project(states), dim=-1)
 
     def encode_image(self, x: LayerInput) -> Tensor:
-        return normalized(self._image.features(LayerInput(self._image, x.layer, x.states)).cls)
+        with self._autocast():
+            cls = self._image.cls_state(LayerInput(self._image, x.layer, x.states))
+        return normalized(self._image.project(cls))
 
     @torch.no_grad()
     def sample_classes(self, features: Tensor, labels: Tensor) -> Tensor:
         """The sorted class indices of this step: the labels, the classes nearest to any image, a draw of the others."""
         similarity = features[:, 0] @ self.classes.frozen.T
-        similarity[torch.arange(len(labels)), labels] = 1e4
+        similarity.scatter_(1, labels[:, None], 1e4)
         order = similarity.max(0).values.argsort(descending=True)
         always = min(math.ceil(len(order) * self.config.class_share), self.config.class_limit)
-        always = max(always, len(labels.unique()))
+        if always < len(labels):
+            always = max(always, len(labels.unique()))
         rest = len(order) - always
         if rest <= 0:
             return order.sort().values
-        rank = torch.linspace(0, 5, rest, device=order.device) if rest > 1 else order.new_full((1,), 5.0)
-        end = torch.exp(torch.tensor(-5 / self.config.decay, device=order.device))
+        rank = torch.linspace(0, 5, rest) if rest > 1 else torch.full((1,), 5.0)
+        end = torch.exp(torch.tensor(-5 / self.config.decay))
         probability = ((-rank / self.config.decay).exp() - end) / (1 - end)
-        drawn = torch.ones_like(order, dtype=torch.bool)
-        drawn[always:] = torch.rand(rest, device=order.device) < probability
-        return order[drawn].sort().values
+        # Ranks are drawn on the host, which must know how many there are, and must not wait for a GPU to learn it.
+        drawn = always + (torch.rand(rest) < probability).nonzero()[:, 0]
+        ranks = torch.cat([torch.arange(always), drawn])
+        return order[to_device(ranks, order.device)].sort().values
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         features = self.encode_image(x)

@@ -65,7 +65,8 @@ class Tac(Method):
         super().__init__(backbone, config)
         image, text, like, count = backbone.image, backbone.text, backbone.image.like, self.config.tokens
         start = backbone.normal(text.layers, count, text.width)
-        words = text.module.token_embedding(text.tokenize([WORDS])[0][0, 1 : 1 + count]).detach()  # EOT too
+        ids = text.tokenize([WORDS])[0][0, text.first_word : text.first_word + count]  # EOT too
+        words = text.module.token_embedding(ids).detach()
         start[0, : len(words)] = words
         self.text_tokens = nn.Parameter(start)
         self.image_tokens = nn.Parameter(backbone.normal(image.layers, count, image.width))
@@ -130,7 +131,7 @@ def centres(embeddings: Tensor, count: int, rounds: int = 100) -> Tensor:
     means = embeddings[order.to(embeddings.device)]
     for _ in range(rounds):
         nearest = (embeddings @ F.normalize(means, dim=-1).T).argmax(-1)
-        members = F.one_hot(nearest, count).to(embeddings)
+        members = (nearest[:, None] == torch.arange(count, device=nearest.device)).to(embeddings)
         sizes = members.sum(0)[:, None]
         moved = torch.where(sizes > 0, members.T @ embeddings / sizes.clamp(min=1), means)
         if (moved - means).norm() < 1e-4:

@@ -7,13 +7,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dear.clip import Backbone
-from dear.clip.attention import attention_weights
 from dear.clip.layer_input import LayerInput
+from dear.clip.read_out import CLS as READ_CLS
 from dear.clip.text import ClassTexts
 from dear.core.config import setting
 from dear.methods.base import Loss
 from dear.methods.coop import CoOp, CoOpConfig
 from dear.methods.recipe import Recipe
+from dear.methods.shared.attention_maps import read_attention
 from dear.methods.shared.context import COOP
 
 _LOCAL = 5  # patches with the most attention of CLS
@@ -88,9 +89,14 @@ class TextRefiner(CoOp):
         features made of them, [batch, 7, dim]."""
         tower = self.backbone.image
         with torch.no_grad():
-            tokens = tower.project(tower.gather(tower.run_layer(x)))  # [batch, 1 + patches, dim]
-            attention = attention_weights(x.cls_q, x.kv[0], None)[:, :, 0, 1:].mean(1)
-            attention = tower.gather(attention)
+            states = tower.run_layer(x)
+            attention = tower.gather(read_attention(x, states))
+            states = tower.gather(states)
+            whole = tower.project(tower.pool(states))
+            patches = tower.norm_out(states[:, tower.prefix :]) @ tower.projection
+            if tower.read == READ_CLS and tower.head_bias is not None:
+                patches = patches + tower.head_bias
+            tokens = torch.cat([whole[:, None], patches], 1)  # [batch, 1 + patches, dim]
             top = 1 + attention.topk(min(_LOCAL, attention.shape[1])).indices
         projected = self.projector(tokens.flatten(0, 1)).view_as(tokens)
         patches = projected.gather(1, top[..., None].expand(-1, -1, tokens.shape[-1]))
@@ -102,7 +108,8 @@ class TextRefiner(CoOp):
         """Each token [rows, dim] moves its most similar slot, weighted by exp(similarity - slot's largest)."""
         rows = F.normalize(tokens, dim=-1)
         similarity = rows @ self.cache.T  # [rows, slots]
-        member = F.one_hot(similarity.argmax(1), len(self.cache)).to(similarity.dtype)
+        slots = torch.arange(len(self.cache), device=similarity.device)
+        member = (similarity.argmax(1)[:, None] == slots).to(similarity.dtype)
         update = (member * (similarity - similarity.amax(0)).exp()).T @ rows
         momentum = self.config.cache_momentum
         moved = F.normalize(momentum * self.cache + (1 - momentum) * update, dim=-1)

@@ -13,7 +13,7 @@ from dear.core.config import setting
 from dear.core.metrics import accuracy
 from dear.methods.base import LabelledImages, Method
 from dear.methods.recipe import Recipe
-from dear.methods.shared.class_index import frozen_features, positions
+from dear.methods.shared.class_index import PositionRows, frozen_features
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -38,6 +38,7 @@ class TipAdapter(Method):
 
     def __init__(self, backbone: Backbone, config: Settings) -> None:
         super().__init__(backbone, config)
+        self._rows = PositionRows()
         self.register_buffer("strength", backbone.image.like.new_tensor([1.0, 5.5]))  # the published start
         self.set_cache((), 0)
 
@@ -91,8 +92,8 @@ class TipAdapter(Method):
 
     def _parts(self, images: Tensor, text: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Zero-shot logits [images, classes], similarity to the cache [images, shots], its labels [shots, classes]."""
-        rows = torch.tensor([-1 if p is None else p for p in positions(self.trained, self.classes.names)])
-        values = (self.labels[:, None] == rows.to(self.labels.device)).to(images.dtype)
+        rows = self._rows(self.trained, self.classes.names, self.labels.device)
+        values = (self.labels[:, None] == rows).to(images.dtype)
         return self.backbone.temperature * images @ text.T, images @ self.keys.T, values
 
 

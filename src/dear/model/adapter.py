@@ -34,6 +34,7 @@ from dear.methods.registry import METHODS, find_method
 from dear.training.run_folder import ADAPTER_CONFIG as CONFIG
 from dear.training.run_folder import ADAPTER_TEXT_TABLE as TEXT_TABLE
 from dear.training.run_folder import ADAPTER_WEIGHTS as WEIGHTS
+from dear.training.run_folder import RunFolder
 
 _FORMAT = 2
 _HASH = "config_sha256"
@@ -111,6 +112,7 @@ def load_adapter(
     template: str | None = None,
     backbone: Backbone | None = None,
     device: str | torch.device = "cpu",
+    precision: str = "auto",
 ) -> Adapter:
     """Loads an adapter, by default with the backbone and the classes it was trained on.
 
@@ -119,7 +121,7 @@ def load_adapter(
     folder = Path(folder)
     config = read_config(folder)
     identity = config["backbone"]
-    backbone = backbone or load_backbone(identity["model"], identity["pretrained"], device=device)
+    backbone = backbone or load_backbone(identity["model"], identity["pretrained"], device=device, precision=precision)
     if identity.get("text_table"):
         backbone = backbone.with_text_table(TextTable.of_adapter(folder / TEXT_TABLE))
     backbone.identity.require_same(identity, f"The adapter in {folder}")
@@ -163,6 +165,8 @@ class _AdapterFile(_Needed, total=False):
 def _read_config(folder: Path) -> dict[str, Any]:
     """The content of adapter_config.json; refuses one that was changed after it was written."""
     if not (folder / CONFIG).is_file():
+        if state := RunFolder(folder).state():
+            raise DearError(f"{folder} is not finished: it {state}. The same `dear train` with --resume continues.")
         raise DearError(f"{folder} is not an adapter: it has no {CONFIG}. `dear train` makes one.")
     config = read_json(folder / CONFIG)
     if not isinstance(config, dict) or config.get("format") != _FORMAT or config.get("method") not in list(METHODS):

@@ -30,10 +30,11 @@ class Answer:
         return asdict(self)
 
     def __str__(self) -> str:
+        """The best classes, then what decided: each component's part of the margin, with what it would say alone."""
         lines = [f"{name}  {100 * p:.1f}%" for name, p in self.top]
         votes = [
-            f"  {v.component:<10} weight {v.weight:.2f}  lead {v.lead:+5.2f}  says {v.choice} "
-            f"({100 * v.probability:.0f}%)"
+            f"  {v.component:<10} {v.lead:+6.2f} (weight {v.weight:.2f})  "
+            + ("agrees" if v.choice == self.choice else f"alone: {v.choice}")
             for v in self.votes
         ]
         return "\n".join(lines + votes)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dear.core.names import COMPONENT_COLORS
+from dear.core.palette import color_of
 from dear.core.table import Table
 
 _RECIPE = ("shots", "seed", "classes", "epochs", "batch", "lr", "precision")
@@ -65,7 +65,7 @@ def draw_fusion(components: Sequence[str], weights: Sequence[float], out: Path) 
 
     figure = Figure(figsize=(5, 0.4 * len(components) + 0.6), layout="constrained")
     axes = figure.add_subplot()
-    bars = axes.barh(components, weights, color=[COMPONENT_COLORS.get(name, "#888888") for name in components])
+    bars = axes.barh(components, weights, color=[color_of(name) for name in components])
     axes.bar_label(bars, [f"{weight:.3f}" for weight in weights], padding=3)
     axes.invert_yaxis()
     axes.set(xlim=(0, 1.12 * max(weights)), xlabel="fusion weight")

@@ -1,19 +1,24 @@
 """Accuracy of an adapted model on labelled images, with intervals."""
 
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dear.core.errors import DearError
 from dear.core.metrics import evaluation, unique_names, wilson_interval
 from dear.core.table import Table
 from dear.data.dataset import Dataset, Example
 from dear.data.resolve import resolve_dataset
+from dear.data.splits import COOP_SPLIT, divide_again
 from dear.model.predictor import Predictor
 from dear.training.adapt import predict_logits
 from dear.training.images import ImageSource
+from dear.training.run_folder import RunFolder
 
 _SPLITS = ("train", "val", "test", "all")
 
@@ -60,7 +65,7 @@ def evaluate(
 ) -> Evaluation:
     """See `Predictor.evaluate`."""
     root, names = (None if path is None else str(path) for path in (data_root, class_names))
-    data = resolve_dataset(data, None, names, root)
+    data = _divided_as_in_training(resolve_dataset(data, None, names, root), predictor)
     examples, inference = _examples(data, split), predictor.check_inference(inference)
     model, classes, template = predictor.model, predictor.classes, predictor.template
     if data.classes != classes and set(data.classes) <= set(classes):
@@ -75,7 +80,11 @@ def evaluate(
         logits = predict_logits(model, examples, ImageSource(model.backbone), f"{split} images", [inference])[inference]
     finally:
         model.set_classes(predictor.classes, predictor.template)
-    labels = torch.tensor([example.label for example in examples])
+    return evaluation_of(logits, torch.tensor([example.label for example in examples]), classes)
+
+
+def evaluation_of(logits: Tensor, labels: Tensor, classes: Sequence[str]) -> Evaluation:
+    """From logits [images, classes] and labels [images]."""
     right = logits.argmax(-1) == labels
     metrics = evaluation(logits, labels, classes)
     per_class = {
@@ -87,7 +96,23 @@ def evaluate(
     }
     confused = tuple((true, answer, count) for true, answer, count in metrics["confused"])
     interval = wilson_interval(int(right.sum()), len(right))
-    return Evaluation(len(examples), metrics["accuracy"], interval, metrics["ece"], per_class, confused)
+    return Evaluation(len(labels), metrics["accuracy"], interval, metrics["ece"], per_class, confused)
+
+
+def _divided_as_in_training(data: Dataset, predictor: Predictor) -> Dataset:
+    """Images that we divide are divided as the run divided them: no image that was trained on is a test image."""
+    run = None if predictor.folder is None else RunFolder(predictor.folder)
+    settings = run.settings() if run is not None and data.rule else {}
+    if run is None or not settings:
+        return data
+    if run.uses_all_images:
+        print(
+            f"dear: warning: this adapter was trained on all images of {settings['data']}: on these its accuracy is "
+            "too high; the run has the one that was measured without them.",
+            file=sys.stderr,
+        )
+        return data
+    return divide_again(data, settings.get("split") or COOP_SPLIT)  # none is stored by older versions
 
 
 def _examples(data: Dataset, split: str) -> tuple[Example, ...]:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from dear.core.figure import check_suffix, save_figure
-from dear.core.names import CLS, COMPONENT_COLORS
+from dear.core.names import CLS
+from dear.core.palette import color_of
 from dear.model.answer import Answer
 from dear.model.predictor import ImageLike, Predictor
 
@@ -41,39 +42,52 @@ def draw_explanation(answer: Answer, picture: np.ndarray, maps: dict[str, np.nda
     from matplotlib.figure import Figure
 
     count = len(maps)
-    figure = Figure(figsize=(max(8.0, 2.0 * count), 6.2), layout="constrained")
+    figure = Figure(figsize=(max(9.0, 1.9 * count), 6.2), layout="constrained")
     parts: Any = figure.subfigures(2, 1, height_ratios=(1.45, 1))
     upper, lower = parts
-    left, right = upper.subplots(1, 2, width_ratios=(1, 1.7))
+    left, right = upper.subplots(1, 2, width_ratios=(1, 1.9))
     left.imshow(picture, interpolation="lanczos")
     left.set_title(f"{answer.choice}\n{100 * answer.probability:.0f}%", fontsize=13, fontweight="bold")
     left.axis("off")
-    votes = list(reversed(answer.votes))
-    right.barh(
-        [f"{v.component}  ×{v.weight:.2f}" for v in votes],
-        [100 * v.for_answer for v in votes],
-        color=[COMPONENT_COLORS.get(v.component, "#888888") for v in votes],
-    )
-    for row, vote in enumerate(votes):
-        note = "agrees" if vote.choice == answer.choice else f"says {vote.choice} ({100 * vote.probability:.0f}%)"
-        note = f"{vote.lead:+.1f}  {note}"
-        right.text(101, row, note, va="center", fontsize=9, color="#444444")
-    right.set_xlim(0, 100)
-    right.set_xlabel(f"probability each component gives to “{answer.choice}” (%),  × its fusion weight", fontsize=9)
-    next_best = f" of “{answer.top[1][0]}”" if len(answer.top) > 1 else ""
-    right.set_title(f"what each component voted,\nand how far it put the answer ahead{next_best}", fontsize=11)
-    right.spines[["top", "right"]].set_visible(False)
+    _draw_votes(right, answer)
     if not maps:
         lower.suptitle("where it looked is not known: the image tower is called as a whole", fontsize=11)
         return figure
     axes = np.atleast_1d(lower.subplots(1, count))
     note = "; * it has no head of its own: in all heads" if any(name.endswith("*") for name in maps) else ""
-    tokens = f"where each attribute token looked (attention in its own heads{note})"
-    lower.suptitle("where CLS looked in the last layer" if list(maps) == [CLS] else tokens, fontsize=11)
+    tokens = f"where each component looked ({CLS}: in the last layer; attributes: in their own heads{note})"
+    lower.suptitle(f"where {CLS} looked in the last layer" if list(maps) == [CLS] else tokens, fontsize=11)
     height, width = picture.shape[:2]
     for axis, (name, values) in zip(axes, maps.items(), strict=True):
         axis.imshow(picture.mean(-1), cmap="gray", vmin=-0.4, vmax=1.4)
         axis.imshow(values, cmap="inferno", alpha=0.62, extent=(0, width, height, 0), interpolation="bilinear")
-        axis.set_title(name, fontsize=10, color=COMPONENT_COLORS.get(name.rstrip("*"), "#333333"), fontweight="bold")
+        axis.set_title(name, fontsize=10, color=color_of(name.rstrip("*")), fontweight="bold")
         axis.axis("off")
     return figure
+
+
+def _draw_votes(axes: Any, answer: Answer) -> None:
+    """A bar per component: its part of the margin between the answer and the next best class, so that a vote without
+    weight is short; what each would say by itself stands beside it, paler the less it decides."""
+    votes = list(reversed(answer.votes))
+    leads = [vote.lead for vote in votes]
+    longest = max(map(abs, leads)) or 1.0
+    axes.barh(
+        [f"{vote.component}  ×{vote.weight:.2f}" for vote in votes],
+        leads,
+        color=[color_of(vote.component) for vote in votes],
+    )
+    low, high = min(0.0, *leads), max(0.0, *leads)
+    axes.set_xlim(low - 0.04 * longest, high + 0.04 * longest)
+    for row, vote in enumerate(votes):
+        own = "agrees" if vote.choice == answer.choice else f"alone: {vote.choice}"
+        grey = 0.2 + 0.5 * (1 - abs(vote.lead) / longest)
+        axes.text(
+            1.02, row, f"{vote.lead:+.2f}  {own} ({100 * vote.probability:.0f}%)", va="center", fontsize=9,
+            color=(grey, grey, grey), transform=axes.get_yaxis_transform(),
+        )  # fmt: skip
+    axes.axvline(0, color="#888888", linewidth=0.8)
+    rival = f"“{answer.top[1][0]}”" if len(answer.top) > 1 else "the next best class"
+    axes.set_xlabel("weight × lead, in logits: the bars add up to the margin", fontsize=9)
+    axes.set_title(f"what decided for “{answer.choice}” against {rival}", fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -30,8 +30,8 @@ from dear.methods.shared.closed_form import ClosedForm
 from dear.model.adapter import Adapter, save_adapter
 from dear.model.comparison import Comparison, compare, learning_curve
 from dear.model.predictor import Predictor
-from dear.model.train import test_accuracies
-from dear.training.adapt import adapt, predict_logits
+from dear.training.adapt import adapt, evaluate, predict_logits
+from dear.training.backbone import choose_backbone
 from dear.training.config import RunConfig, TrainConfig
 from dear.training.images import DatasetImages, ImageSource
 from dear.training.run_folder import RunFolder
@@ -83,11 +83,14 @@ def fit_run(
     with nullcontext() if out is None else only_writer(out):
         if folder is not None:
             folder.check_free({}, resume=False)
+        choice = choose_backbone(run.model, run.pretrained, [run.data if data is None else name_in_memory(data)])
+        run = replace(run, model=choice.model, pretrained=choice.pretrained)
         backbone = load_backbone(run.model, run.pretrained, device=pick_device(device), text_features=run.text_features)
+        choice.say()
         source = ImageSource(backbone, cache or default_cache(), fast_decode=run.fast_decode)
         model, comparison = fit(dataset, backbone, source, run.method, thorough)
         model.set_classes(dataset.classes, dataset.template)
-        test = test_accuracies(model, dataset, "all", source) if dataset.test else {}
+        test = {"all": evaluate(model, dataset.test, source, "test")} if dataset.test else {}
         if folder is not None:
             name = run.data if data is None else name_in_memory(data)
             shots = max(Counter(example.label for example in dataset.train).values())

@@ -24,6 +24,7 @@ _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 def push(run: Path, name: str, private: bool = False) -> tuple[str, list[str]]:
     """Uploads the adapter to the repository ORG/NAME, which is made if it does not exist; its address and files."""
     from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 
     _check_name(name)
     with TemporaryDirectory() as folder:
@@ -33,10 +34,11 @@ def push(run: Path, name: str, private: bool = False) -> tuple[str, list[str]]:
             address = str(api.create_repo(name, private=private, exist_ok=True))
             api.upload_folder(repo_id=name, folder_path=folder, commit_message="Adapter made by dear")
         except Exception as error:  # the hub client raises many kinds
-            raise DearError(
-                f"{name} could not be pushed: log in with `hf auth login`, with a token that may write there "
-                f"({first_line(error)})."
-            ) from error
+            answered = isinstance(error, HfHubHTTPError | LocalTokenNotFoundError)  # or there is no token to send
+            advice = "log in with `hf auth login`, with a token that may write there" if answered else (
+                "the hub cannot be reached; check the network"
+            )  # fmt: skip
+            raise DearError(f"{name} could not be pushed: {advice} ({first_line(error)}).") from error
     return address, files
 
 

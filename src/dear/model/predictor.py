@@ -30,8 +30,10 @@ class Predictor:
     comparison: "Comparison | None" = None
     """Why `dear.fit` chose this method."""
 
-    def __init__(self, adapter: Adapter) -> None:
+    def __init__(self, adapter: Adapter, folder: str | Path | None = None) -> None:
+        """`folder`: that of the run, if there is one; it tells which images were not trained on."""
         self.model: Method = adapter.model
+        self.folder = None if folder is None else Path(folder)
         self.method, self.classes, self.template = adapter.method, adapter.classes, adapter.template
         with torch.no_grad():
             self._text = self.model.encode_text()

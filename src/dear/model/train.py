@@ -1,27 +1,37 @@
 """A run: from settings to a folder with an adapter, its few-shot lists, its metrics and its test accuracy."""
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dear.clip import load_backbone
+import torch
+
+from dear.clip import MINI, load_backbone
 from dear.core.config import Config
 from dear.core.errors import DearError
 from dear.core.lock import only_writer
-from dear.core.metrics import harmonic_mean
-from dear.core.runtime import pick_device
-from dear.data.check import check_before_training, content_hash
+from dear.core.progress import phase, reporting_phases
+from dear.core.runtime import pick_device, pick_precision, precision_name, use_deterministic_algorithms
+from dear.data.check import check_before_training, content_hash, division
 from dear.data.dataset import Dataset
 from dear.data.few_shot import with_few_shot
 from dear.data.resolve import resolve_dataset
+from dear.data.splits import COOP_SPLIT, OWN_SPLIT, VALIDATED_SPLIT, divide_again
 from dear.methods.base import Method
-from dear.methods.registry import find_method, recipe_of, with_overrides
+from dear.methods.registry import ZERO_SHOT, find_method, recipe_of, simple_methods, with_overrides
 from dear.model.adapter import save_adapter
+from dear.model.results import RunResult, Scores, parts_of
+from dear.model.results_page import write_results
 from dear.parallel import processes
-from dear.training.adapt import adapt, evaluate, predict_logits
-from dear.training.config import RunConfig, TrainConfig
+from dear.training.adapt import adapt, predict_logits
+from dear.training.backbone import AUTO, choose_backbone
+from dear.training.config import SingleRunConfig, TrainConfig
+from dear.training.estimate import RunEstimate
 from dear.training.images import ImageSource
 from dear.training.run_folder import RunFolder
 
@@ -30,17 +40,17 @@ _FIRST = 32  # training images whose answers are checked before a run counts as 
 
 def run_settings(
     settings: Mapping[str, Any], published_constants: bool = False
-) -> tuple[RunConfig, Config, TrainConfig]:
+) -> tuple[SingleRunConfig, Config, TrainConfig]:
     """Settings of the run, the method and the training: those given here, on top of the method's published recipe.
 
     `published_constants`: also use what the method's authors set for this dataset alone. An unknown name is refused.
     """
-    run = RunConfig.pick(settings)
+    run = SingleRunConfig.pick(settings)
     method = find_method(run.method).Config
-    check_setting_names(settings, run.method, RunConfig, TrainConfig, method)
+    check_setting_names(settings, run.method, SingleRunConfig, TrainConfig, method)
     recipe = recipe_of(run.method, constants_of=run.data if published_constants else None)
     complete = with_overrides(recipe, settings)
-    return RunConfig.pick(complete), method.pick(complete), TrainConfig.pick(complete)
+    return SingleRunConfig.pick(complete), method.pick(complete), TrainConfig.pick(complete)
 
 
 def check_setting_names(settings: Iterable[str], method: str, *configs: type[Config]) -> None:
@@ -54,79 +64,169 @@ def check_setting_names(settings: Iterable[str], method: str, *configs: type[Con
 
 
 def train_run(
-    run: RunConfig,
+    run: SingleRunConfig,
     method: Config,
     train: TrainConfig,
     out: Path,
     resume: bool = False,
     cache: Path | None = None,
+    time_limit: float | None = None,
     data: Dataset | None = None,
-) -> dict[str, float]:
-    """Trains, writes everything into `out`, and returns the test accuracies (%).
+) -> RunResult:
+    """Trains, compares with zero-shot and simple methods on the test images, and writes everything into `out`.
 
-    `cache`: a folder of cached states, shared by runs. `data`: a dataset in memory, in place of what --data names.
-    Inside `dear.parallel.processes.process_group` all processes do this together, and the first one writes.
+    `cache`: a folder of cached states, shared by runs. `time_limit`: seconds of the whole run, which then has fewer
+    epochs. `data`: a dataset in memory, in place of what --data names. Inside
+    `dear.parallel.processes.process_group` all processes do this together, and the first one writes.
     """
-    with only_writer(out) if processes.is_rank_zero() else nullcontext():
-        return _train(run, method, train, RunFolder(out), resume, cache, data)
+    deadline = None if time_limit is None else time.monotonic() + time_limit
+    with only_writer(out) if processes.is_rank_zero() else nullcontext(), reporting_phases():
+        return _Run(run, method, train, RunFolder(out), resume, cache, deadline, data).train()
 
 
-def _train(
-    run: RunConfig,
-    method: Config,
-    train: TrainConfig,
-    folder: RunFolder,
-    resume: bool,
-    cache: Path | None,
-    data: Dataset | None,
-) -> dict[str, float]:
-    settings = {**run.to_json(), **method.to_json(), **train.to_json()}
-    if processes.is_rank_zero():
-        folder.check_free(settings, resume)
-    processes.barrier()  # no process reads a folder that is not this run's
-    dataset = resolve_dataset(data or run.data, run.template, run.class_names, run.data_root)
-    whole = dataset
-    dataset = with_few_shot(whole, Path(run.few_shot)) if run.few_shot else whole.few_shot(train.shots, train.seed)
-    check_before_training(dataset, train.shots)
-    trained = dataset.base() if train.classes == "base" else dataset
-    source = ImageSource(
-        load_backbone(
-            run.model,
-            run.pretrained,
-            device=processes.local_device(pick_device(train.device)),
-            text_features=run.text_features,
-        ),
-        cache,
-        train.workers,
-        run.fast_decode,
-    )
+class _Run:
+    """One run: data and backbone, then rounds (one, or the folds of a cross-validation) of training and testing."""
 
-    def started() -> None:  # a run that could not start leaves no folder
+    def __init__(
+        self,
+        run: SingleRunConfig,
+        method: Config,
+        train: TrainConfig,
+        folder: RunFolder,
+        resume: bool,
+        cache: Path | None,
+        deadline: float | None,
+        data: Dataset | None,
+    ) -> None:
+        device = processes.local_device(pick_device(train.device))
+        train = _with_precision(train, folder, resume, device)
+        if train.deterministic:
+            use_deterministic_algorithms()
+        stored = folder.settings() if resume else {}
+        if run.model == AUTO and stored:
+            run = replace(run, model=stored.get("model", MINI), pretrained=stored.get("pretrained"))
+        run, whole = _with_split(run, stored, data)
+        choice = choose_backbone(run.model, run.pretrained, [run.data])
+        run = replace(run, model=choice.model, pretrained=choice.pretrained)
+        self.run, self.method, self.config, self.folder, self.deadline = run, method, train, folder, deadline
+        self.settings = {**run.to_json(), **method.to_json(), **train.to_json()}
         if processes.is_rank_zero():
-            drawn = {"train": trained.train, "val": trained.val}
-            folder.write_start(settings, drawn, content_hash((*trained.train, *trained.val)))
+            folder.check_free(self.settings, resume)
+        processes.barrier()  # no process reads a folder that is not this run's
+        if run.folds and not whole.rule:
+            raise DearError(f"{whole.name} has a test split of its own: leave --folds out.")
+        self.rounds = whole.folds(run.folds) if run.folds else [whole]
+        self.whole = replace(whole, train=(*whole.train, *whole.val, *whole.test), val=()) if run.folds else whole
+        drawn = self._draw(self.whole)
+        self.final = self._seen(drawn)  # what the adapter that is saved has seen
+        choice.say()
+        check_before_training(drawn, train.shots, self.whole, run.folds or 0)
+        backbone = load_backbone(
+            run.model, run.pretrained, device=device, precision=train.precision, text_features=run.text_features
+        )
+        self.source = ImageSource(backbone, cache, train.workers, run.fast_decode)
+        find_method(run.method)(backbone, method)  # settings that do not fit the backbone are refused before any work
 
-    model = adapt(find_method(run.method), method, trained, train, source, folder.path, started, run.validate, whole)
-    predict_logits(model, trained.train[:_FIRST], source, "check")  # a finished run answers: refuses what is not finite
-    if processes.is_rank_zero():
-        save_adapter(folder.path, run.method, model, trained.template)
-    accuracies = test_accuracies(model, dataset, train.classes, source)
-    if processes.is_rank_zero():
-        folder.write_test(accuracies)
-    return accuracies
+    def train(self) -> RunResult:
+        scores = Scores()
+        for number, dataset in enumerate(self.rounds, 1):
+            last = number == len(self.rounds)
+            data = self._draw(dataset)
+            parts = parts_of(data, self.config.classes)
+            scores.add_images(parts)
+            test = self._compare([ZERO_SHOT], data, parts, scores)
+            comparison = test + self._compare(simple_methods(), data, parts, scores)
+            if number == 1:
+                print(f"{scores.summary()} ({comparison:.0f} s)", flush=True)
+            later = len(self.rounds) - number + bool(self.run.folds)  # trainings after this one
+            estimate = RunEstimate(partial(_seconds_after, later, comparison, test), self._share(later + 1))
+            if self.run.folds:
+                print(f"fold {number} of {len(self.rounds)}", flush=True)
+                model = self._adapt(self._seen(data), self.folder.fold(number), estimate)
+            else:
+                model = self._adapt(self.final, self.folder.path, estimate)
+                self._save(model)
+            with phase("testing", has_bar=True):
+                scores.add(self.run.method, model, parts, self.source)
+            if self.run.folds and last:
+                print("training on all images, for use", flush=True)
+                self._save(self._adapt(self.final, self.folder.path, RunEstimate(deadline=self.deadline)))
+        result = RunResult(scores.results(self.run.method))
+        if processes.is_rank_zero():
+            write_results(self.folder, result, scores, self._facts())
+            self.folder.remove_folds()
+        return result
+
+    def _share(self, trainings: int) -> float | None:
+        """The deadline of this training, if so many share the time that is left."""
+        now = time.monotonic()
+        return None if self.deadline is None else now + (self.deadline - now) / trainings
+
+    def _draw(self, data: Dataset) -> Dataset:
+        if self.run.few_shot:
+            return with_few_shot(data, Path(self.run.few_shot))
+        return data.few_shot(self.config.shots, self.config.seed)
+
+    def _seen(self, data: Dataset) -> Dataset:
+        return data.base() if self.config.classes == "base" else data
+
+    def _compare(self, names: Sequence[str], data: Dataset, parts: Mapping[str, Dataset], scores: Scores) -> float:
+        """Fits methods to compare with to the same images, and adds their scores; returns the seconds it took."""
+        start = time.monotonic()
+        own = {name: getattr(self.config, name) for name in ("seed", "device", "workers", "precision")}
+        train = TrainConfig(**own)
+        for name in names:
+            if name != self.run.method:
+                kind = find_method(name)
+                model = adapt(
+                    kind, kind.Config.pick(recipe_of(name)), self._seen(data), train, self.source, self.folder.path
+                )
+                scores.add(name, model, parts, self.source)
+        return time.monotonic() - start
+
+    def _adapt(self, data: Dataset, out: Path, estimate: RunEstimate) -> Method:
+        return adapt(
+            find_method(self.run.method), self.method, data, self.config, self.source, out, self._write_start,
+            self.run.validate, self.whole, estimate,
+        )  # fmt: skip
+
+    def _write_start(self) -> None:
+        if processes.is_rank_zero():  # a run that could not start leaves no folder
+            drawn = {"train": self.final.train, "val": self.final.val}
+            self.folder.write_start(self.settings, drawn, content_hash((*self.final.train, *self.final.val)))
+
+    def _save(self, model: Method) -> None:
+        predict_logits(model, self.final.train[:_FIRST], self.source, "check")  # refuses what is not finite
+        if processes.is_rank_zero():
+            save_adapter(self.folder.path, self.run.method, model, self.final.template)
+
+    def _facts(self) -> list[str]:
+        backbone = " ".join(filter(None, (self.run.model, self.run.pretrained)))
+        lines = division(self.whole, self.final, self.config.shots, self.run.folds or 0)
+        return [f"{self.run.method} on {backbone}; data: {self.run.data}", *lines]
 
 
-def test_accuracies(model: Method, dataset: Dataset, classes: str, source: ImageSource) -> dict[str, float]:
-    """{"all": ...}, or, after training on the base classes, base, novel and their harmonic mean.
+def _seconds_after(later: int, comparison: float, test: float, training: float) -> float:
+    """Seconds of a run after a training that takes `training` seconds: its test, and `later` more rounds."""
+    return test + later * (training + comparison + test)
 
-    Classes that a method cannot answer (a linear probe has no novel classes) are left out.
-    """
-    halves = {"base": dataset.base(), "novel": dataset.novel()} if classes == "base" else {"all": dataset}
-    accuracies = {}
-    for name, part in halves.items():
-        if model.can_answer(part.classes):
-            model.set_classes(part.classes, part.template)
-            accuracies[name] = evaluate(model, part.test, source, f"test, {name}")
-    if len(accuracies) == 2:
-        accuracies["hm"] = harmonic_mean(accuracies["base"], accuracies["novel"])
-    return accuracies
+
+def _with_precision(train: TrainConfig, folder: RunFolder, resume: bool, device: torch.device) -> TrainConfig:
+    """The settings with the precision that is taken: stored, it stays the same where a run continues elsewhere."""
+    name = train.precision
+    if name == "auto" and resume:
+        name = folder.settings().get("precision", name)
+    return replace(train, precision=precision_name(pick_precision(name, device)))
+
+
+def _with_split(
+    run: SingleRunConfig, stored: Mapping[str, Any], data: Dataset | None
+) -> tuple[SingleRunConfig, Dataset]:
+    """The data, and the settings with the split of your own images: that of the stored run, if it continues."""
+    dataset = resolve_dataset(data or run.data, run.template, run.class_names, run.data_root, run.split)
+    if not dataset.rule or run.split or run.folds:
+        return run, dataset
+    if stored and not stored.get("split"):  # by an older version
+        return run, divide_again(dataset, COOP_SPLIT)
+    split = stored.get("split") or (VALIDATED_SPLIT if run.validate else OWN_SPLIT)
+    return replace(run, split=split), divide_again(dataset, split)

@@ -62,7 +62,7 @@ def cluster_from_args(args: argparse.Namespace, device: str) -> "Cluster | None"
             raise DearError("--ray-cpus and --ray-gpus apply to a cluster only: add --ray.")
         return None
     _ray()
-    return Cluster(args.ray, args.ray_cpus or 1, args.ray_gpus, device)
+    return Cluster(args.ray, args.ray_cpus or 1, args.ray_gpus, device, getattr(args, "precision", "auto"))
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ class Cluster:
     cpus: int = 1
     gpus: float | None = None
     device: str = "auto"
+    precision: str = "auto"  # of the models that workers load
 
     def as_completed(self, work: Callable[[Item, str], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
         """Items and their `work(item, device)`, as they complete; each uses as many threads as it has CPUs."""

@@ -21,7 +21,9 @@ import torch
 from torch import Tensor, distributed
 from torch.nn import functional as F
 
+from dear.core.environment import whole_number
 from dear.core.errors import DearError, first_line
+from dear.parallel.watchdog import watchdog
 
 T = TypeVar("T")
 Places = Callable[[int], tuple[Tensor, int]]
@@ -58,7 +60,7 @@ def process_group(device: torch.device) -> Iterator[None]:
 
     Only rank 0 prints. If a rank fails, all exit and the first to fail reports why.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ or world_size() > 1:
+    if whole_number("WORLD_SIZE", 1) == 1 or "RANK" not in os.environ or world_size() > 1:
         yield
         return
     device = local_device(device)
@@ -68,9 +70,15 @@ def process_group(device: torch.device) -> Iterator[None]:
         distributed.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     except (RuntimeError, ValueError) as error:
         raise DearError(f"The processes of this run could not connect to each other: {first_line(error)}.") from error
-    before = signal.signal(signal.SIGTERM, _on_sigterm)
+    before = signal.getsignal(signal.SIGTERM)
     try:
-        with _silence() if rank() else nullcontext():
+        with watchdog(_PEER_LOST, _is_first_to_fail) as handled, _silence() if rank() else nullcontext():
+
+            def on_sigterm(*_: Any) -> None:
+                handled.set()
+                raise DearError(_PEER_LOST)
+
+            signal.signal(signal.SIGTERM, on_sigterm)
             yield
             barrier()
     except BaseException as error:
@@ -87,8 +95,8 @@ def local_device(device: torch.device) -> torch.device:
     """The device of this process: on a machine with several, each has a GPU of its own."""
     if device.type != "cuda" or "LOCAL_RANK" not in os.environ:
         return device
-    local_rank, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-    if device.index is not None and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
+    local_rank, count = whole_number("LOCAL_RANK", 0), torch.cuda.device_count()
+    if device.index is not None and whole_number("LOCAL_WORLD_SIZE", 1) > 1:
         raise DearError(
             f"--device {device} is one GPU for all processes: use --device cuda, so that each gets its own."
         )
@@ -101,10 +109,6 @@ def local_device(device: torch.device) -> torch.device:
 def _silence() -> Iterator[None]:
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         yield
-
-
-def _on_sigterm(*_: Any) -> None:
-    raise DearError(_PEER_LOST)
 
 
 @contextmanager
@@ -121,6 +125,10 @@ def _peer_errors() -> Iterator[None]:
 def _reports_failure() -> bool:
     """Whether this process is the first to fail, and so reports why."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends all ranks when one exits: not amid the report
+    return _is_first_to_fail()
+
+
+def _is_first_to_fail() -> bool:
     try:
         return distributed.distributed_c10d._get_default_store().add("said", 1) == 1
     except (RuntimeError, ValueError):  # the process with the store is gone
@@ -211,10 +219,11 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        summed = gradients[0].contiguous().clone()
+        exact = torch.promote_types(gradients[0].dtype, torch.float32)  # a sum in bf16 would have 8 bits
+        summed = gradients[0].contiguous().to(exact, copy=True)
         all_reduce_sum([summed])
-        local = summed[_local_slice(ctx.total)]
-        return local if len(local) == ctx.local else summed.new_zeros(ctx.local, *summed.shape[1:]), None
+        local = summed[_local_slice(ctx.total)].to(gradients[0].dtype)
+        return local if len(local) == ctx.local else local.new_zeros(ctx.local, *local.shape[1:]), None
 
 
 # --- collectives -----------------------------------------------------------------------------------------

@@ -69,9 +69,11 @@ class Service:
         self.model = ModelThread(engine, self.metrics.batch)
 
     @classmethod
-    def open(cls, folder: Path, gallery: "Path | str | None") -> "Service":
+    def open(
+        cls, folder: Path, gallery: "Path | str | None", device: str = "auto", precision: str = "auto"
+    ) -> "Service":
         """`folder` was made by `dear train` or `dear export`, `gallery` by `dear index`."""
-        engine, name = open_engine(folder), folder.resolve().name
+        engine, name = open_engine(folder, device, precision), folder.resolve().name
         if gallery is None:
             return cls(engine, name)
         if not isinstance(engine, TorchEngine):
@@ -82,7 +84,7 @@ class Service:
         spec = opened.info.encoder
         # What was made with an adapter is searched with this run's, or not at all; all else brings its own encoder.
         same_kind = spec.get("kind") == "adapter"
-        encoder = AdapterEncoder(folder, engine.predictor) if same_kind else opened.encoder()
+        encoder = AdapterEncoder(folder, engine.predictor) if same_kind else opened.encoder(device, precision)
         opened.require(encoder)
         return cls(engine, name, opened, encoder)
 

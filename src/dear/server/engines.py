@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from dear.model.predictor import Predictor
 
 
-def open_engine(folder: Path) -> Engine:
+def open_engine(folder: Path, device: str = "auto", precision: str = "auto") -> Engine:
     """A run folder, or a folder made by `dear export`."""
     if ExportFolder(folder).exists:
         return OnnxEngine(folder)
     from dear import load
 
-    return TorchEngine(load(folder))
+    return TorchEngine(load(folder, device=device, precision=precision))
 
 
 class TorchEngine:

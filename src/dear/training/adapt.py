@@ -1,6 +1,7 @@
 """From settings to an adapted model, and from a model to its logits; used by train, bench and demo."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -11,14 +12,16 @@ from dear.core.config import Config
 from dear.core.errors import DearError
 from dear.core.metrics import accuracy
 from dear.core.names import inferences
-from dear.core.runtime import seed_everything
+from dear.core.progress import phase
+from dear.core.runtime import precision_name, seed_everything
 from dear.core.tensors import LOWER_RATE, require_finite
 from dear.data.dataset import Dataset, Example
 from dear.methods.base import Method, Student
 from dear.methods.registry import find_method, recipe_of, with_overrides
 from dear.parallel import processes
 from dear.training.checkpoint import job_of
-from dear.training.config import TrainConfig, training_length
+from dear.training.config import FRESH, TrainConfig, training_length
+from dear.training.estimate import RunEstimate
 from dear.training.images import DatasetImages, ImageSource, training_batches
 from dear.training.loop import fit
 
@@ -33,11 +36,12 @@ def adapt(
     on_start: Callable[[], None] = lambda: None,
     validate: bool = False,
     pool: Dataset | None = None,
+    estimate: RunEstimate | None = None,
 ) -> Method:
     """A method adapted to the few-shot images and classes of `data`; it resumes from a checkpoint in `out`.
 
     `pool`: training images of all classes, which transductive methods use without their labels.
-    `on_start` is called once all settings are accepted, before training.
+    `on_start` is called once all settings are accepted, before training. `estimate`: see `fit`.
     """
     seed_everything(train.seed)
     model = kind(source.backbone, config)
@@ -53,7 +57,9 @@ def adapt(
         processes.require_same(
             job_of(names), "The processes of this run find different images in --data: all need the same."
         )
-    views = source.training(examples, model, train, epochs) if epochs else None
+    cached = estimate is not None and train.augment != FRESH
+    with phase("encoding the training images", has_bar=True) if cached else nullcontext():
+        views = source.training(examples, model, train, epochs) if epochs else None
     images = DatasetImages(data, source, model.first_layer, views)
     model.before_training(images)
     if views is not None and any(p.requires_grad for p in model.parameters()):
@@ -69,6 +75,7 @@ def adapt(
             steps,
             out,
             measure if validate and data.val else None,
+            estimate,
         )
     model.after_training(images)
     return model.eval()
@@ -86,7 +93,8 @@ def train_teacher(
     recipe = with_overrides({**recipe_of(choice.method), **choice.recipe}, {"epochs": train.epochs})
     settings = {**train.to_json(), **recipe}
     if choice.backbone:
-        backbone = load_backbone(choice.backbone, choice.pretrained, device=source.backbone.device)
+        like, precision = source.backbone, precision_name(source.backbone.precision)
+        backbone = load_backbone(choice.backbone, choice.pretrained, device=like.device, precision=precision)
         source = ImageSource(backbone, source.cache, source.workers)
     teacher = adapt(kind, kind.Config.pick(settings), data, TrainConfig.pick(settings), source, out)
     teacher.set_classes(pool.classes, pool.template)

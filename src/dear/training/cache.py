@@ -8,28 +8,28 @@ import hashlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from dear.clip import Backbone
 from dear.clip.layer_input import CachedKV, CachedStates
 from dear.core.errors import DearError
 from dear.core.progress import Progress
+from dear.core.runtime import free_memory, precision_name, to_device
 from dear.core.tensors import read_tensors, save_tensors
 from dear.data.augment import CLEAN, RANDOM, Batches, training_view
 from dear.data.dataset import Example, Picture
-from dear.data.loading import Mapped, from_workers
+from dear.data.loading import Mapped, decoding_loader, from_workers
 from dear.parallel import processes
 
 _BATCH = 16
 _REMOVE = "remove it"
 _SENT = 64  # pictures per exchange of states between processes
-_LIMIT = 4 * 2**30  # bytes in memory, for states, and again for keys and values
+_LIMIT = 4 * 2**30  # bytes in host memory, for states, and again for keys and values
+_GPU_SHARE = 0.4  # of the free memory of a GPU, for keys and values
 
 
 class StateCache:
@@ -43,7 +43,7 @@ class StateCache:
         folder: Path | None,
         backbone: Backbone,
         first_layer: int,
-        workers: int = 2,
+        workers: int | None = None,
         crop: float = 0.5,
         keys: dict[Picture, str] | None = None,
     ) -> None:
@@ -52,6 +52,8 @@ class StateCache:
         # "upright": photos are rotated by their EXIF orientation
         preprocessing = f"{backbone.identity.weights}{backbone.image.image_size}{backbone.mean}{backbone.std}upright"
         preprocessing += backbone.states_key
+        if backbone.precision is not torch.float32:  # its states are not those of fp32
+            preprocessing += precision_name(backbone.precision)
         self.folder = Path(f"{hashlib.sha256(preprocessing.encode()).hexdigest()[:12]}-layer-{first_layer}")
         self._memory: dict[Path, dict[str, Tensor]] | None = {} if folder is None else None
         if folder is not None:
@@ -80,11 +82,12 @@ class StateCache:
                 torch.manual_seed(int(hashlib.sha256(path.stem.encode()).hexdigest()[:15], 16))
                 return transform(missing[path].open())
 
-        loader = DataLoader(Mapped(paths, decode), _BATCH, num_workers=self.workers)
+        pinned = self.backbone.device.type == "cuda"
+        loader = decoding_loader(Mapped(paths, decode), _BATCH, self.workers, pinned)
         pending = iter(paths)
         with Progress(f"{title}: states", len(paths)) as bar:
             for pixels in from_workers(loader):
-                for states, cls in zip(*self._compute(pixels.to(self.backbone.device)), strict=True):
+                for states, cls in zip(*self._compute(to_device(pixels, self.backbone.device)), strict=True):
                     states = states if view is None else states.half()
                     # If no layer is adapted both are one tensor, which a file may not contain twice.
                     self._write(next(pending), {"states": states.cpu().contiguous(), "cls": cls.cpu().clone()})
@@ -131,8 +134,13 @@ class StateCache:
             path.unlink(missing_ok=True)
             self.prepare([example], view, "again")
             entry, _ = read_tensors(path, _REMOVE)
-        if entry.keys() != {"states", "cls"}:
-            raise DearError(f"{path} does not contain cached states: {_REMOVE}.")
+        tower = self.backbone.image
+        tokens = tower.originals if self.first_layer <= tower.layers else 1
+        if {name: tuple(value.shape) for name, value in entry.items()} != {
+            "states": (tokens, tower.width),
+            "cls": (tower.width,),
+        }:
+            raise DearError(f"{path} does not contain cached states of this backbone: {_REMOVE}.")
         return entry
 
     def _is_cached(self, path: Path) -> bool:
@@ -173,30 +181,43 @@ class StateCache:
 
 
 class KVCache:
-    """Constant keys and values that learned tokens attend to, in memory up to a limit."""
+    """Constant keys and values that learned tokens attend to, in the precision of the backbone.
+
+    On a GPU they take a share of its free memory, and what has no room there waits in pinned host memory.
+    """
 
     def __init__(self) -> None:
         self._key: Hashable = None
         self._entries: dict[tuple[Picture, int | None], CachedKV] = {}
-        self._bytes = 0
+        self._room = self._host_room = 0
+
+    def clear(self) -> None:
+        self._key = None
+        self._entries.clear()
 
     def reader(self, states: StateCache, compute: Callable[[CachedStates], CachedKV], key: Hashable) -> "KVReader":
         """Equal keys mean equal tensors; only the entries of the last key stay in memory."""
         if (key, states.crop) != self._key:
-            self._key, self._bytes = (key, states.crop), 0
-            self._entries.clear()
+            self.clear()
+            device = states.backbone.device
+            self._key, self._host_room = (key, states.crop), _LIMIT
+            self._room = int(_GPU_SHARE * free_memory(device)) if device.type == "cuda" else 0
         return KVReader(self, states, compute)
 
-    def get(self, picture: Picture, view: int | None, compute: Callable[[], CachedKV]) -> CachedKV:
-        if (picture, view) in self._entries:
-            return self._entries[picture, view]
-        entry = compute()
-        self._bytes += (size := sum(part.nbytes for part in entry))
-        if self._bytes <= _LIMIT:
-            self._entries[picture, view] = entry
+    def get(self, picture: Picture, view: int | None) -> CachedKV | None:
+        return self._entries.get((picture, view))
+
+    def put(self, picture: Picture, view: int | None, entry: CachedKV) -> None:
+        size = sum(part.nbytes for part in entry)
+        if size <= self._room:
+            self._room -= size
+        elif size <= self._host_room:
+            self._host_room -= size
+            if not entry.frozen_cls.is_cpu:
+                entry = CachedKV(*(part.cpu().pin_memory() for part in entry))
         else:
-            self._bytes -= size
-        return entry
+            return
+        self._entries[picture, view] = entry
 
 
 @dataclass(frozen=True)
@@ -208,11 +229,18 @@ class KVReader:
     compute: Callable[[CachedStates], CachedKV]
 
     def read(self, examples: Sequence[Example], view: int | None = None) -> CachedKV:
-        return _concatenate([self.cache.get(e.picture, view, partial(self._compute, e, view)) for e in examples])
-
-    def _compute(self, example: Example, view: int | None) -> CachedKV:
-        """Keys and values of one image at a time, so that their last bits do not depend on the batch."""
-        return self.compute(self.states.read([example], view).to(self.states.backbone.device))
+        device = self.states.backbone.device
+        entries = [self.cache.get(example.picture, view) for example in examples]
+        missing = [i for i, entry in enumerate(entries) if entry is None]
+        # On the CPU one image at a time, so that their last bits do not depend on the batch; on a GPU all at once.
+        parts = [[i] for i in missing] if device.type == "cpu" else [missing] if missing else []
+        for part in parts:
+            computed = self.compute(to_device(self.states.read([examples[i] for i in part], view), device))
+            for row, i in enumerate(part):
+                # A copy: a view would keep the tensors of the whole batch.
+                entries[i] = entry = CachedKV(*(tensor[row : row + 1].clone() for tensor in computed))
+                self.cache.put(examples[i].picture, view, entry)
+        return _concatenate([to_device(entry, device) for entry in entries])
 
 
 class CachedViews:

@@ -63,7 +63,8 @@ def load_checkpoint(
             raise ValueError("its averages are of other weights")
         state = _optimizer_state(_below("optimizer.", tensors), optimizer)
         load_state(model, _below("model.", tensors), where, _ADVICE)
-        scaler.load_state_dict(scaler_state)
+        if scaler_state:  # empty, if it was not enabled
+            scaler.load_state_dict(scaler_state)
     for name, value in sums.items():
         value.copy_(averages[name])
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

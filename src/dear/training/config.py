@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from dear.core.config import Config, setting
 from dear.core.errors import DearError
 from dear.data.resolve import HELP
+from dear.data.splits import OWN_SPLIT, VALIDATED_SPLIT, check_rule
+from dear.training.backbone import AUTO, MODEL_HELP
 
 FRESH, NONE = "fresh", "none"
 
@@ -15,9 +17,7 @@ class RunConfig(Config):
     """Method, backbone and data."""
 
     method: str = setting("dear", "method, as listed by `dear methods`")
-    model: str = setting(
-        "dear-mini", "OpenCLIP name, transformers:FOLDER_OR_NAME, hf-hub:NAME, local-dir:FOLDER, or dear-mini"
-    )
+    model: str = setting(AUTO, MODEL_HELP)
     pretrained: str | None = setting(None, "OpenCLIP tag or checkpoint file")
     text_features: str | None = setting(
         None, "file of class names and their vectors (JSON, NPZ, safetensors, NPY + JSON), in place of the text tower"
@@ -35,6 +35,31 @@ class RunConfig(Config):
         True, "decode training photos far larger than the backbone's input at a reduced size", advanced=True
     )
     validate: bool = setting(False, "also measure accuracy on the validation images after each epoch", advanced=True)
+
+
+@dataclass(frozen=True)
+class SingleRunConfig(RunConfig):
+    """Method, backbone and data, and how your own images are divided."""
+
+    split: str | None = setting(
+        None,
+        "shares in % of your own images to train, validate and test on, such as 80/0/20; for images without a split "
+        f"(default: {OWN_SPLIT}; with --validate {VALIDATED_SPLIT})",
+    )
+    folds: int | None = setting(
+        None,
+        "measure accuracy on all images by cross-validation with so many folds, then train on all of them for use: as "
+        "many trainings, and one more",
+        low=2,
+        high=100,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.split is not None:
+            check_rule(self.split)
+        if self.folds and (self.split or self.validate):
+            raise DearError("--folds uses every image to train and to test: leave out --split and --validate.")
 
 
 @dataclass(frozen=True)
@@ -92,14 +117,22 @@ class TrainConfig(Config):
         "fresh: new random crops in every epoch; fixed:N: N random crops per image, with cached states: cheaper, not "
         "equivalent; none: the image as in evaluation, with cached states",
     )
-    workers: int = setting(2, "worker processes that decode images", low=0, high=256, advanced=True)
+    workers: int | None = setting(
+        None, "worker processes that decode images; default: as many as there are cores", low=0, high=256, advanced=True
+    )
     precision: str = setting(
         "auto",
-        "precision of training; auto: bf16 on CUDA, fp32 on the CPU",
+        "precision of the towers; auto: bf16 on CUDA, fp16 where the card has no bf16, else fp32",
         choices=("auto", "fp32", "bf16", "fp16"),
         advanced=True,
     )
-    device: str = setting("auto", "device: cpu, cuda, cuda:N, auto")
+    device: str = setting("auto", "device: cpu, cuda, cuda:N, mps, auto")
+    deterministic: bool = setting(
+        False, "on a GPU, use only operations that give the same bits in every run: slower", advanced=True
+    )
+    compile: bool = setting(
+        False, "compile the training step with torch.compile: slow to start, faster on a GPU", advanced=True
+    )
     tensorboard: bool = setting(False, "also write TensorBoard logs (needs the tensorboard package)", advanced=True)
 
     def __post_init__(self) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dear.clip import Backbone
 from dear.clip.layer_input import CachedStates, Images
+from dear.core.runtime import to_device
 from dear.data.augment import CLEAN, RANDOM, Batches, FreshViews
 from dear.data.dataset import Dataset, Example, ImageFile, Picture
 from dear.data.loading import evaluation_batches
@@ -26,7 +27,7 @@ class ImageSource:
     """
 
     def __init__(
-        self, backbone: Backbone, cache: Path | None = None, workers: int = 2, fast_decode: bool = False
+        self, backbone: Backbone, cache: Path | None = None, workers: int | None = None, fast_decode: bool = False
     ) -> None:
         self.backbone, self.cache, self.workers, self.fast_decode = backbone, cache, workers, fast_decode
         self._cls: dict[Picture, Tensor] = {}  # CLS after the frozen tower: small, and needed by many methods
@@ -48,7 +49,7 @@ class ImageSource:
             yield from self._after_tower(examples, title, batch)
             return
         for images, labels in self._decoded(examples, first_layer, title, batch):
-            yield images.to(self.backbone.device), labels
+            yield to_device(images, self.backbone.device), labels
 
     def training(
         self, examples: Sequence[Example], model: Method, train: TrainConfig, epochs: int
@@ -62,6 +63,8 @@ class ImageSource:
             if self.fast_decode and train.augment == FRESH:
                 examples = [replace(e, picture=self._reduced(e.picture)) for e in examples]
             return FreshViews(examples, self.backbone, batches, self.workers, train.crop, views)
+        if not is_constant(model):
+            self._kv.clear()  # of an earlier method
         reader = self._kv_reader(states, model) if is_constant(model) else None
         # No more fixed views are computed than so many epochs use.
         fixed = min(fixed_views(train.augment), epochs * views.count(RANDOM))
@@ -86,7 +89,8 @@ class ImageSource:
         self, examples: Sequence[Example], first_layer: int, title: str, batch: int
     ) -> Iterator[tuple[Images, Tensor]]:
         if self.cache is None:
-            return evaluation_batches(examples, self.backbone.preprocess, title, batch)
+            pinned = self.backbone.device.type == "cuda"
+            return evaluation_batches(examples, self.backbone.preprocess, title, batch, self.workers, pinned)
         return self._states(first_layer).batches(examples, title, batch)
 
     def _after_tower(self, examples: Sequence[Example], title: str, batch: int) -> Iterator[tuple[Images, Tensor]]:
@@ -94,13 +98,13 @@ class ImageSource:
         missing = [e for e in dict.fromkeys(examples) if e.picture not in self._cls]
         states: list[Tensor] = []
         for images, _ in self._decoded(missing, tower.layers + 1, title, batch) if missing else ():
-            x = tower.layer_input(images.to(device), tower.layers + 1)
+            x = tower.layer_input(to_device(images, device), tower.layers + 1)
             assert x.frozen_cls is not None
             states += x.frozen_cls.cpu()
         self._cls |= {e.picture: cls for e, cls in zip(missing, states, strict=True)}
         for start in range(0, len(examples), batch):
             part = examples[start : start + batch]
-            cls = torch.stack([self._cls[e.picture] for e in part]).to(device)
+            cls = to_device(torch.stack([self._cls[e.picture] for e in part]), device)
             yield CachedStates(cls[:, None], cls), torch.tensor([e.label for e in part])
 
 
@@ -131,7 +135,7 @@ class DatasetImages:
             yield from self._source.images(self._data.train, self._first, "training images")
             return
         for images, labels in self._cached.batches(self._data.train, "training images"):
-            yield images.to(self._source.backbone.device), labels
+            yield to_device(images, self._source.backbone.device), labels
 
     def val(self) -> Iterator[tuple[Images, Tensor]]:
         return self._source.images(self._data.val, self._first, "validation images")

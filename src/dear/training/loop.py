@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from dear.core.errors import DearError
-from dear.core.progress import Progress, log_line
-from dear.core.runtime import autocast, gradient_scaler, pick_precision
+from dear.core.progress import Progress, duration, log_line
+from dear.core.runtime import gradient_scaler, precision_name, to_device
 from dear.core.tensors import require_finite
 from dear.data.loading import from_workers
 from dear.methods.base import Method
@@ -19,7 +19,11 @@ from dear.parallel import processes
 from dear.training.averaging import WeightAverage
 from dear.training.checkpoint import job_of, load_checkpoint, save_checkpoint
 from dear.training.config import TrainConfig, learning_rate
+from dear.training.estimate import RunEstimate
 from dear.training.run_folder import CHANGEABLE, CHECKPOINT, TENSORBOARD, RunFolder
+from dear.training.sums import EpochSums
+
+_READ_EVERY = 20  # steps: on a GPU, losses are read and checked after so many
 
 
 class Epoch(Protocol):
@@ -42,24 +46,29 @@ def fit(
     steps: int,
     out: Path,
     validate: Callable[[], float] | None = None,
+    estimate: RunEstimate | None = None,
 ) -> None:
     """Trains in place, from the last checkpoint in `out` if there is one; the last of `epochs` ends with step `steps`.
+
+    `estimate` tells the time left, and may have a deadline: then there are fewer epochs, and the learning rate falls
+    sooner.
 
     An epoch depends only on its number and the state before it, so on the CPU a resumed run ends in the same bits as an
     uninterrupted one.
     """
-    device = model.backbone.device
-    dtype = pick_precision(config.precision, device)
+    device, dtype = model.backbone.device, model.backbone.precision
+    read_every = 1 if device.type == "cpu" else _READ_EVERY
     optimizer = make_optimizer(model, config)
     full_rates = [group["lr"] for group in optimizer.param_groups]
     scaler = gradient_scaler(device, dtype)
     average = WeightAverage(model, config, epochs) if config.average != "none" else None
-    sums = average.sums if average else {}
+    averages = average.sums if average else {}
     settings = {name: value for name, value in config.to_json().items() if name not in CHANGEABLE}
+    settings["precision"] = precision_name(dtype)  # "auto" depends on the device, on which nothing else does
     job = job_of(settings, model.config.to_json(), model.backbone.identity.weights, model.classes.names)
     processes.broadcast_from_first(model.state_dict().values())
     resumes = (out / CHECKPOINT).exists()
-    done = load_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums, epochs, job) if resumes else 0
+    done = load_checkpoint(out / CHECKPOINT, model, optimizer, scaler, averages, epochs, job) if resumes else 0
     processes.require_same(
         f"{done} {job}", "The processes of this run differ in settings or in the content of --out: all need the same."
     )
@@ -73,44 +82,52 @@ def fit(
         processes.all_reduce_sum(value for value in values if value is not None)
         return list(values)
 
+    # The first step is not compiled: it computes what is constant, which then is no part of the graph.
+    compiled = torch.compile(model.loss) if config.compile else model.loss
+    compute_loss = model.loss
+    estimate, planned, epoch = estimate or RunEstimate(), epochs, done
+    if done:
+        log_line(f"epoch {done} of {epochs} is done: training continues after it")
     model.train()
-    for epoch in range(done, epochs):
+    estimate.start()
+    while epoch < epochs:
         torch.manual_seed(hash((config.seed, epoch)))  # dropout depends on the epoch only
         batches = data.epoch(epoch)
-        start, images_seen, correct, lr = time.perf_counter(), 0, 0.0, 0.0
-        totals = {"loss": 0.0}
+        start, sums, lr = time.perf_counter(), EpochSums(device), 0.0
         first = epoch * len(batches)
         numbers = range(first, min(first + len(batches), steps))
-        with Progress(f"epoch {epoch + 1}/{epochs}", len(numbers), "step", leave=True) as bar:
+
+        def seconds_left() -> float:
+            return estimate.left(steps - numbers.start - bar.done, steps)  # noqa: B023
+
+        with Progress(f"epoch {epoch + 1}/{epochs}", len(numbers), "step", leave=True, left=seconds_left) as bar:
             for step, (images, labels) in zip(numbers, from_workers(batches), strict=False):
                 model.done = step / steps
                 lr = learning_rate(config, config.lr, epochs, epoch, model.done)
                 for group, full in zip(optimizer.param_groups, full_rates, strict=True):
                     group["lr"] = learning_rate(config, full, epochs, epoch, model.done)
-                images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+                images, labels = to_device(images, device), to_device(model.targets(labels), device)
                 optimizer.zero_grad(set_to_none=True)
-                with autocast(device, dtype):
-                    x = model.layer_input(images)
+                x = model.layer_input(images)
                 with processes.step(len(labels)):
-                    with autocast(device, dtype):
-                        loss = model.loss(x, labels)
-                    if not math.isfinite(loss.total.item()):
-                        raise _diverged(f"The loss became {loss.total.item()}", epoch, out, dtype)
+                    loss = compute_loss(x, labels)
                     model.backward(loss, gradients)
                 scaler.step(optimizer)
                 scaler.update()
-                images_seen += len(labels)
-                predictions = loss.logits.argmax(-1).view(-1, len(labels))  # [views, batch]
-                targets = labels if loss.targets is None else loss.targets
-                correct += int((predictions == targets).sum()) / len(predictions)
-                for name, value in {"loss": loss.total, **loss.parts}.items():
-                    totals[name] = totals.get(name, 0.0) + value.item() * len(labels)
-                images_per_second = images_seen / (time.perf_counter() - start)
-                state = (
-                    f"loss {totals['loss'] / images_seen:.3f}, accuracy {100 * correct / images_seen:.1f}%, "
-                    f"lr {lr:.1e}, {images_per_second:.1f} images/s"
-                )
-                bar.note(state)
+                compute_loss = compiled
+                estimate.step()
+                sums.add(loss, labels)
+                if (step + 1) % read_every == 0 or step == numbers[-1]:
+                    means = sums.means()
+                    if not math.isfinite(means["loss"]):
+                        raise _diverged(f"The loss became {means['loss']}", epoch, out, dtype)
+                    images_per_second = sums.images / (time.perf_counter() - start)
+                    state = (
+                        f"loss {means['loss']:.3f}, accuracy {means['accuracy']:.1f}%, "
+                        f"lr {lr:.1e}, {images_per_second:.1f} images/s"
+                    )
+                    state += f", about {duration(seconds_left())} left"
+                    bar.note(state)
                 bar.update()
         try:
             require_finite(model.state_dict(), "The model", "")
@@ -119,8 +136,7 @@ def fit(
         if average:
             average.add(model, epoch)
         record: dict[str, Any] = {"epoch": epoch + 1, "lr": lr}
-        record |= {name: total / images_seen for name, total in totals.items()}
-        record |= {"accuracy": 100 * correct / images_seen, "images_per_second": images_per_second}
+        record |= means | {"images_per_second": images_per_second}
         if len(model.components) > 1:
             record["fusion"] = model.fusion_weights().tolist()
         if validate is not None:
@@ -130,11 +146,17 @@ def fit(
         history.append(record)
         if processes.is_rank_zero():
             RunFolder(out).write_history(history)
-            save_checkpoint(out / CHECKPOINT, model, optimizer, scaler, sums, epoch + 1, job)
+            save_checkpoint(out / CHECKPOINT, model, optimizer, scaler, averages, epoch + 1, job)
         if board is not None:
             for name, value in record.items():
                 if isinstance(value, float):
                     board.add_scalar(name, value, epoch + 1)
+        epoch += 1
+        if estimate.deadline is not None:  # by the clock of the first process, for all
+            epochs = processes.all_gather_objects(estimate.affordable_epochs(epoch, epochs, len(batches)))[0]
+            steps = min(steps, epochs * len(batches))
+    if epochs < planned:
+        log_line(f"--time-limit: {epochs} of {planned} epochs")
     if average:
         average.put_into(model)
     model.eval()
@@ -142,10 +164,16 @@ def fit(
 
 def make_optimizer(model: Method, config: TrainConfig) -> torch.optim.Optimizer:
     groups, decay = model.parameter_groups(config.lr), config.weight_decay
+    # One kernel for all weights, which skips a step with infinite fp16 gradients without the host: faster on a GPU.
+    fused = True if model.backbone.device.type == "cuda" else None
     if config.optimizer == "sgd":
-        return torch.optim.SGD(groups, config.lr, momentum=config.momentum, weight_decay=decay)
+        sgd = torch.optim.SGD(groups, config.lr, momentum=config.momentum, weight_decay=decay, fused=fused)
+        if fused and config.momentum:  # PyTorch leaves them uninitialised where fp16 skips the first step
+            for parameter in model.parameters():
+                sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return sgd
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, config.lr, eps=config.eps, weight_decay=decay)
+    return kind(groups, config.lr, eps=config.eps, weight_decay=decay, fused=fused)
 
 
 def _diverged(what: str, epoch: int, out: Path, dtype: torch.dtype) -> DearError:

@@ -6,10 +6,12 @@ few_shot.json           the images that were drawn, {"train": [[path or scene, l
 metrics.jsonl           one JSON object per finished epoch
 checkpoint.safetensors  the state after the last finished epoch
 adapter_*               the trained adapter (`dear.model.adapter`)
-test.json               test accuracies (%)
+test.json               test accuracies (%), and the comparison with simpler methods (`dear.model.results`)
+results.html            the same as a page with the pictures of mistakes; mistakes.png: these pictures alone
 fit.json                the comparison of `dear fit`
 """
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
@@ -21,11 +23,18 @@ from dear.core.schema import Count, Finite, Positive, check_shape, damaged
 from dear.data.dataset import Example
 
 CONFIG, FEW_SHOT, METRICS, TEST = "config.json", "few_shot.json", "metrics.jsonl", "test.json"
+RESULTS_PAGE, MISTAKES, FOLD = "results.html", "mistakes.png", "fold-"
 FIT = "fit.json"
 CHECKPOINT, TENSORBOARD = "checkpoint.safetensors", "tensorboard"
 ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 ADAPTER_TEXT_TABLE = "adapter_text_features.safetensors"  # if the run has --text-features
-CHANGEABLE = ("workers", "device", "tensorboard")  # settings that a run may change when it continues
+CHANGEABLE = (
+    "workers",
+    "device",
+    "tensorboard",
+    "compile",
+    "deterministic",
+)  # settings that a run may change when it continues
 _AGAIN = "train the run again"
 _OTHER_FOLDER = "train into another folder"
 
@@ -40,6 +49,17 @@ class _Settings(TypedDict, total=False):
     class_names: str | None
     classes: str
     epochs: Count
+    precision: str
+
+
+class _Test(TypedDict, total=False):
+    """Accuracies on the classes of a part; `results` is missing in files of before November 2026."""
+
+    all: Finite
+    base: Finite
+    novel: Finite
+    hm: Finite
+    results: dict[str, Any]
 
 
 class _Drawn(TypedDict):
@@ -77,7 +97,21 @@ class RunFolder:
     @property
     def is_started(self) -> bool:
         """Whether there is anything to continue from, or a finished run."""
-        return self.is_finished or self.checkpoint.exists()
+        return self.is_finished or self.checkpoint.exists() or any(self.path.glob(f"{FOLD}*/{CHECKPOINT}"))
+
+    @property
+    def uses_all_images(self) -> bool:
+        """Whether images that we divide were all trained on: by `dear fit`, or with --folds."""
+        return (self.path / FIT).exists() or bool(self.settings().get("folds"))
+
+    def state(self) -> str:
+        """How far an unfinished run has come, in words; empty if it has finished no epoch."""
+        if self.is_finished or not self.is_started:
+            return ""
+        history, planned = self.history(), self.settings().get("epochs")
+        if not history:
+            return "some folds of the cross-validation are done"
+        return f"stopped after epoch {len(history)}" + (f" of {planned}" if planned else "")
 
     @property
     def has_history(self) -> bool:
@@ -93,7 +127,11 @@ class RunFolder:
 
     def test(self) -> dict[str, float]:
         """Test accuracies (%): {"all": ...}, or base, novel and hm."""
-        return self._read(TEST, dict[str, Finite])
+        return {name: value for name, value in self._read(TEST, _Test).items() if name != "results"}
+
+    def results(self) -> dict[str, Any]:
+        """What `dear.model.results` found: rows, verdicts, accuracy per class, mistakes; empty in old runs."""
+        return self._read(TEST, _Test).get("results", {})
 
     def history(self, epochs: int | None = None) -> list[dict[str, Any]]:
         """The records of the first `epochs` epochs (default: all).
@@ -130,8 +168,16 @@ class RunFolder:
     def write_history(self, records: Sequence[Mapping[str, Any]]) -> None:
         write_text(self.path / METRICS, "".join(to_json(record) + "\n" for record in records))
 
-    def write_test(self, accuracies: Mapping[str, float]) -> None:
-        write_json(self.path / TEST, accuracies)
+    def write_test(self, accuracies: Mapping[str, float], results: Mapping[str, Any] | None = None) -> None:
+        write_json(self.path / TEST, {**accuracies, **({"results": results} if results else {})})
+
+    def fold(self, number: int) -> Path:
+        """The folder of one training of a cross-validation; only its checkpoint matters, until the run ends."""
+        return self.path / f"{FOLD}{number}"
+
+    def remove_folds(self) -> None:
+        for folder in self.path.glob(f"{FOLD}*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def write_fit(self, comparison: Mapping[str, Any]) -> None:
         write_json(self.path / FIT, comparison)
@@ -142,7 +188,8 @@ class RunFolder:
         A run that ended before its first epoch has nothing to continue from and is replaced.
         """
         if not self.is_started:
-            if not set(names_in(self.path)) <= {CONFIG, FEW_SHOT, METRICS, TENSORBOARD, FIT}:
+            names = {name for name in names_in(self.path) if not name.startswith(FOLD)}
+            if not names <= {CONFIG, FEW_SHOT, METRICS, TENSORBOARD, FIT}:
                 raise DearError(f"{self.path} is not empty and holds no run: choose another --out.")
             return
         if not resume:

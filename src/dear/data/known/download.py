@@ -44,7 +44,9 @@ def read_member(archive: Archive, name: str, size: int, sha256: str) -> bytes:
             if member is None or member.file_size != size:
                 raise DearError(f"{archive.url} has no {name} of {size} bytes.")
             data = zipped.read(member)
-    except _errors() as error:
+    except DearError:
+        raise
+    except Exception as error:  # the libraries below fsspec raise many kinds
         raise DearError(f"{name} cannot be read from {archive.url}: {first_line(error)}.") from None
     if hashlib.sha256(data).hexdigest() != sha256:
         raise DearError(f"{name} in {archive.url} is not what it was: its SHA-256 differs.")
@@ -59,7 +61,9 @@ def _fetch(archive: Archive, part: Path) -> None:
         try:
             _copy(archive, part, block)
             return
-        except _errors() as error:
+        except DearError:
+            raise
+        except Exception as error:  # the libraries below fsspec raise many kinds
             if block and isinstance(error, ValueError) and "range requests" in str(error):
                 block = 0  # this server sends a file from its start only
                 continue
@@ -105,25 +109,6 @@ def _open(url: str, request: int = _BLOCK) -> Any:
     except ImportError:
         raise DearError("Downloads need fsspec and aiohttp: pip install 'dear-vlm[data]'.") from None
     return files.open(path, "rb", block_size=request, cache_type="readahead")
-
-
-def _errors() -> tuple[type[Exception], ...]:
-    """What fsspec and the libraries below it raise."""
-    kinds: list[type[Exception]] = [OSError, ValueError, EOFError, TimeoutError, zipfile.BadZipFile]
-    try:
-        from aiohttp import ClientError
-        from fsspec.exceptions import FSTimeoutError
-
-        kinds += [ClientError, FSTimeoutError]
-    except ImportError:
-        pass
-    try:
-        from huggingface_hub.errors import HfHubHTTPError
-
-        kinds.append(HfHubHTTPError)
-    except ImportError:
-        pass
-    return tuple(kinds)
 
 
 def _problem(file: Path, size: int | None, checksum: str | None) -> str:

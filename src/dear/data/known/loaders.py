@@ -8,7 +8,7 @@ from dear.core.files import read_text
 from dear.data.dataset import Dataset, Example, ImageFile
 from dear.data.folder import SUFFIXES
 from dear.data.known.entry import KnownDataset
-from dear.data.splits import SPLITS, make_dataset, split_by_rule
+from dear.data.splits import COOP_SPLIT, SPLITS, make_dataset, split_by_rule
 
 NOT_CLASSES = {"BACKGROUND_Google", "Faces_easy"}  # of Caltech101; CoOp excludes them, too
 
@@ -17,7 +17,8 @@ def class_folders(entry: KnownDataset, folder: Path) -> Dataset:
     """CoOp's rule for one folder per class: each class is shuffled, then split 50/20/30 into train/val/test."""
     classes = [name for name in _folders(folder / entry.image_folder) if name not in NOT_CLASSES]
     files = [[ImageFile(f) for f in _images(folder / entry.image_folder / name)] for name in classes]
-    return split_by_rule(entry.name, [name.replace("_", " ") for name in classes], entry.template, files)
+    names = [name.replace("_", " ") for name in classes]
+    return split_by_rule(entry.name, names, entry.template, files, COOP_SPLIT)
 
 
 def pets(entry: KnownDataset, folder: Path) -> Dataset:

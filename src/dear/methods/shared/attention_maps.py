@@ -9,6 +9,8 @@ from torch import Tensor
 from dear.clip.attention import attention_weights
 from dear.clip.layer_input import LayerInput, observing
 from dear.clip.masks import Masks
+from dear.clip.read_out import CLS as READ_CLS
+from dear.clip.read_out import PROBE
 
 if TYPE_CHECKING:
     from dear.heads.role_map import Head
@@ -17,35 +19,54 @@ if TYPE_CHECKING:
 _REGISTER = 5.0  # times the median length
 
 
-def registers(states: Tensor) -> Tensor:
+def registers(states: Tensor, prefix: int) -> Tensor:
     """Patches whose states do not describe their place, [batch, patches], True: much longer than the median.
 
-    states [batch, 1 + patches, width]. Large ViTs use a few background patches to store information on the whole image
-    (Darcet et al., 2024). In OpenAI's ViT-B/16 their states are 20 times as long as others, and the tokens of all
+    states [batch, prefix + patches, width]. Large ViTs use a few background patches to store information on the whole
+    image (Darcet et al., 2024). In OpenAI's ViT-B/16 their states are 20 times as long as others, and the tokens of all
     attributes attend to them most.
     """
-    lengths = states[:, 1:].norm(dim=-1)
+    lengths = states[:, prefix:].norm(dim=-1)
     return lengths > _REGISTER * lengths.median(dim=1, keepdim=True).values
+
+
+def read_attention(x: LayerInput, states: Tensor) -> Tensor:
+    """Where what reads the class feature looks, mean over heads, [batch, patches]; `x`: the input of the last layer,
+    `states`: of all tokens after it."""
+    tower = x.tower
+    if tower.read == PROBE:
+        queries, keys, _ = tower.probe(states)  # type: ignore[attr-defined]
+    else:
+        queries, keys = x.cls_q if tower.read == READ_CLS else x.q[:, :, tower.prefix :], x.kv[0]
+    patches = tower.originals - tower.prefix
+    return attention_weights(queries, keys, None)[..., -patches:].mean((1, 2))
 
 
 @torch.no_grad()
 def cls_attention(method: "Method", pixels: Tensor) -> Tensor:
-    """Attention of CLS in the last layer, mean over heads, without registers, [batch, rows, columns]; sum at most 1."""
+    """Attention of what reads the class feature, mean over heads, without registers, [batch, rows, columns].
+
+    That is CLS or the mean patch in the last layer, or the probe after it. The sum is at most 1.
+    """
     tower = method.backbone.image
+    patches = tower.originals - tower.prefix
     maps: list[Tensor] = []
 
     def add(original: LayerInput, _: LayerInput | None) -> None:
-        if original.layer == tower.layers:
-            maps.append(attention_weights(original.cls_q, original.kv[0], None)[:, :, 0, 1:].mean(1))
+        if original.layer == tower.layers + (tower.read == PROBE):
+            queries = original.cls_q if tower.read == READ_CLS else original.q
+            weights = attention_weights(queries, original.kv[0], None)[:, :, -patches:]
+            after = original.kv[0].shape[2] - original.states.shape[1]  # learned tokens that a probe sees
+            maps.append(weights[..., weights.shape[-1] - after - patches : weights.shape[-1] - after].mean((1, 2)))
 
     x = method.layer_input(pixels)
     with observing(add):
-        if x.layer > tower.layers:  # no learned part reaches CLS
-            tower.encode(pixels)
-        else:
+        if x.layer <= tower.layers:
             method.encode_image(x)
+        if not maps:  # no learned part reaches CLS
+            tower.encode(pixels)
     states = tower.trunk(pixels, tower.layers - 1)
-    return (maps[0] * ~registers(states)).unflatten(1, tower.grid)
+    return (maps[0] * ~registers(states, tower.prefix)).unflatten(1, tower.grid)
 
 
 @torch.no_grad()
@@ -62,7 +83,7 @@ def token_attention(
     left out: it is the same for every token and does not depend on the place.
     """
     tower = method.backbone.image
-    patches = tower.originals - 1
+    first, patches = tower.prefix, tower.originals - tower.prefix
     sums = {name: torch.zeros(len(pixels), *tower.grid, device=pixels.device) for name in heads}
 
     def add(original: LayerInput, learned: LayerInput | None) -> None:
@@ -75,11 +96,11 @@ def token_attention(
             tokens = [i for i, component in enumerate(token_of) if component == name]
             for layer, head in component_heads:
                 if layer == learned.layer:
-                    attention = weights[:, head, tokens, 1 : 1 + patches].mean(1)
+                    attention = weights[:, head, tokens, first : first + patches].mean(1)
                     sums[name] += attention.unflatten(-1, tower.grid) / len(component_heads)
 
     x = method.layer_input(pixels)
     with observing(add):
         method.encode_image(x)
-    visible = ~registers(tower.trunk(pixels, method.first_layer - 1)).unflatten(1, tower.grid)
+    visible = ~registers(tower.trunk(pixels, method.first_layer - 1), first).unflatten(1, tower.grid)
     return {name: values * visible for name, values in sums.items()}

@@ -1,6 +1,7 @@
 """The second view: the role map, the evidence for each head, and the pictures that a head responds to."""
 
 import threading
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -9,16 +10,24 @@ from PIL import Image
 from torch import Tensor
 
 from dear.core.errors import DearError
+from dear.core.palette import color_of
 from dear.heads.by_phrases import encode_phrases
 from dear.heads.contributions import HeadContributions
-from dear.heads.head_role import ROLES
-from dear.heads.map_table import ROLE_MARKS, ROLE_NAMES, color_strength, role_summary
+from dear.heads.head_role import ROLES, HeadRole
+from dear.heads.map_table import (
+    ROLE_MARKS,
+    ROLE_NAMES,
+    cell_legend,
+    cell_numbers,
+    color_strength,
+    head_lifts,
+    role_summary,
+)
 from dear.heads.picture_list import PictureList
 from dear.heads.role_map import Head, RoleMap
 from dear.methods.shared.role_settings import roles_of
 from dear.model.predictor import Predictor
 from dear.server.model_thread import OnModel
-from dear.server.page.colors import page_colors
 from dear.server.page.pictures import data_url
 
 _BATCH = 4  # small: the other views wait while a batch is in the model
@@ -28,24 +37,21 @@ _THUMBNAIL = 160
 
 def head_map(roles: RoleMap) -> dict[str, Any]:
     """The grid of heads, with all that the role map has about each."""
-    colors, no_shares = page_colors(roles.concepts), (0.0,) * len(roles.concepts)
+    numbers, lifts = cell_numbers(roles), head_lifts(roles)
     heads = [
         {
             "layer": layer,
             "head": head,
             "role": role.role,
             "concept": role.concept,
-            "color": colors[role.concept],
+            "color": color_of(role.concept),
             "strength": round(color_strength(role, roles), 3),
             "entropy": role.entropy,
             "sure": role.sure,
-            "distribution": [
-                {"concept": concept, "share": share, "color": colors[concept]}
-                for concept, share in zip(roles.concepts, role.distribution or no_shares, strict=True)
-                if share
-            ],
+            "number": numbers[layer, head],
+            "distribution": _evidence(roles, role, lifts.get((layer, head))),
             "phrases": [
-                {"text": p.text, "variance": p.variance, "concept": p.concept, "color": colors[p.concept]}
+                {"text": p.text, "variance": p.variance, "concept": p.concept, "color": color_of(p.concept)}
                 for p in role.phrases
             ],
         }
@@ -56,9 +62,20 @@ def head_map(roles: RoleMap) -> dict[str, Any]:
         "heads": roles.heads,
         "summary": role_summary(roles),
         "origin": _origin(roles),
+        "legend": cell_legend(roles),
         "roles": {role: {"name": ROLE_NAMES[role], "mark": ROLE_MARKS[role]} for role in ROLES},
         "cells": heads,
     }
+
+
+def _evidence(roles: RoleMap, role: HeadRole, lifts: Sequence[float | None] | None) -> list[dict[str, Any]]:
+    """Concepts with the share that the picture and the table show: of variance, with its lift; else of phrases."""
+    shares = role.shares or role.distribution or (0.0,) * len(roles.concepts)
+    return [
+        {"concept": concept, "share": share, "lift": lift, "color": color_of(concept)}
+        for concept, share, lift in zip(roles.concepts, shares, lifts or [None] * len(shares), strict=True)
+        if share
+    ]
 
 
 def _origin(roles: RoleMap) -> str:

@@ -14,12 +14,12 @@ from starlette.routing import Route
 
 from dear.core.errors import DearError
 from dear.core.names import CLS
+from dear.core.palette import color_of
 from dear.data.dataset import Picture
 from dear.methods.shared.role_settings import roles_of
 from dear.server.api import Service, short_name
 from dear.server.engines import TorchEngine
 from dear.server.page.classify import classify, world_examples
-from dear.server.page.colors import page_colors
 from dear.server.page.heads import HeadPictures, head_map
 from dear.server.page.pictures import StoredPicture, data_url, sample_pictures, spread
 from dear.server.page.runs import read_runs
@@ -154,5 +154,4 @@ class Page:
 
 
 def _colored(components: Sequence[str]) -> list[dict[str, str]]:
-    colors = page_colors(components)
-    return [{"name": name, "color": colors[name]} for name in components]
+    return [{"name": name, "color": color_of(name)} for name in components]

@@ -1,7 +1,7 @@
-"""Classifies the images of a folder with the model beside this file: python classify.py IMAGES [model_int8.onnx]"""
+"""Classifies images with the model beside this file: python classify.py IMAGE_OR_FOLDER... [--model model_int8.onnx]"""
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +21,16 @@ def to_pixels(image: Image.Image, settings: dict) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    here, (folder, name) = Path(__file__).parent, [*sys.argv[1:], "model.onnx"][:2]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files, or folders of images")
+    parser.add_argument(
+        "--model", default="model.onnx", help="file of the model, beside this one (default: %(default)s)"
+    )
+    args, here, suffixes = parser.parse_args(), Path(__file__).parent, Image.registered_extensions()
     about = json.loads((here / "model.json").read_text(encoding="utf-8"))
-    model = onnxruntime.InferenceSession(here / name, providers=["CPUExecutionProvider"])
-    for path in (p for p in sorted(Path(folder).iterdir()) if p.suffix.lower() in Image.registered_extensions()):
+    model = onnxruntime.InferenceSession(here / args.model, providers=["CPUExecutionProvider"])
+    folders = [sorted(p.iterdir()) if p.is_dir() else [p] for p in map(Path, args.images)]
+    for path in (p for files in folders for p in files if p.suffix.lower() in suffixes or str(p) in args.images):
         with Image.open(path) as image:
             pixels = to_pixels(ImageOps.exif_transpose(image), about["pixels"])  # upright, as the camera was held
         features, logits = model.run(None, {"pixels": pixels[None]})  # features: one row for each of "components"

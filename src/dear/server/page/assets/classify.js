@@ -45,8 +45,8 @@ function show(answer, colors) {
         el("span", {}, `${i ? ", " : ""}${name} ${percent(p)}`)))),
     el("div", { class: "card" },
       el("h3", {}, "Votes of the components"),
-      el("p", { class: "soft" }, `Bar: the probability that a component gives to “${answer.choice}”. ×: the weight of its vote.`),
-      el("div", { class: "votes" }, answer.votes.map((vote) => voteRow(vote, answer.choice, colors)))),
+      el("p", { class: "soft" }, `Bar: how far a component puts “${answer.choice}” ahead of the next best class, times its weight; pale: it votes against.`),
+      el("div", { class: "votes" }, answer.votes.map((vote) => voteRow(vote, answer, colors)))),
     el("div", { class: "card" },
       el("h3", {}, "Where each component looked"),
       el("div", { class: "maps" }, answer.maps.map((map) => el("figure", {},
@@ -57,12 +57,14 @@ function show(answer, colors) {
   ];
 }
 
-function voteRow(vote, choice, colors) {
-  const agrees = vote.choice === choice;
-  return el("div", { class: "vote" },
+function voteRow(vote, answer, colors) {
+  const agrees = vote.choice === answer.choice;
+  const most = Math.max(...answer.votes.map((other) => Math.abs(other.lead))) || 1;
+  const say = Math.abs(vote.lead) / most; // its part in the decision
+  return el("div", { class: "vote", style: { "--say": 0.45 + 0.55 * say } },
     el("b", { class: "tint", style: { "--c": colors[vote.component] } }, vote.component),
     el("span", { class: "soft number" }, `× ${vote.weight.toFixed(2)}`),
-    bar(vote.for_answer, colors[vote.component]),
-    el("span", { class: "number" }, percent(vote.for_answer)),
-    el("span", { class: agrees ? "soft" : "other" }, agrees ? "agrees" : `chooses ${vote.choice} (${percent(vote.probability)})`));
+    bar(say, colors[vote.component], vote.lead < 0),
+    el("span", { class: "number" }, `${vote.lead < 0 ? "−" : "+"}${Math.abs(vote.lead).toFixed(2)}`),
+    el("span", { class: "say" }, agrees ? "agrees" : `alone: ${vote.choice} (${percent(vote.probability)})`));
 }

@@ -72,9 +72,9 @@ export function imageField(about, hint, take) {
   return { field, show };
 }
 
-export function bar(share, color) {
+export function bar(share, color, pale = false) {
   const width = `${Math.max(0, Math.min(100, 100 * share))}%`;
-  return el("div", { class: "bar" }, el("div", { class: "fill", style: { width, "--c": color } }));
+  return el("div", { class: "bar" }, el("div", { class: pale ? "fill pale" : "fill", style: { width, "--c": color } }));
 }
 
 export const percent = (share) => `${(100 * share).toFixed(0)}%`;

@@ -25,7 +25,7 @@ function grid(map, cells) {
     el("p", { class: "soft" }, [map.summary, map.origin].filter(Boolean).join(" · ")),
     el("div", { class: "grid", style: { "--heads": map.heads } }, rows.flat(2), el("span", { class: "soft layer" }, "head"), columns),
     el("p", { class: "soft legend" }, Object.values(map.roles).map((role) => el("span", {}, `${role.mark} ${role.name}`)),
-      map.cells.some((cell) => cell.entropy != null) && el("span", {}, "strong colour: low concept entropy (the number in the cell)")));
+      map.legend && el("span", {}, map.legend)));
 }
 
 function headButton(cell, map, choose) {
@@ -37,7 +37,7 @@ function headButton(cell, map, choose) {
     onclick: (event) => choose(cell, event.currentTarget),
   },
   el("b", {}, cell.concept ?? "–"),
-  el("span", {}, el("i", {}, role.mark), el("i", {}, cell.entropy == null ? "" : cell.entropy.toFixed(2))));
+  el("span", {}, el("i", {}, role.mark), el("i", {}, cell.number)));
 }
 
 // Whether a colour mixed with white still needs white letters. On the dark page letters are light anyway.
@@ -88,8 +88,11 @@ function distribution(cell) {
   const sorted = [...cell.distribution].sort((a, b) => b.share - a.share);
   return el("div", { class: "card" }, el("h3", {}, cell.phrases.length ? "Concepts of its phrases" : "What its output varies with"),
     el("div", { class: "rows" }, sorted.map((part) => [
-      el("span", {}, part.concept), bar(part.share, part.color), el("span", { class: "number" }, `${(100 * part.share).toFixed(0)}%`),
-    ]).flat()));
+      el("span", {}, part.concept), bar(part.share, part.color), el("span", { class: "number" },
+        `${(100 * part.share).toFixed(0)}%${part.lift == null ? "" : ` (${part.lift.toFixed(1)}x)`}`),
+    ]).flat()),
+    sorted.some((part) => part.lift != null) && el("p", { class: "soft" },
+      "Share of the variance of its output; in parentheses: over that of the mean head, by which heads are ranked."));
 }
 
 function phrases(cell) {

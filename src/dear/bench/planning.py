@@ -1,0 +1,114 @@
+"""What a grid will run and cost, said before it runs: cells that cannot differ are run once, cheap ones first."""
+
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+import torch
+from msgspec.structs import replace
+
+from dear.bench.protocols import BASE_TO_NOVEL, TEST
+from dear.bench.results import Cell
+from dear.bench.workbench import Workbench
+from dear.core.progress import duration
+from dear.data.dataset import Dataset
+from dear.data.splits import COOP_SPLIT
+from dear.methods.base import Method
+from dear.methods.registry import METHODS, find_method
+from dear.training.config import FRESH, TrainConfig, fixed_views, training_length
+
+_TIMED = 4  # images
+_BACKWARD = 3  # cost of a training step in passes of its images: forward, and about twice as much backward
+
+
+def constant_key(cell: Cell) -> str | None:
+    """Equal for cells with equal results, whatever their seed and shots: of methods that use no labelled image. None:
+    there are no others like it."""
+    uses_labels = METHODS[cell.method].trained or find_method(cell.method).before_training is not Method.before_training
+    if uses_labels or cell.split != TEST:  # held-out images depend on the draw
+        return None
+    return replace(cell, seed=0, shots=0, variant=None).name
+
+
+class GridPlan:
+    """The cells of a grid that can differ, cheap ones first, and `notes` on what was left out."""
+
+    def __init__(self, cells: Sequence[Cell], bench: Workbench) -> None:
+        self._bench, self.notes = bench, list[str]()
+        self._counts: dict[str, list[int]] = {}  # training images per class of each dataset
+        kept: list[Cell] = []
+        for name in dict.fromkeys(cell.dataset for cell in cells):
+            own = [cell for cell in cells if cell.dataset == name]
+            kept += self._without_repeats(own)
+        self.cells = sorted(kept, key=self.image_passes)
+
+    def _without_repeats(self, cells: Sequence[Cell]) -> list[Cell]:
+        """Cells of one dataset, without numbers of shots that draw no other images than a smaller one."""
+        dataset = self._dataset(cells[0])
+        most = max(self._class_sizes(cells[0]), default=0)
+        spare = sorted({cell.shots for cell in cells if cell.shots >= most})[1:] if most else []
+        if spare:
+            left_out = ", ".join(map(str, spare))
+            self.notes.append(f"{dataset.name}: no class has more than {most} training images: no {left_out} shots")
+        kept = [cell for cell in cells if cell.shots not in spare]
+        if dataset.rule and dataset.rule != COOP_SPLIT:  # CoOp's divided all folders before November 2026
+            kept = [replace(cell, settings={**cell.settings, "divided": dataset.rule}) for cell in kept]
+        return kept
+
+    def image_passes(self, cell: Cell) -> float:
+        """Roughly how many times an image goes through the backbone in a cell."""
+        sizes, dataset = self._class_sizes(cell), self._dataset(cell)
+        if cell.protocol == BASE_TO_NOVEL:
+            sizes = sizes[: len(dataset.base().classes)]
+        images = sum(min(size, cell.shots) for size in sizes)
+        passes = float(images + len(dataset.test))
+        if METHODS[cell.method].trained and images:
+            train = TrainConfig.pick({**cell.settings, "shots": cell.shots})
+            epochs, _ = training_length(train, images, -(-images // train.batch))
+            views = epochs * _BACKWARD if train.augment == FRESH else max(1, fixed_views(train.augment))
+            passes += images * views
+        return passes
+
+    def describe(self, done: Collection[str]) -> str:
+        """The plan in a few lines; `done`: names of cells with results."""
+        counts = [f"{len(self.cells)} cells: {len({cell.dataset for cell in self.cells})} datasets"]
+        counts += [f"{len({cell.method for cell in self.cells})} methods"]
+        counts += [f"{len({cell.seed for cell in self.cells})} seeds"]
+        counts += [f"shots {', '.join(map(str, sorted({cell.shots for cell in self.cells})))}"]
+        keys = [key for cell in self.cells if (key := constant_key(cell))]
+        copied = len(keys) - len(set(keys))
+        note = f"; {copied} of them are equal to another, and copied" if copied else ""
+        missing = [cell for cell in self.cells if cell.name not in done]
+        cost = [f"to do: {len(missing)}, cheap ones first, very roughly {duration(self._seconds(missing))}"]
+        return "\n".join([*self.notes, ", ".join(counts) + note, *(cost if missing else [])])
+
+    def _seconds(self, cells: Sequence[Cell]) -> float:
+        """By the time of a few images. Features of frozen CLIP are shared by methods without training."""
+        seen, passes = set[str](), 0.0
+        for cell in cells:
+            if METHODS[cell.method].trained or cell.dataset not in seen:
+                passes += self.image_passes(cell)
+            if not METHODS[cell.method].trained:
+                seen.add(cell.dataset)
+        settings = cells[0].settings
+        source = self._bench.source(settings["model"], settings["pretrained"], settings.get("text_features"))
+        backbone, examples = source.backbone, self._dataset(cells[0]).test[:_TIMED]
+        if not examples:
+            return 0.0
+        pixels = torch.stack([backbone.preprocess(example.picture.open()) for example in examples]).to(backbone.device)
+        with torch.no_grad():
+            backbone.model.encode_image(pixels[:1])  # the first call is slow
+            start = time.perf_counter()
+            backbone.model.encode_image(pixels).sum().item()
+        return passes * (time.perf_counter() - start) / len(examples)
+
+    def _class_sizes(self, cell: Cell) -> list[int]:
+        """Training images of each class."""
+        if cell.dataset not in self._counts:
+            dataset = self._dataset(cell)
+            counts = Counter(example.label for example in dataset.train)
+            self._counts[cell.dataset] = [counts[label] for label in range(len(dataset.classes))]
+        return self._counts[cell.dataset]
+
+    def _dataset(self, cell: Cell) -> Dataset:
+        return self._bench.dataset(cell.dataset, cell.settings["template"], cell.settings["class_names"])

@@ -1,0 +1,50 @@
+"""Half precision: the weights of the blocks' linear layers are cast once, when a backbone is loaded for a GPU.
+
+Autocast would cast each frozen weight again in every step, because it remembers trained ones only: a quarter of all
+kernels. LayerNorms, embeddings, the patch convolution and the projections to the joint space stay fp32, so the residual
+stream, features, logits and losses are fp32 too.
+"""
+
+from collections.abc import Iterable
+from copy import deepcopy
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+M = TypeVar("M", bound=nn.Module)
+_EXACT = "exact"  # attribute of a half parameter: its fp32 value, in host memory
+
+
+def has_inner_norm(block: Any) -> bool:
+    """Whether a LayerNorm stands between linear layers of its attention or MLP (EVA02, ViTamin).
+
+    Such a block stays fp32, because the norm would get half numbers.
+    """
+    module = getattr(block, "module", block)
+    inside = [*module.attn.modules(), *module.mlp.modules()]
+    return any(isinstance(part, nn.LayerNorm) for part in inside)
+
+
+def halve_blocks(blocks: Iterable[Any], dtype: torch.dtype) -> None:
+    """Replaces the weights and biases of all linear layers in the blocks by half ones; fp32 values stay on the host."""
+    for block in blocks:
+        if has_inner_norm(block):
+            continue
+        for module in getattr(block, "module", block).modules():  # of a `TimmBlock`: its own block
+            if isinstance(module, nn.Linear) or hasattr(module, "in_proj_weight"):
+                for name, parameter in list(module.named_parameters(recurse=False)):
+                    half = nn.Parameter(parameter.detach().to(dtype), requires_grad=False)
+                    setattr(half, _EXACT, parameter.detach().cpu())
+                    setattr(module, name, half)
+
+
+def exact_copy(module: M) -> M:
+    """A copy of frozen blocks in fp32, for methods that train it or compute with its weights."""
+    copy = deepcopy(module)
+    for part, original in zip(copy.modules(), module.modules(), strict=True):
+        for name, parameter in original.named_parameters(recurse=False):
+            exact: Tensor | None = getattr(parameter, _EXACT, None)
+            if exact is not None:
+                setattr(part, name, nn.Parameter(exact.to(parameter.device), requires_grad=False))
+    return copy

@@ -1,0 +1,141 @@
+"""Tokenised prompts, packed into one row of tokens, and the integer positions that follow from their lengths."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dear.core.errors import DearError
+from dear.core.runtime import once
+from dear.parallel import processes
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Tokenised texts, packed: first the tokens that all share, then each prompt's own, EOT last.
+
+    Everything that follows from the lengths of the prompts is computed once, as integer positions: a boolean index in
+    every step would make the host wait for a GPU, to learn how many rows it selects.
+    """
+
+    ids: Tensor  # [packed]
+    positions: Tensor  # [packed]
+    shared: int
+    filled: Tensor  # [prompts, longest], True at an own token, False at padding
+    slots: Tensor | None = None  # positions of the words that learned tokens replace, [tokens], all in the shared part
+    places: processes.Places | None = None  # of local prompts: their positions among those of all processes
+    padded: bool = False  # each prompt takes `longest` places of the packed states, whatever its length
+    _by_shared: dict[tuple[str, int], Any] = field(default_factory=dict, repr=False)  # masks and orders, computed once
+
+    @classmethod
+    def pack(cls, tokens: Tensor, eot: Tensor, slots: Sequence[int] = ()) -> "Prompts":
+        """tokens [prompts, context]; eot [prompts], the position of each EOT."""
+        shortest = int(eot.min())  # at least EOT is each prompt's own
+        same = (tokens[:, :shortest] == tokens[:1, :shortest]).all(0)
+        shared = int(same.int().cumprod(0).sum())
+        if any(slot >= shared for slot in slots):
+            raise DearError("Learned tokens can only replace words before the class name.")
+        device = tokens.device
+        lengths = eot + 1 - shared
+        filled = torch.arange(int(lengths.max()), device=device) < lengths[:, None]
+        own = tokens[:, shared : shared + filled.shape[1]][filled]
+        place = (shared + torch.arange(filled.shape[1], device=device)).expand_as(filled)
+        return cls(
+            torch.cat([tokens[0, :shared], own]),
+            torch.cat([torch.arange(shared, device=device), place[filled]]),
+            shared,
+            filled,
+            torch.tensor(slots, device=device) if slots else None,
+        )
+
+    def __len__(self) -> int:
+        return len(self.filled)
+
+    @property
+    def longest(self) -> int:
+        return self.filled.shape[1]
+
+    @cached_property
+    def own_places(self) -> Tensor:
+        """The positions of the own tokens in [prompts * longest], as `filled` has them."""
+        filled = self.filled.flatten()
+        return torch.arange(len(filled), device=filled.device) if self.padded else filled.nonzero()[:, 0]
+
+    @cached_property
+    def eot(self) -> Tensor:
+        """The position of each EOT among the own tokens, [prompts]."""
+        lengths = self.filled.sum(1)
+        if self.padded:
+            return torch.arange(len(self), device=lengths.device) * self.longest + lengths - 1
+        return lengths.cumsum(0) - 1
+
+    def causal_mask(self, shared: int) -> Tensor:
+        """Own token i attends to all shared tokens and to own tokens up to i: [longest, shared + longest], boolean."""
+        shape = (self.longest, shared + self.longest)
+        return self._once(
+            "causal", shared, lambda: torch.ones(shape, dtype=torch.bool, device=self.filled.device).tril(shared)
+        )
+
+    def eot_mask(self, shared: int) -> Tensor:
+        """EOT attends to all but padding: [prompts, 1, 1, shared + longest], boolean."""
+        return self._once("eot", shared, lambda: F.pad(self.filled, (shared, 0), value=True)[:, None, None])
+
+    def unshared(self, shared: int, places: Tensor) -> tuple[Tensor, "Prompts", Tensor]:
+        """How `unshare` repacks states: their order [packed], the new prompts, and the places [prompts, tokens]."""
+
+        def compute() -> tuple[Tensor, Prompts, Tensor]:
+            device, extra = self.filled.device, shared - 1
+            lengths = self.filled.sum(1)
+            starts = shared + lengths.cumsum(0) - lengths
+            before = torch.arange(1, shared, device=device).expand(len(self), -1)
+            index = torch.cat([before, starts[:, None] + torch.arange(self.longest, device=device)], 1)
+            filled = F.pad(self.filled, (extra, 0), value=True)
+            order = torch.cat([torch.zeros(1, dtype=torch.long, device=device), index[filled]])
+            lengths = lengths + extra
+            own = 1 + (lengths.cumsum(0) - lengths)[:, None] + places - 1
+            return order, replace(self, shared=1, filled=filled, _by_shared={}), own
+
+        return self._once("unshared", shared, compute)
+
+    def _once(self, what: str, shared: int, compute: Callable[[], Any]) -> Any:
+        return once(self._by_shared, (what, shared), compute)
+
+    def subset(self, chosen: Tensor) -> tuple["Prompts", Tensor]:
+        """Some of the prompts, and the positions of their packed states among all: x[places].
+
+        Prompts that are chosen on a GPU are padded, so that the host need not wait to learn their lengths.
+        """
+        index = torch.zeros_like(self.filled, dtype=torch.long).flatten()
+        index = index.index_copy(0, self.own_places, torch.arange(self.shared, len(self.ids), device=index.device))
+        filled, index = self.filled[chosen], index.view_as(self.filled)[chosen]
+        padded = not chosen.is_cpu
+        own = index.flatten() if padded else index[filled]
+        places = torch.cat([torch.arange(self.shared, device=index.device), own])
+        filled = filled if padded else filled[:, : int(filled.sum(1).max())]
+        return Prompts(self.ids[places], self.positions[places], self.shared, filled, self.slots, padded=padded), places
+
+    @cached_property
+    def own(self) -> tuple["Prompts", Tensor, Tensor]:
+        """`subset` of the local prompts, and their indices."""
+        chosen = torch.tensor(processes.local_rows(range(len(self))))
+        own, packed = self.subset(chosen)
+        chosen = chosen.to(self.ids.device)
+
+        def places(rows: int) -> tuple[Tensor, int]:
+            return (packed, len(self.ids)) if rows == len(packed) else (chosen, len(self))
+
+        return replace(own, places=places), packed, chosen
+
+
+def unshare(x: Tensor, prompts: Prompts, shared: int, places: Tensor) -> tuple[Tensor, Prompts, Tensor]:
+    """Repacks states [shared + own, width] so that prompts may differ at shared places [tokens]; only BOT stays shared.
+
+    `shared` includes inserted learned tokens. Returns the new states, their prompts, and the places, now one row per
+    prompt, [prompts, tokens].
+    """
+    order, prompts, places = prompts.unshared(shared, places)
+    return x[order], prompts, places

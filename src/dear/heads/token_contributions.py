@@ -1,0 +1,232 @@
+"""Contributions of heads where the class feature is not read by a plain CLS: the mean, a probe, or EVA's inner norms.
+
+Let x_t be what a term (the embedding, a head, an MLP) adds to the residual stream at token t. For the numbers that one
+picture holds fixed (the weights alpha of a probe, the std of every LayerNorm, the length of the feature), the way from
+the stream to the feature is linear, and a term's contribution is
+
+    sum_j G_j [ gamma * c( sum_t w_jt x_t ) ],    c(x) = x - mean(x)
+
+with gamma of the last LayerNorm. CLS: w = 1 / std at CLS. Mean over T patches: w = 1 / (T std). Probe: for each of its
+heads j, w_jt = alpha_jt / std_t, and G_j its value and output matrices. Biases belong to no term and are one constant.
+Behind a probe there is an MLP, which is not linear: it is a term of its own. With `through="gate"` it is shared out
+instead: GELU(z) = z Phi(z), which is linear for the Phi of the picture.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dear.clip import Backbone
+from dear.clip.attention import attention_weights, merge_heads
+from dear.clip.read_out import CLS, MEAN, PROBE
+from dear.core.errors import DearError
+from dear.heads.contributions import Decomposition, HeadContributions, check_first_layer, run_layer_heads
+
+
+class TokenContributions(HeadContributions):
+    """`HeadContributions` of any image tower whose layers are known.
+
+    A contribution is no linear function of a few numbers of its head here, so codes are the contributions themselves,
+    and maps are identities.
+    """
+
+    def __init__(self, backbone: Backbone, first_layer: int | None = None, through: str = "own") -> None:
+        if through not in ("own", "gate"):
+            raise DearError(f'through must be "own" or "gate", not {through!r}.')
+        self.tower: Any = backbone.image
+        self.through = through
+        self.first_layer = check_first_layer(self.tower, first_layer)
+        self.layers = tuple(range(self.first_layer, self.tower.layers + 1))
+        like, shape = self.tower.like, (len(self.layers), self.tower.heads, -1, -1)
+        self.maps = torch.eye(self.tower.dim, device=like.device, dtype=like.dtype).expand(shape)
+
+    @property
+    def span(self) -> tuple[Tensor, Tensor]:
+        identity = self.maps.cpu().double()
+        return identity, identity
+
+    def rank(self, outer: Tensor) -> int:
+        """Dimensions that hold 99% of a head's second moments [dim, dim]: a probe can spread a head over all."""
+        if self.tower.read != PROBE:
+            return self.tower.head_dim
+        values = torch.linalg.eigvalsh(outer).flip(0).clamp(min=0).cumsum(0)
+        return int((values < 0.99 * values[-1]).sum()) + 1
+
+    @torch.no_grad()
+    def codes_and_feature(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.tower.trunk(pixels, self.first_layer - 1)
+        outputs = []
+        for layer in self.layers:
+            x, of_heads = run_layer_heads(self.tower, layer, x)
+            outputs.append(of_heads)
+        read = _Reading(self.tower, x, self.through)
+        tokens = read.weights.shape[-1]
+        terms = [read.of_heads(layer, out[:, :, :tokens]) for layer, out in zip(self.layers, outputs, strict=True)]
+        return torch.stack(terms, 1), read.feature
+
+    def sum_of(self, heads: Any, codes: Tensor) -> Tensor:
+        layers, numbers = [layer - self.first_layer for layer, _ in heads], [head for _, head in heads]
+        return codes[:, layers, numbers].sum(1)
+
+    def coordinates(self, pixels: Tensor) -> Tensor:
+        return self.codes(pixels).cpu().double()
+
+
+class _Reading:
+    """What is held fixed for some pictures, from their states after the last layer, and the way to the feature."""
+
+    def __init__(self, tower: Any, states: Tensor, through: str) -> None:
+        """states [images, tokens, width]; of CLS alone, if CLS is read."""
+        self.tower, self.through = tower, through
+        norm = self.norm = final_norm(tower)
+        if tower.read == CLS:
+            weights = 1 / _std(states[:, :1], norm)[:, None]
+        elif tower.read == MEAN:
+            patches = states.new_zeros(states.shape[:2])
+            patches[:, tower.prefix :] = 1 / (states.shape[1] - tower.prefix)
+            of_mean = _std(states if tower.norm_first else tower.pool(states)[:, None], norm)
+            weights = (patches / of_mean)[:, None]
+        else:
+            q, k, _ = tower.probe(states)
+            alpha = attention_weights(q, k, None)[:, :, 0]
+            weights = F.pad(alpha, (states.shape[1] - alpha.shape[-1], 0)) / _std(states, norm)[:, None]
+        self.weights = weights  # [images, J, tokens]
+        self.pooled = tower.pool(states)
+        whole = tower.project(self.pooled)
+        self.length = whole.norm(dim=-1)
+        self.feature = whole / self.length[:, None]
+        if tower.read == PROBE:
+            self._set_gate()
+
+    def of_heads(self, layer: int, outputs: Tensor) -> Tensor:
+        """Outputs [images, heads, tokens, head_dim] of a layer -> contributions [images, heads, dim]."""
+        block, heads = self.tower.blocks[layer - 1], self.tower.heads
+        out, inner, total = block.attn.out_proj, getattr(block.attn, "inner_norm", None), self.weights.sum(-1)
+        post = isinstance(block.ls_1, nn.LayerNorm)
+        matrix, bias, weights = out.weight.to(outputs), out.bias.to(outputs), self.weights
+        if inner is not None:
+            weights = weights / _std(merge_heads(outputs), inner)[:, None]
+        elif post:
+            weights = weights / _std(out(merge_heads(outputs)), block.ls_1)[:, None]
+        summed = torch.einsum("njt,nhtd->nhjd", weights, outputs)
+        # Each head in its own slice of the merged heads, zeros elsewhere: [images, heads, J, width].
+        merged = torch.zeros(*summed.shape[:3], heads, summed.shape[-1], device=summed.device, dtype=summed.dtype)
+        index = torch.arange(heads, device=summed.device)
+        merged[:, index, :, index] = summed.transpose(0, 1)
+        merged = merged.flatten(3)
+        if inner is not None:
+            merged = inner.weight * (merged - merged.sum(-1, keepdim=True) / merged.shape[-1])
+            own = inner.bias.view(heads, -1)
+            shares = torch.block_diag(*own)  # [heads, width]: each head gets its own slice of the bias
+            merged = merged + total[:, None, :, None] * shares[None, :, None]
+        of_bias = weights.sum(-1) if post else total
+        added = merged @ matrix.T + of_bias[:, None, :, None] * bias / heads
+        if post:
+            norm = block.ls_1
+            added = norm.weight * _centred(added) + total[:, None, :, None] * norm.bias / heads
+        else:
+            added = block.ls_1(added)
+        return self.finish(added)
+
+    def of_states(self, states: Tensor) -> Tensor:
+        """What a term adds at every token, [images, tokens, width] -> contribution [images, dim]."""
+        return self.finish(torch.einsum("njt,ntd->njd", self.weights, states))
+
+    def finish(self, summed: Tensor) -> Tensor:
+        """Weighted sums over tokens, [images, ..., J, width] -> contributions [images, ..., dim]."""
+        scaled = self.norm.weight * _centred(summed)
+        if self.tower.read == PROBE:
+            scaled = torch.einsum("n...jd,jde->n...e", scaled, self._through_pool())
+            if self.through == "gate":
+                scaled = scaled + self._through_gate(scaled)
+        else:
+            scaled = scaled.squeeze(-2)
+        return self._project(scaled)
+
+    def constant(self) -> Tensor:
+        """The part of the feature that belongs to no term, [images, dim]."""
+        tower = self.tower
+        offset = self.norm.bias
+        if tower.read == PROBE:
+            pool = tower.vit.attn_pool
+            offset = pool.proj(offset @ pool.kv.weight[len(offset) :].T + pool.kv.bias[len(offset) :])
+            if self.through == "gate":
+                mlp, normed = pool.mlp, pool.norm
+                linear = self._through_gate(offset.expand(len(self.length), -1))
+                of_bias = (self.gate * (mlp.fc1(normed.bias))) @ mlp.fc2.weight.T + mlp.fc2.bias
+                offset = offset + linear + of_bias
+        offset = offset.expand(len(self.length), -1)
+        bias = tower.head_bias
+        return self._project(offset) + (0 if bias is None else bias / self.length[:, None])
+
+    def pool_mlp(self) -> Tensor:
+        """The term of the probe's MLP, [images, dim]."""
+        return self._project(self.tower.pool_mlp(self.pooled))
+
+    def _project(self, x: Tensor) -> Tensor:
+        return x @ self.tower.head_matrix / self.length.view(-1, *[1] * (x.dim() - 1))
+
+    def _through_pool(self) -> Tensor:
+        """Value and output matrices of each head of the pool, one after the other, [J, width, width]."""
+        pool = self.tower.vit.attn_pool
+        value = pool.kv.weight[len(pool.kv.weight) // 2 :].unflatten(0, (pool.num_heads, -1))
+        return value.mT @ pool.proj.weight.T.unflatten(0, (pool.num_heads, -1))
+
+    def _set_gate(self) -> None:
+        """Phi of GELU(z) = z Phi(z) in the pool's MLP, [images, hidden]; and the std of the norm before it."""
+        pool = self.tower.vit.attn_pool
+        hidden = pool.mlp.fc1(pool.norm(self.pooled))
+        self.gate = torch.where(hidden == 0, 0.5, pool.mlp.act(hidden) / hidden)
+        self.pool_std = _std(self.pooled, pool.norm)
+
+    def _through_gate(self, x: Tensor) -> Tensor:
+        """The linear part of the pool's MLP on terms of the pooled state, [images, ..., width]."""
+        pool, places = self.tower.vit.attn_pool, [1] * (x.dim() - 2)
+        normed = pool.norm.weight * _centred(x) / self.pool_std.view(-1, *places, 1)
+        hidden = (normed @ pool.mlp.fc1.weight.T) * self.gate.view(len(self.gate), *places, -1)
+        return hidden @ pool.mlp.fc2.weight.T
+
+
+@torch.no_grad()
+def decompose_tokens(backbone: Backbone, pixels: Tensor, through: str = "own") -> Decomposition:
+    """All terms of the normalised image feature of pixels [images, 3, height, width]."""
+    tower: Any = backbone.image
+    x = tower.embed(pixels.to(backbone.device))
+    embedding, outputs, mlps = x, [], []
+    for layer, block in enumerate(tower.blocks, 1):
+        before = x
+        x, of_heads = run_layer_heads(tower, layer, x)
+        outputs.append(of_heads)
+        merged = merge_heads(of_heads)
+        if (norm := getattr(block.attn, "inner_norm", None)) is not None:
+            merged = norm(merged)
+        attended = before[:, : merged.shape[1]] + block.ls_1(block.attn.out_proj(merged))
+        mlps.append(block.ls_2(block.mlp(block.ln_2(attended))))
+    read = _Reading(tower, x, through)
+    tokens = read.weights.shape[-1]
+    heads = torch.stack([read.of_heads(layer, out[:, :, :tokens]) for layer, out in enumerate(outputs, 1)], 1)
+    return Decomposition(
+        read.of_states(embedding[:, :tokens]),
+        heads,
+        torch.stack([read.of_states(mlp[:, :tokens]) for mlp in mlps], 1),
+        read.constant(),
+        read.pool_mlp() if tower.read == PROBE and through == "own" else None,
+    )
+
+
+def final_norm(tower: Any) -> Any:
+    """The last LayerNorm over the tokens, or over their mean."""
+    if not hasattr(tower, "vit"):
+        return tower.visual.ln_post
+    return tower.vit.fc_norm if isinstance(tower.vit.norm, nn.Identity) else tower.vit.norm
+
+
+def _std(x: Tensor, norm: Any) -> Tensor:
+    """Of the last axis, as the LayerNorm divides by it, [...]."""
+    return (x.var(-1, correction=0) + norm.eps).sqrt()
+
+
+def _centred(x: Tensor) -> Tensor:
+    return x - x.mean(-1, keepdim=True)

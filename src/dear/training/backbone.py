@@ -1,0 +1,55 @@
+"""The backbone of a command: the one that is named, or one that suits the data; its name is the first line."""
+
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dear.clip import MINI
+from dear.core.errors import DearError, shortened
+from dear.data.resolve import is_world
+
+AUTO = "auto"
+MODEL_HELP = (
+    "OpenCLIP name (with --pretrained), transformers:FOLDER_OR_NAME, hf-hub:NAME, local-dir:FOLDER, or dear-mini; "
+    "auto: dear-mini for Attribute World, for photos the best one in the local caches"
+)
+_TYPICAL = "--model ViT-B-16 --pretrained openai"
+
+
+class BackboneChoice(NamedTuple):
+    """What --model and --pretrained name, or what was chosen in their place, and why."""
+
+    model: str
+    pretrained: str | None
+    note: str = ""
+    is_toy: bool = False  # dear-mini, on something else than drawn pictures
+
+    def say(self) -> None:
+        """Prints the name; warns of a toy on stderr."""
+        name = shortened(" ".join(filter(None, (self.model, self.pretrained))))
+        print(f"backbone: {name.encode('utf-8', 'backslashreplace').decode()}{self.note}", flush=True)
+        if self.is_toy:
+            print(
+                f"dear: warning: {MINI} knows drawn pictures only: on photos it is little better than guessing, and "
+                f"its numbers say nothing about CLIP. Use {_TYPICAL}.",
+                file=sys.stderr,
+            )
+
+
+def choose_backbone(model: str, pretrained: str | None, data: Sequence[str]) -> BackboneChoice:
+    """The backbone for these datasets: `auto` becomes dear-mini for Attribute World, for photos the best one in the
+    local caches."""
+    from dear.clip.local_cache import best_cached
+
+    is_drawn = all(map(is_world, data))
+    if model != AUTO:
+        return BackboneChoice(model, pretrained, is_toy=model == MINI and not is_drawn)
+    if is_drawn:
+        return BackboneChoice(MINI, None)
+    best = best_cached()
+    if best is None:
+        raise DearError(
+            f"Photos need a backbone, and there is none in the local caches: add {_TYPICAL} (600 MB are downloaded, "
+            "once), or --model local-dir:FOLDER. `dear backbones` lists what can be used."
+        )
+    return BackboneChoice(best.model, best.pretrained, f" (found in {best.cache}; choose another with --model)")

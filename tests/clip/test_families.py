@@ -1,0 +1,157 @@
+"""Every family of image towers: the engine equals OpenCLIP's own forward, with and without learned tokens."""
+
+import pytest
+import torch
+
+from dear.clip import LearnedTokens
+from dear.clip.layer_input import CachedStates
+from dear.clip.masks import Masks
+from dear.clip.support import judge
+from small_models import STEMS, VISION, config_of, small
+
+READS = {"plain": "cls", "CLIPA": "mean", "SigLIP": "probe", "PE-Core": "probe", "EVA02-B": "cls", "gap": "mean"}
+
+
+def pixels_for(backbone, count: int = 2) -> torch.Tensor:
+    torch.manual_seed(1)
+    return torch.randn(count, 3, *backbone.image.image_size, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("family", [*VISION, *STEMS])
+def test_features_equal_open_clip(family: str) -> None:
+    backbone = small(family)
+    tower, pixels = backbone.image, pixels_for(backbone)
+    assert tower.tier == "full" == judge(config_of(family)).image
+    assert tower.read == READS.get(family, tower.read)
+    expected = backbone.model.encode_image(pixels)
+    torch.testing.assert_close(tower.encode(pixels), expected, atol=1e-10, rtol=1e-10)
+    assert backbone.dim == expected.shape[1]
+    for first in range(1, tower.layers + 2):  # cut anywhere, and read from cached states
+        entry = tower.layer_input(pixels, first)
+        torch.testing.assert_close(tower.project(tower.cls_state(entry)), expected, atol=1e-10, rtol=1e-10)
+        again = tower.layer_input(CachedStates(entry.states, tower.cls_state(entry)), first)
+        torch.testing.assert_close(tower.project(tower.cls_state(again)), expected, atol=1e-10, rtol=1e-10)
+
+
+def plain_blocks(backbone):
+    """OpenCLIP's and timm's own blocks, which know nothing of this project."""
+    visual = backbone.model.visual
+    return visual.trunk.blocks if hasattr(visual, "trunk") else visual.transformer.resblocks
+
+
+def naive_with_tokens(backbone, pixels, raw: dict, masks: dict | None, read: bool = True):
+    """Full sequences through each block's parts, one picture at a time, with tokens appended that replace their own."""
+    tower, features, states = backbone.image, [], []
+    for picture in pixels[:, None]:
+        x, first = tower.embed(picture), min(raw)
+        originals, count = x.shape[1], len(raw[first])
+        for layer, block in enumerate(plain_blocks(backbone), 1):
+            if layer in raw:
+                x = torch.cat([x[:, :originals], raw[layer][None]], 1)
+            x = naive_block(backbone, block, x, originals, None if masks is None else masks.get(layer))
+        features.append(tower.project(tower.pool(x[:, :originals], None if masks else x[:, originals:])))
+        states.append(tower.norm_out(x[:, originals:]))
+    assert count
+    return torch.cat(features), torch.cat(states)
+
+
+def naive_block(backbone, block, x, originals: int, mask):
+    """Textbook attention with a loop over heads, on the block's own matrices."""
+    if not hasattr(backbone.model.visual, "trunk"):
+        attn, heads = block.attn, block.attn.num_heads
+        q, k, v = torch.nn.functional.linear(block.ln_1(x), attn.in_proj_weight, attn.in_proj_bias).chunk(3, -1)
+        out = textbook(q, k, v, heads, mask)
+        x = x + block.ls_1(attn.out_proj(out))
+        return x + block.ls_2(block.mlp(block.ln_2(x)))
+    vit, attn = backbone.model.visual.trunk, block.attn
+    post = type(block).__name__ == "EvaBlockPostNorm"
+    y = x if post else block.norm1(x)
+    if attn.qkv is not None:
+        q, k, v = attn.qkv(y).chunk(3, -1)
+        if getattr(attn, "q_bias", None) is not None:
+            q, v = q + attn.q_bias, v + attn.v_bias
+    else:
+        q, k, v = attn.q_proj(y), attn.k_proj(y), attn.v_proj(y)
+    if getattr(vit, "rope", None) is not None:
+        table, prefix = vit.rope.get_embed().double(), vit.num_prefix_tokens
+        sin, cos = table.chunk(2, -1)
+        q, k = (rotated(part, attn.num_heads, sin, cos, prefix, originals) for part in (q, k))
+    out = attn.proj(getattr(attn, "norm", torch.nn.Identity())(textbook(q, k, v, attn.num_heads, mask)))
+    if post:
+        x = x + block.norm1(out)
+        return x + block.norm2(block.mlp(x))
+    gammas = [getattr(block, name, None) for name in ("gamma_1", "gamma_2")]
+    scale_1, scale_2 = (
+        (lambda value, g=gamma, n=name: value if g is None and not hasattr(block, n) else
+         (value * g if g is not None else getattr(block, n)(value)))
+        for gamma, name in zip(gammas, ("ls1", "ls2"), strict=True)
+    )  # fmt: skip
+    x = x + scale_1(out)
+    return x + scale_2(block.mlp(block.norm2(x)))
+
+
+def rotated(x, heads: int, sin, cos, prefix: int, originals: int):
+    """Pairs of neighbours turned by the angle of their patch; CLS and learned tokens stay."""
+    parts = x.unflatten(-1, (heads, -1)).clone()
+    patches = parts[:, prefix:originals]
+    turned = torch.stack([-patches[..., 1::2], patches[..., ::2]], -1).flatten(-2)
+    parts[:, prefix:originals] = patches * cos[None, :, None] + turned * sin[None, :, None]
+    return parts.flatten(-2)
+
+
+def textbook(q, k, v, heads: int, mask):
+    out = []
+    for head, (a, b, c) in enumerate(zip(*(part.chunk(heads, -1) for part in (q, k, v)), strict=True)):
+        scores = a @ b.mT / a.shape[-1] ** 0.5
+        if mask is not None:
+            scores = scores.masked_fill(~mask[head], -torch.inf)
+        out.append(scores.softmax(-1) @ c)
+    return torch.cat(out, -1)
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["open", "masked"])
+@pytest.mark.parametrize("family", [*VISION])
+def test_learned_tokens_equal_the_naive_form(family: str, masked: bool) -> None:
+    """Appended, without a place; a probe attends to them unless masks hide them."""
+    backbone = small(family)
+    tower, pixels = backbone.image, pixels_for(backbone)
+    torch.manual_seed(2)
+    raw = {layer: torch.randn(2, tower.width, dtype=torch.float64, requires_grad=True) for layer in (2, 3)}
+    n, by_layer, masks = tower.originals, {}, None
+    if masked:  # in head 0 nobody attends to the second token; in head 1 tokens do not attend to the image
+        by_original = torch.ones(1, tower.heads, 1, n + 2, dtype=torch.bool)
+        by_learned = torch.ones(1, tower.heads, 2, n + 2, dtype=torch.bool)
+        by_original[0, 0, :, n + 1] = by_learned[0, 0, :, n + 1] = by_learned[0, 1, :, :n] = False
+        masks = Masks(dict.fromkeys((2, 3), (by_original, by_learned)), tower.heads, n)
+        whole = torch.cat([by_original[0].expand(-1, n, -1), by_learned[0]], 1)
+        by_layer = {2: whole, 3: whole}
+    out = tower.features(tower.layer_input(pixels, 2), LearnedTokens(raw), masks, read_tokens=True)
+    feature, states = naive_with_tokens(backbone, pixels, raw, by_layer or None)
+    torch.testing.assert_close(out.cls, feature, atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(out.tokens, states, atol=1e-10, rtol=1e-10)
+    fast = tower.features(tower.layer_input(pixels, 2), LearnedTokens(raw), masks).cls
+    torch.testing.assert_close(fast, feature, atol=1e-10, rtol=1e-10)
+    weights = torch.randn_like(feature)
+    mine, naive = (torch.autograd.grad((f * weights).sum(), list(raw.values())) for f in (fast, feature))
+    for one, other in zip(mine, naive, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("family", [*VISION])
+def test_tokens_that_nobody_sees_leave_the_feature(family: str) -> None:
+    """Then the whole tower is constant: cached keys and values of the visible heads give the same tokens."""
+    backbone = small(family)
+    tower, pixels = backbone.image, pixels_for(backbone)
+    n = tower.originals
+    hidden = torch.arange(n + 2) < n
+    by_learned = torch.zeros(1, tower.heads, 2, n + 2, dtype=torch.bool)
+    by_learned[0, 1, :, :n] = by_learned[0, 2] = True  # and in the other heads, only themselves
+    by_learned[..., n:] = True
+    masks = Masks(dict.fromkeys((2, 3), (hidden[None], by_learned)), tower.heads, n)
+    raw = {2: torch.randn(2, tower.width, dtype=torch.float64)}
+    entry = tower.layer_input(pixels, 2, masks)
+    assert entry.cached is not None
+    out = tower.features(entry, LearnedTokens(raw), masks, read_tokens=True)
+    torch.testing.assert_close(out.cls, backbone.model.encode_image(pixels), atol=1e-10, rtol=1e-10)
+    slow = tower.features(tower.layer_input(pixels, 2), LearnedTokens(raw), masks, read_tokens=True)
+    torch.testing.assert_close(out.tokens, slow.tokens, atol=1e-10, rtol=1e-10)

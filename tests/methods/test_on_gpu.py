@@ -1,0 +1,215 @@
+"""Every method on a pretended GPU: trained, resumed, saved, loaded, asked, and without making the host wait."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dear.clip import Backbone, exact_copy, load_backbone
+from dear.clip.layer_input import LayerInput
+from dear.core.names import inferences
+from dear.data.dataset import Dataset
+from dear.data.resolve import resolve_dataset
+from dear.gallery.encoders import HeadEncoder
+from dear.heads.contributions import HeadContributions, decompose
+from dear.heads.role_map import RoleMap
+from dear.methods import promptsrc, tac
+from dear.methods.base import Loss, Method
+from dear.methods.coop import CoOp
+from dear.methods.registry import METHODS, find_method
+from dear.model.adapter import load_adapter, save_adapter
+from dear.model.predictor import Predictor
+from dear.training import loop
+from dear.training.adapt import adapt, predict_logits
+from dear.training.images import ImageSource
+from dear.training.run_folder import RunFolder
+from dear.training.sums import EpochSums
+
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+from test_every_method import config_of
+
+from pretended_gpu import Gpu, pretend_gpu
+
+ROUNDING = {"fp32": 1e-4, "fp16": 0.01, "bf16": 0.05}  # of the loss in the first epoch, or of answers without training
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    whole = resolve_dataset("world:colors")
+    base = whole.few_shot(1, 1).base()
+    return replace(base, test=base.test[:2])
+
+
+@pytest.fixture(autouse=True)
+def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three steps of L-BFGS take the same path as three hundred, and two templates the same as sixty."""
+    for module in (promptsrc, tac):
+        monkeypatch.setattr(module, "SIXTY", module.SIXTY[:2])
+    lbfgs = torch.optim.LBFGS
+    monkeypatch.setattr(torch.optim, "LBFGS", lambda *a, max_iter, **k: lbfgs(*a, max_iter=min(3, max_iter), **k))
+
+
+class Killed(Exception):
+    pass
+
+
+class Watch:
+    """Waits and casts of the last step; in the first one, constants are computed."""
+
+    def __init__(self, gpu: Gpu, patch: pytest.MonkeyPatch) -> None:
+        watch, self.casts = self, 0
+        self.waits: dict[str, int] = {}
+
+        class Sums(EpochSums):
+            def add(self, *step: Any) -> None:
+                super().add(*step)
+                watch.waits, watch.casts = dict(gpu.waits), gpu.casts
+                gpu.reset()
+
+            def means(self) -> dict[str, float]:
+                means = super().means()
+                assert gpu.waits.total() == 1, "losses are read once in many steps"
+                gpu.reset()
+                return means
+
+        patch.setattr(loop, "EpochSums", Sums)
+
+
+def answers(model: Method, data: Dataset, source: ImageSource) -> torch.Tensor:
+    model.set_classes(data.classes, data.template)
+    inference = inferences(model.components)[0]
+    return predict_logits(model, data.test, source, "test", [inference])[inference]
+
+
+def train_in_two_parts(name: str, source: ImageSource, data: Dataset, role_file: Path, out: Path) -> Method:
+    """One epoch, and from its checkpoint a second one."""
+    config, train = config_of(name, role_file, epochs=2, warmup_epochs=0, batch=3)
+    save = loop.save_checkpoint
+
+    def after_one_epoch(*args: Any, **kwargs: Any) -> None:
+        save(*args, **kwargs)
+        raise Killed
+
+    if METHODS[name].trained:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "save_checkpoint", after_one_epoch)
+            with pytest.raises(Killed):
+                adapt(find_method(name), config, data, train, source, out)
+    return adapt(find_method(name), config, data, train, source, out)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_runs_and_does_not_wait(
+    name: str, model_folder: Path, role_file: Path, data: Dataset, tmp_path: Path
+) -> None:
+    source = ImageSource(load_backbone(f"local-dir:{model_folder}"), workers=0)
+    expected = answers(train_in_two_parts(name, source, data, role_file, tmp_path / "cpu"), data, source)
+    history = RunFolder(tmp_path / "cpu").history()
+    for precision, rounding in ROUNDING.items():
+        found = on_gpu(name, precision, model_folder, role_file, data, tmp_path / precision)
+        difference = (found - expected).norm() / expected.norm()
+        if history:
+            loss, same = history[0]["loss"], RunFolder(tmp_path / precision).history()[0]["loss"]
+            after_a_teacher = 10 if METHODS[name].transductive else 1
+            assert same == pytest.approx(loss, rel=rounding * after_a_teacher), precision
+        assert difference < (rounding if not history else 0.01 if precision == "fp32" else 1), precision
+
+
+def on_gpu(name: str, precision: str, model_folder: Path, role_file: Path, data: Dataset, out: Path) -> torch.Tensor:
+    with pretend_gpu() as gpu, pytest.MonkeyPatch.context() as patch:
+        scaler = torch.amp.GradScaler  # a small scale, so that none of these few steps is skipped
+        patch.setattr(torch.amp, "GradScaler", lambda device, enabled: scaler(device, 2.0**7, enabled=enabled))
+        backbone = load_backbone(f"local-dir:{model_folder}", device="cuda", precision=precision)
+        gpu.watch(backbone.model)
+        watch, source = Watch(gpu, patch), ImageSource(backbone, workers=0)
+        model = train_in_two_parts(name, source, data, role_file, out)
+        assert watch.casts == 0, "a frozen weight is cast in every step"
+        assert not watch.waits, "the host waits for the GPU in every step"
+        found = answers(model, data, source)
+        save_adapter(out, name, model, data.template)
+        predictor = Predictor(load_adapter(out, backbone=backbone))
+        picture = data.test[0].picture.open()
+        predictor.predict(picture)
+        for attention in predictor.model.attention_maps(predictor.pixels([picture]).to(backbone.device)).values():
+            assert 0 < attention.sum().item() < 1.01
+    return found
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
+    """Lets CoOp's loss do something that it must not."""
+    loss = CoOp.loss
+
+    def changed(self: CoOp, x: LayerInput, labels: Tensor) -> Loss:
+        computed = loss(self, x, labels)
+        return computed._replace(total=change(self, computed.total))
+
+    monkeypatch.setattr(CoOp, "loss", changed)
+
+
+def test_a_planted_mix_of_devices_is_refused(monkeypatch, model_folder, role_file, data, tmp_path) -> None:
+    planted(monkeypatch, lambda _, total: (total * torch.ones(2)).mean())
+    with pytest.raises(RuntimeError, match="on the same device"):
+        on_gpu("coop", "fp32", model_folder, role_file, data, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda _, total: total if total.item() > 0 else 2 * total,
+        lambda _, total: total[None][total[None] > 0].sum(),
+        lambda _, total: total * torch.tensor([1.0], device=total.device)[0],
+        lambda _, total: total * total.new_ones(2)[[0]][0],
+    ],
+    ids=["item", "boolean index", "tensor from the host", "index from the host"],
+)
+def test_a_planted_wait_is_noticed(change, monkeypatch, model_folder, role_file, data, tmp_path) -> None:
+    planted(monkeypatch, change)
+    with pytest.raises(AssertionError, match="the host waits"):
+        on_gpu("coop", "fp32", model_folder, role_file, data, tmp_path)
+
+
+def test_a_planted_cast_of_a_frozen_weight_is_noticed(monkeypatch, model_folder, role_file, data, tmp_path) -> None:
+    planted(monkeypatch, lambda self, total: total + 0 * self.backbone.image.visual.proj.half().sum())
+    with pytest.raises(AssertionError, match="is cast"):
+        on_gpu("coop", "bf16", model_folder, role_file, data, tmp_path)
+
+
+@pytest.mark.parametrize("precision", ROUNDING)
+def test_heads_are_measured_and_galleries_filled(precision: str, model_folder: Path, role_file: Path) -> None:
+    """What `roles` and `index` compute of an image."""
+    pixels = torch.rand(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))[:, :, :32, :32]
+    exact = load_backbone(f"local-dir:{model_folder}")
+    with pretend_gpu():
+        backbone = load_backbone(f"local-dir:{model_folder}", device="cuda", precision=precision)
+        assert backbone.identity == exact.identity, "it is the hash of the exact weights"
+        coordinates = HeadContributions(backbone).coordinates(pixels.to("cuda"))
+        whole = decompose(backbone, pixels).feature().cpu()
+        vectors = {name: v.cpu() for name, v in head_encoder(backbone, role_file).encode_image(pixels).items()}
+    expected = HeadContributions(exact).coordinates(pixels)
+    assert coordinates.dtype is torch.float64
+    torch.testing.assert_close(coordinates, expected, rtol=ROUNDING[precision], atol=ROUNDING[precision])
+    feature = F.normalize(exact.image.encode(pixels), dim=-1)
+    torch.testing.assert_close(whole, feature, rtol=ROUNDING[precision], atol=ROUNDING[precision])
+    for name, values in head_encoder(exact, role_file).encode_image(pixels).items():
+        torch.testing.assert_close(vectors[name], values, rtol=ROUNDING[precision], atol=ROUNDING[precision])
+
+
+def head_encoder(backbone: Backbone, role_file: Path) -> HeadEncoder:
+    roles = RoleMap.load(role_file)
+    return HeadEncoder(backbone, {attribute: roles.heads_for(attribute) for attribute in roles.core})
+
+
+def test_weights_of_blocks_are_half_and_their_exact_values_are_not_lost(model_folder: Path) -> None:
+    exact = load_backbone(f"local-dir:{model_folder}")
+    with pretend_gpu():
+        backbone = load_backbone(f"local-dir:{model_folder}", device="cuda", precision="fp16")
+        half = [name for name, p in backbone.model.named_parameters() if p.dtype is torch.float16]
+        assert half == [name for name, _ in exact.model.named_parameters() if "resblocks" in name and "ln_" not in name]
+        copy = exact_copy(backbone.image.blocks[0])
+        for name, parameter in exact.image.blocks[0].named_parameters():
+            assert torch.equal(dict(copy.named_parameters())[name].cpu(), parameter), name

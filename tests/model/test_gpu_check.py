@@ -1,0 +1,56 @@
+"""`dear doctor --gpu`, on a pretended card and on none."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from dear.cli import main
+from dear.core.errors import DearError
+from dear.model import gpu_check
+
+sys.path.append(str(Path(__file__).parents[1]))
+from pretended_gpu import pretend_gpu
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_check, "_TIMED", 1)
+    monkeypatch.setattr(gpu_check, "_CLASSES", 4)
+    monkeypatch.setattr(gpu_check, "_BATCH", 3)
+
+
+def test_the_report_fits_a_screen_and_compares_with_the_cpu(quick, model_folder: Path) -> None:
+    with pretend_gpu(capability=8):
+        report = gpu_check.check_gpu(f"local-dir:{model_folder}")
+    lines = report.splitlines()
+    assert len(lines) < 24
+    assert "pretended, capability 8.0, 24.0 of 24.0 GiB free" in lines[0]
+    rows = [line.split() for line in lines[-9:]]
+    assert [row[0] for row in rows] == ["fp32"] * 3 + ["fp16"] * 3 + ["bf16"] * 3
+    assert [row[1] for row in rows] == list(gpu_check.METHODS) * 3
+    assert all(row[2] == row[3] for row in rows[:3]), "in fp32 both devices compute the same"
+
+
+def test_a_card_without_bf16_is_not_asked_for_it(quick, model_folder: Path) -> None:
+    with pretend_gpu(capability=7):
+        assert "bf16" not in gpu_check.check_gpu(f"local-dir:{model_folder}")
+
+
+def test_a_wrong_result_is_reported(quick, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = gpu_check._train
+
+    def wrong(name, backbone):
+        run = train(name, backbone)
+        return run if backbone.device.type == "cpu" else run._replace(losses=[2 * loss for loss in run.losses])
+
+    monkeypatch.setattr(gpu_check, "_train", wrong)
+    with pretend_gpu(), pytest.raises(DearError, match=r"dear in fp32, maple in fp32.*more than rounding"):
+        gpu_check.check_gpu(f"local-dir:{model_folder}")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so(capsys) -> None:
+    assert main(["doctor", "--gpu"]) == 2
+    assert "sees no GPU here" in capsys.readouterr().out

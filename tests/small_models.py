@@ -1,0 +1,112 @@
+"""Small models of the true classes of each family: timm's own constructors at small sizes, noise on all weights."""
+
+from typing import Any
+
+import open_clip
+import timm
+import torch
+from timm.models import register_model
+
+from dear.clip import Backbone, wrap
+
+TEXT = {"context_length": 20, "vocab_size": 49408, "layers": 3, "width": 32, "heads": 4}
+_SIZES = {"img_size": 64, "embed_dim": 48, "depth": 3, "num_heads": 4}
+
+
+def _register(name: str, of: str, **sizes: Any) -> str:
+    """A small form of a timm model, under a name that OpenCLIP's configs can use."""
+
+    def build(pretrained: bool = False, **options: Any) -> Any:
+        return timm.create_model(of, pretrained=False, **{**sizes, **options})
+
+    build.__name__, build.__module__ = name, __name__
+    register_model(build)
+    return name
+
+
+def _timm(name: str, of: str, pool: str, proj: str | None, **sizes: Any) -> dict[str, Any]:
+    size = sizes.get("img_size", 224)
+    return {
+        "timm_model_name": _register(name, of, **sizes),
+        "timm_pool": pool,
+        "timm_proj": proj,
+        "image_size": size,
+    }
+
+
+class WordTokenizer:
+    """Words as ids, cut as Hugging Face's tokenizers cut: the end stays.
+
+    SigLIP's kind pads with its end token and has no token before the words; CLIPA's kind has one, and ends in zeros.
+    """
+
+    def __init__(self, context_length: int, begin: int | None = None, end: int = 1) -> None:
+        self.context_length, self.begin, self.end, self.pad = context_length, begin, end, end
+
+    def __call__(self, texts: list[str], context_length: int | None = None) -> torch.Tensor:
+        size = context_length or self.context_length
+        rows = []
+        for text in texts:
+            words = [4 + sum(map(ord, word)) % 400 for word in text.lower().replace(".", "").split()]
+            ids = ([self.begin] if self.begin is not None else []) + words
+            ids = [*ids[: size - 1], self.end]
+            rows.append(ids + [self.pad] * (size - len(ids)))
+        return torch.tensor(rows)
+
+
+WHOLE = {
+    "SigLIP": ({"no_causal_mask": True, "pool_type": "last", "proj_bias": True, "norm_kwargs": {"eps": 1e-6},
+                "act_kwargs": {"approximate": "tanh"}}, WordTokenizer(20)),
+    "SigLIP i18n": ({"no_causal_mask": True, "pool_type": "last", "proj_type": "none", "width": 24}, WordTokenizer(20)),
+    "CLIPA": ({"no_causal_mask": True, "pool_type": "last"}, WordTokenizer(20, begin=2, end=0)),
+    "MobileCLIP2-L": ({"no_causal_mask": True}, open_clip.SimpleTokenizer(context_length=20)),
+}  # fmt: skip
+"""Text towers that see padding: settings, and a tokenizer of their kind."""
+
+VISION = {
+    "plain": {"layers": 3, "width": 48, "head_width": 12, "patch_size": 16, "image_size": 64},
+    "CLIPA": {
+        "layers": 3, "width": 48, "head_width": 12, "patch_size": 16, "image_size": 64, "no_ln_pre": True,
+        "pool_type": "avg", "final_ln_after_pool": True,
+    },
+    "SigLIP": _timm("vit_small_siglip", "vit_base_patch16_siglip_224", "map", "none", **_SIZES),
+    "PE-Core": _timm("vit_small_pe", "vit_pe_core_base_patch16_224", "map", None, **_SIZES),
+    "PE-Core bigG": _timm(
+        "vit_small_pe_gigantic", "vit_pe_core_gigantic_patch14_448", "map", None, **{**_SIZES, "img_size": 56}
+    ),
+    "EVA01": _timm("eva_small", "eva_giant_patch14_224", "token", None, **{**_SIZES, "img_size": 56}),
+    "EVA02-B": _timm("eva02_small", "eva02_base_patch16_clip_224", "token", None, **_SIZES),
+    "EVA02-E": _timm(
+        "eva02_small_enormous", "eva02_enormous_patch14_clip_224", "token", None, **{**_SIZES, "img_size": 56}
+    ),
+    "MobileCLIP2-L": _timm("vit_small_clip", "vit_large_patch14_clip_224", "token", None, **{**_SIZES, "img_size": 56}),
+    "gap": _timm("vit_small_gap", "vit_medium_patch16_gap_256", "avg", "linear", **_SIZES),
+}  # fmt: skip
+STEMS = {  # their stems fix width and size: only the depth can shrink
+    "MobileCLIP-B": _timm("vit_small_mci", "vit_base_mci_224", "token", None, depth=2),
+    "ViTamin": _timm("vitamin_small_one", "vitamin_small_224", "avg", "linear", depth=2),
+}
+
+
+def shaken(model: torch.nn.Module) -> torch.nn.Module:
+    """With noise on all weights: fresh biases, scales and heads are near zero or one, and would hide errors."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def config_of(family: str, **text: Any) -> dict[str, Any]:
+    vision = {**VISION, **STEMS}[family]
+    dim = 48 if family == "SigLIP" else 24
+    config = {"embed_dim": dim, "vision_cfg": dict(vision), "text_cfg": {**TEXT, **text}}
+    return config | ({"init_logit_bias": -10.0} if family == "SigLIP" else {})
+
+
+def small(family: str, seed: int = 0, tokenizer: Any = None, **text: Any) -> Backbone:
+    """A backbone of the family, in fp64."""
+    torch.manual_seed(seed)
+    config = config_of(family, **text)
+    kind = open_clip.CustomTextCLIP if text else open_clip.CLIP
+    model = shaken(kind(**config)).double()
+    return wrap(model, tokenizer or open_clip.SimpleTokenizer(context_length=20), family)
