@@ -52,7 +52,7 @@ def _by_tag() -> Iterator[tuple[CachedBackbone, tuple[int, int]]]:
         vision, needs_quick_gelu = config["vision_cfg"], bool(source.get("quick_gelu"))
         if tag != "openai" and needs_quick_gelu != bool(config.get("quick_gelu")):
             continue  # refused when loaded
-        shape = vision["width"], vision["patch_size"]
+        shape = vision.get("width", 0), vision.get("patch_size", 0)
         repository, _, file = source.get("hf_hub", "").rpartition("/")
         if repository and _in_hub_cache(repository, file):
             yield CachedBackbone(model, tag, "the Hugging Face cache"), shape
