@@ -67,10 +67,11 @@ def test_notebooks_run(name: str, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     notebook = json.loads((ROOT / "examples" / f"{name}.ipynb").read_text(encoding="utf-8"))
     names: dict[str, object] = {}
+    assert (ROOT / "examples" / f"{name}.ipynb").stat().st_size < 250_000  # stored by scripts/store_outputs.py
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert any(cell["outputs"] for cell in code)  # a code host shows them
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
-            # Pictures in a notebook would weigh more than the package.
-            assert all(output["output_type"] == "stream" for output in cell["outputs"])
             source = "".join(cell["source"])
             if "dear.train(" in source:
                 for setting in ("shots=16", "epochs=6"):  # every step, in less time

@@ -110,6 +110,10 @@ def test_every_kind_of_image_gives_the_same_answer(trained, picture) -> None:
         alone = model.predict(kind, topk=2)
         assert (alone.choice, alone.top[1][0]) == (answer.choice, answer.top[1][0])
         assert alone.probability == pytest.approx(answers[0].probability, abs=1e-6)
+    several = np.stack([np.asarray(opened.convert("RGB"))] * 2)  # [images, height, width, 3]
+    column = pytest.importorskip("pandas").Series([str(picture)] * 2, index=[7, 8])  # of a DataFrame
+    for images in (several, column, tuple(kinds[:2])):
+        assert [answer.choice for answer in model.predict(images)] == [answers[0].choice] * 2
     assert model.predict([]) == []
     assert len(model.predict([picture] * 40)) == 40  # more than a batch
     assert [value.shape for value in model.features(kinds).values()] == [(5, 32)] * 6

@@ -118,3 +118,41 @@ def test_a_run_of_before_keeps_its_split(model_folder, tmp_path: Path, capsys) -
     assert main([*arguments, "--resume"]) == 0
     assert RunFolder(out).few_shot() == before
     assert dear.evaluate(out, data).images == 9  # 30% of each class
+
+
+def test_a_leaderboard_is_sorted_and_names_the_cheapest_within_noise(model_folder, tmp_path: Path, capsys) -> None:
+    data = photos(tmp_path / "photos")
+    arguments = ["compare", str(data), "--model", f"local-dir:{model_folder}", "--device", "cpu", "--json"]
+    assert main([*arguments, "--methods", "clip-adapter", "tip-adapter", "zero-shot", "--time-limit", "20s"]) == 0
+    rows = json.loads(capsys.readouterr().out)["leaderboard"]
+    assert {row["method"] for row in rows} == {"clip-adapter", "tip-adapter", "zero-shot"}
+    accuracies = [row["accuracy (%)"] for row in rows]
+    assert accuracies == sorted(accuracies, reverse=True)
+    assert rows[0]["p against the best"] is None
+    assert main([*arguments, "--methods", "clip-adapter", "--time-limit", "1s"]) == 2
+    assert "no time" in capsys.readouterr().err.lower()
+
+
+def test_an_unfinished_run_says_how_far_it_came(tmp_path: Path, model_folder, capsys, monkeypatch) -> None:
+    data, out = photos(tmp_path / "photos"), tmp_path / "run"
+    stop = KeyboardInterrupt()
+
+    def interrupted(*_, **__):
+        raise stop
+
+    arguments = ["train", "--model", f"local-dir:{model_folder}", "--data", str(data), "--method", "clip-adapter"]
+    arguments += ["--epochs", "3", "--workers", "0", "--out", str(out)]
+    with monkeypatch.context() as patch:
+        patch.setattr("dear.methods.clip_adapter.ClipAdapter.loss", interrupted)
+        assert main(arguments) == 130
+    assert capsys.readouterr().err.endswith("dear: interrupted; nothing was finished.\n")
+    with monkeypatch.context() as patch:
+        patch.setattr("dear.training.loop.RunEstimate.affordable_epochs", interrupted)
+        assert main([*arguments, "--time-limit", "1h"]) == 130
+    assert (
+        "interrupted; stopped after epoch 1 of 3: the same command with --resume continues" in capsys.readouterr().err
+    )
+    assert main(["predict", str(out), str(data)]) == 2
+    assert "stopped after epoch 1 of 3" in capsys.readouterr().err
+    assert main([*arguments, "--resume"]) == 0
+    assert "epoch 1 of 3 is done: training continues after it" in capsys.readouterr().err

@@ -59,8 +59,8 @@ class Compared(NamedTuple):
 def verdict_table(compared: Sequence[Compared]) -> Table:
     table = Table(["dataset", "method", "number", "paper", "ours", "difference", "noise", "verdict"])
     for one in compared:
-        difference = Stat(one.ours.mean - one.paper, digits=1)
-        noise = None if one.noise is None else Stat(one.noise, digits=1)
+        difference = None if one.why_not else Stat(one.ours.mean - one.paper, digits=1)
+        noise = None if one.why_not or one.noise is None else Stat(one.noise, digits=1)
         table.add(one.dataset, one.method, one.number, Stat(one.paper, digits=2), one.ours, difference, noise,
                   one.verdict)  # fmt: skip
     return table
@@ -74,7 +74,9 @@ def summary_line(compared: Sequence[Compared]) -> str:
 
 
 def compare_with_paper(results: Sequence[Result]) -> list[Compared]:
-    """Every number that the paper prints for these results; averages last."""
+    """Every number that the paper prints for these results, in its order of methods; averages last."""
+    order = list(METHODS_OF_PAPER.values())
+    results = sorted(results, key=lambda r: order.index(r.cell.method) if r.cell.method in order else len(order))
     if any(result.cell.variant for result in results):
         return list(_ablations(results))
     of = {name: [r for r in results if r.cell.protocol == name] for name in (BASE_TO_NOVEL, CROSS_DATASET, DOMAIN)}
@@ -146,7 +148,7 @@ def _why_not(results: Sequence[Result]) -> str:
     """Another backbone, or other images than the published ones."""
     cell = results[0].cell
     if (cell.settings["model"], cell.settings["pretrained"]) != (FULL["model"], FULL["pretrained"]):
-        return f"{cell.settings['model']} instead of OpenAI's ViT-B/16"
+        return f"backbone {cell.settings['model']}"
     if cell.settings.get("text_features"):
         return "a table of texts instead of the text tower"
     if cell.shots != 16:

@@ -70,6 +70,8 @@ def leaderboard(
         seconds[name] = time.monotonic() - start
         scores.add(name, model, parts, source)
         print(f"{name}: {make_row(name, scores.right(name)).accuracy:.1f}% ({seconds[name]:.0f} s)", flush=True)
+    if not seconds:
+        raise DearError(f"There was no time for {', '.join(skipped)}: raise --time-limit.")
     return _ranked(scores, seconds), skipped
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -58,14 +59,15 @@ class Predictor:
     def predict(
         self, images: ImageLike | Sequence[ImageLike], topk: int = 3, inference: str | None = None
     ) -> Answer | list[Answer]:
-        """The answer for one image, or a list of answers for several.
+        """The answer for one image, or a list of answers for several: a list, a column of a DataFrame, or an array
+        [images, height, width, 3].
 
         `topk`: number of classes in `Answer.top`. `inference="decoupled"` uses the class feature alone.
         """
-        several = _as_sequence(images)
+        several, is_one = _as_sequence(images), _is_one(images)
         parts = (several[start : start + _BATCH] for start in range(0, len(several), _BATCH))
         answers = [answer for part in parts for answer in self.predict_batch(self.pixels(part), topk, inference)]
-        return answers if several is images else answers[0]
+        return answers[0] if is_one else answers
 
     def predict_batch(self, pixels: Tensor, topk: int = 3, inference: str | None = None) -> list[Answer]:
         """Answers for normalised pixels [batch, 3, height, width]."""
@@ -172,6 +174,15 @@ class Predictor:
         return name or names[0]
 
 
+def _is_one(images: Any) -> bool:
+    """Whether this is one image: not a list, nor a column of a DataFrame, nor an array of images."""
+    if isinstance(images, np.ndarray):
+        return images.ndim != 4
+    if isinstance(images, str | bytes | Path | Image.Image):
+        return True
+    return not (hasattr(images, "__iter__") and hasattr(images, "__len__"))
+
+
 def _as_sequence(images: Any) -> Sequence[ImageLike]:
-    """Several images as they are; one image as the only one of a list."""
-    return images if isinstance(images, Sequence) and not isinstance(images, str | bytes) else [images]
+    """Several images as a list; one image as the only one of a list."""
+    return [images] if _is_one(images) else list(images)

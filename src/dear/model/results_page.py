@@ -76,7 +76,7 @@ def write_mistakes(path: Path, losses: Sequence[Mistake], examples: Sequence[Exa
         answer = f"{100 * mistake.probability:.0f}% {mistake.answer}"
         if mistake.answer != mistake.true:
             draw.text((x, y + _CELL + 4), fit_text(f"is {mistake.true}", _CELL, 14), INK, font(14))
-            draw.text((x, y + _CELL + 22), fit_text(f"answer: {answer}", _CELL, 14), (170, 40, 40), font(14))
+            draw.text((x, y + _CELL + 22), fit_text(f"not {answer}", _CELL, 14), (170, 40, 40), font(14))
         else:
             draw.text((x, y + _CELL + 4), fit_text(f"right, but unsure: {answer}", _CELL, 14), SOFT, font(14))
     with atomic_path(path) as temporary:
