@@ -106,6 +106,8 @@ class Method(nn.Module):
     needs_text: ClassVar[str] = "table"
     """The least that the method needs of either tower, one of `dear.clip.support.TIERS`."""
     classes: ClassTexts
+    done: float = 0.0
+    """The finished share of the steps of a training, set before each step."""
 
     def __init__(self, backbone: Backbone, config: Settings) -> None:
         super().__init__()
