@@ -49,6 +49,8 @@ TO_FP32 = {
     "softmax", "softplus", "sum", "tan",
 }  # fmt: skip
 
+TO_WIDEST = {"addcdiv", "addcmul", "atan2", "cat", "cross", "dot", "index_put", "scatter_add", "stack", "tensordot"}
+
 
 class GpuTensor(Tensor):
     values: Tensor  # on the CPU, of the same memory
@@ -170,6 +172,9 @@ class _Calls(TorchFunctionMode):
         if torch.is_autocast_enabled("cuda") and name in TO_HALF | TO_FP32:
             dtype = torch.get_autocast_dtype("cuda") if name in TO_HALF else torch.float32
             args, kwargs = _map(lambda x: x.to(dtype) if _casts(x) else x, (args, kwargs))
+        elif torch.is_autocast_enabled("cuda") and name in TO_WIDEST:
+            widest = max((x.dtype for x in _leaves((args, kwargs)) if _casts(x)), key=lambda dtype: dtype.itemsize)
+            args, kwargs = _map(lambda x: x.to(widest) if _casts(x) else x, (args, kwargs))
         if func is Tensor.to:
             device, dtype, non_blocking, _ = _parse_to(*args[1:], **{k: v for k, v in kwargs.items() if k != "copy"})
             x = args[0] if device is None else self.gpu.move(args[0], device, non_blocking)

@@ -145,7 +145,7 @@ class _Encoder:
     def images(self, images: Sequence[Any]) -> Tensor:
         """[images, dim]"""
         pictures = labelled(images, [0] * len(images), "X").pictures
-        batches = self.source.images([Example(picture, 0) for picture in pictures], self.method.first_layer, "images")
+        batches = self.source.images([Example(picture, 0) for picture in pictures], self.method, "images")
         return frozen_features(self.method, batches)[0].double().cpu()
 
     def texts(self, names: Sequence[str], template: str) -> Tensor:

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from PIL import Image
 
-from dear.clip import LearnedTokens
+from dear.clip import LearnedTokens, wrap
 from dear.clip.layer_input import CachedStates
 from dear.clip.masks import Masks
 from dear.clip.support import judge
@@ -155,3 +156,12 @@ def test_tokens_that_nobody_sees_leave_the_feature(family: str) -> None:
     torch.testing.assert_close(out.cls, backbone.model.encode_image(pixels), atol=1e-10, rtol=1e-10)
     slow = tower.features(tower.layer_input(pixels, 2), LearnedTokens(raw), masks, read_tokens=True)
     torch.testing.assert_close(out.tokens, slow.tokens, atol=1e-10, rtol=1e-10)
+
+
+def test_pictures_have_the_size_of_the_tower_not_of_its_config() -> None:
+    """As in ViTamin-XL-384, whose config names another size than timm builds."""
+    backbone = small("SigLIP")
+    backbone.model.visual.image_size = (32, 32)
+    again = wrap(backbone.model, backbone.text.tokenizer, "other")
+    assert again.image.image_size == tuple(again.pictures["size"]) == (64, 64)
+    assert again.preprocess(Image.new("RGB", (80, 50))).shape == (3, 64, 64)

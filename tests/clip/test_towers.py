@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from dear.clip import LearnedTokens, load_backbone
+from dear.clip import LearnedTokens, load_backbone, wrap
 from dear.clip.attention import QueryGroup, attend, attention_weights, finish_block, merge_heads
 from dear.clip.layer_input import LayerInput
 from dear.clip.masks import Masks
+from dear.clip.modules import has_plain_blocks
 from dear.core.errors import DearError
 
 NAMES = [
@@ -318,3 +319,36 @@ def test_a_text_that_is_too_long_is_refused_not_cut(tiny) -> None:
         backbone.text.encode(["dog", fits + " cat"])
     with pytest.raises(DearError, match="no text"):
         backbone.text.encode([])
+
+
+class Attention(torch.nn.Module):
+    """The interface of OpenCLIP 4's own attention, which takes the place of torch's in its blocks."""
+
+    def __init__(self, other: torch.nn.MultiheadAttention) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim = other.num_heads, other.embed_dim // other.num_heads
+        self.in_proj_weight, self.in_proj_bias, self.out_proj = other.in_proj_weight, other.in_proj_bias, other.out_proj
+        self.ln_q, self.ln_k, self.ln_inner = (torch.nn.Identity() for _ in range(3))
+        self.logit_scale = self.head_scale = None
+
+
+@pytest.mark.parametrize("extra", [None, "ln_q", "head_scale"])
+def test_blocks_of_open_clip_4_are_known(tiny, extra: str | None) -> None:
+    """With everything optional left out, the same features; with a norm or a scale, the tower is called as a whole."""
+    backbone = tiny()
+    pixels = torch.randn(2, 3, 32, 32)
+    images, texts = backbone.image.encode(pixels), backbone.text.encode(TEXTS)
+    for blocks in (backbone.model.visual.transformer.resblocks, backbone.model.transformer.resblocks):
+        for block in blocks:
+            block.attn = Attention(block.attn)
+            if extra:
+                setattr(
+                    block.attn, extra, torch.nn.LayerNorm(12) if extra == "ln_q" else torch.nn.Parameter(torch.ones(1))
+                )
+    if extra:
+        assert not has_plain_blocks(backbone.model.visual.transformer.resblocks)
+        return
+    newer = wrap(backbone.model, backbone.text.tokenizer, "newer")
+    assert (newer.image.tier, newer.text.tier) == ("full", "full")
+    torch.testing.assert_close(newer.image.encode(pixels), images)
+    torch.testing.assert_close(newer.text.encode(TEXTS), texts)

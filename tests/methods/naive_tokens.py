@@ -1,6 +1,7 @@
 """Token methods the slow, readable way: full sequences, all layers, textbook attention. Each returns the loss."""
 
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import torch
@@ -141,6 +142,52 @@ def clip_lora(m, pixels, labels) -> Tensor:
     cls, _ = plain.image(model, pixels, {}, blocks=merged[0])
     texts = plain.text(model, m.backbone.text.tokenizer, GIVEN, {}, blocks=merged[1])
     return F.cross_entropy(plain.logits(model, plain.image_feature(model, cls), texts), labels)
+
+
+def clip_svd(m, pixels, labels) -> Tensor:
+    """Blocks whose matrices have the learned singular values, in the bases of the frozen ones."""
+    model = m.backbone.model
+
+    def rescaled(matrix: Tensor, values: Tensor) -> Tensor:
+        left, _, right = torch.svd(matrix.detach())
+        return sum(s * torch.outer(u, v) for s, u, v in zip(values, left.T, right.T, strict=True))
+
+    def blocks(transformer, values: Tensor) -> list:
+        changed = []
+        for block, own in zip(transformer.resblocks, values, strict=True):
+            copy = deepcopy(block)
+            attn, mlp = copy.attn, copy.mlp
+            parts = [*block.attn.in_proj_weight.chunk(3), attn.out_proj.weight, mlp.c_fc.weight, mlp.c_proj.weight]
+            q, k, v, out, fc, proj = (rescaled(part, row) for part, row in zip(parts, own, strict=True))
+            del attn.in_proj_weight, attn.out_proj.weight, mlp.c_fc.weight, mlp.c_proj.weight
+            attn.in_proj_weight, attn.out_proj.weight = torch.cat([q, k, v]), out
+            mlp.c_fc.weight, mlp.c_proj.weight = fc, proj
+            changed.append(copy)
+        return changed
+
+    cls, _ = plain.image(model, pixels, {}, blocks=blocks(model.visual.transformer, m.image_values))
+    texts = plain.text(model, m.backbone.text.tokenizer, GIVEN, {}, blocks=blocks(model.transformer, m.text_values))
+    return F.cross_entropy(plain.logits(model, plain.image_feature(model, cls), texts), labels)
+
+
+def two_stage(m, pixels, labels) -> Tensor:
+    """Stage 1: own LayerNorms in both towers, against texts; stage 2: the classifier in place of the texts."""
+    model = m.backbone.model
+
+    def blocks(transformer, norms) -> list:
+        changed = []
+        for block, (ln_1, ln_2) in zip(transformer.resblocks, norms, strict=True):
+            copy = deepcopy(block)
+            copy.ln_1, copy.ln_2 = ln_1, ln_2
+            changed.append(copy)
+        return changed
+
+    cls, _ = plain.image(model, pixels, {}, blocks=blocks(model.visual.transformer, m.image_norms))
+    image = plain.image_feature(model, cls)
+    if m.second:
+        return F.cross_entropy(plain.logits(model, image.detach(), m.classifier), labels)
+    texts = plain.text(model, m.backbone.text.tokenizer, GIVEN, {}, blocks=blocks(model.transformer, m.text_norms))
+    return F.cross_entropy(plain.logits(model, image, texts), labels)
 
 
 def tac(m, pixels, labels) -> Tensor:

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +214,16 @@ def test_weights_of_blocks_are_half_and_their_exact_values_are_not_lost(model_fo
         copy = exact_copy(backbone.image.blocks[0])
         for name, parameter in exact.image.blocks[0].named_parameters():
             assert torch.equal(dict(copy.named_parameters())[name].cpu(), parameter), name
+
+
+@pytest.mark.parametrize("name", ["coop"])
+def test_a_compiled_step_computes_the_same(name: str, monkeypatch, model_folder, role_file, data, tmp_path) -> None:
+    """Traced by torch.compile, but without its code generator, which needs a compiler and minutes."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    source = ImageSource(load_backbone(f"local-dir:{model_folder}"), workers=0)
+    weights = []
+    for compiled in (False, True):
+        config, train = config_of(name, role_file, epochs=2, batch=3, compile=compiled)
+        model = adapt(find_method(name), config, data, train, source, tmp_path / str(compiled))
+        weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    torch.testing.assert_close(*weights, rtol=1e-5, atol=1e-6)

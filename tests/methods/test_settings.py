@@ -34,7 +34,7 @@ _OF_ALL = (
     {"augment": "fixed:1000"},
     {"epochs": 0},
 )
-_ONLY_TIME = {"epochs", "images_seen", "shots", "workers", "warmup_epochs"}  # at their upper end
+_ONLY_TIME = {"epochs", "images_seen", "steps_per_shot", "shots", "workers", "warmup_epochs"}  # at their upper end
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def has_advice(error: DearError) -> bool:
 def attempt(name: str, more: dict[str, Any], tiny: Backbone, data: Dataset, role_file: Path, out: Path) -> str:
     """Empty if it worked or was refused with advice; else what was wrong."""
     settings = {**recipe_of(name), "roles": str(role_file), "first_layer": 2, "batch": 3, "epochs": 1}
-    settings |= {"images_seen": None, "workers": 0, "device": "cpu", "warmup_epochs": 0, **more}
+    settings |= {"images_seen": None, "steps_per_shot": None, "workers": 0, "device": "cpu", "warmup_epochs": 0, **more}
     kind, source = find_method(name), ImageSource(tiny, workers=0)
     torch.manual_seed(0)
     try:

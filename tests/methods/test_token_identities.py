@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dear.training.config import TrainConfig, learning_rate
+
 sys.path.append(str(Path(__file__).parent))
+import token_cases
 from token_cases import GIVEN, OWN, TEMPLATE, batch, make
 
 # What is learned on a backbone of these widths (image, text, joint) and depth 12, by the published tables.
@@ -250,3 +253,57 @@ def test_a_step_of_skipt_contains_its_labels_and_skips_other_classes(tiny) -> No
     assert kept[[3, 4]].all()
     whole = F.cross_entropy(method.logits(method.encode_image(entry), method.encode_text()), labels)
     assert loss.total <= whole  # fewer classes to be mistaken for
+
+
+# --- 2SFS and CLIP-SVD ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["2sfs", "clip-svd"])
+def test_small_changes_of_all_layers_start_as_clip(tiny, name: str) -> None:
+    method = token_cases.make(tiny, name, spread=0.0)
+    pixels, _ = token_cases.batch()
+    model = method.backbone.model
+    feature = model.encode_image(pixels, normalize=True)
+    torch.testing.assert_close(method.encode_image(method.layer_input(pixels))[:, 0], feature, rtol=0, atol=1e-10)
+    text = model.encode_text(method.backbone.text.tokenizer(token_cases.GIVEN), normalize=True)
+    torch.testing.assert_close(method.encode_text(), text, rtol=0, atol=1e-10)
+
+
+def test_their_parameters_are_as_many_as_published(tiny) -> None:
+    def count(name: str, width: int, text_width: int, layers: int) -> int:
+        return layers * (width + text_width) * {"2sfs": 4, "clip-svd": 6}[name]
+
+    assert (count("2sfs", 768, 512, 12), count("clip-svd", 768, 512, 12)) == (61_440, 92_160)
+    for name in ("2sfs", "clip-svd"):
+        method = token_cases.make(tiny, name)
+        learned = sum(p.numel() for key, p in method.named_parameters() if key != "classifier")
+        assert learned == count(name, 48, 32, 4)
+
+
+def test_the_second_stage_begins_where_the_first_ended_and_answers_by_class(tiny) -> None:
+    method = token_cases.make(tiny, "2sfs")
+    pixels, labels = token_cases.batch()
+    x, text = method.layer_input(pixels), method.encode_text()
+    first = method.loss(x, labels)
+    method.done = method.config.restart
+    second = method.loss(x, labels)
+    torch.testing.assert_close(second.logits, first.logits)
+    used = [torch.autograd.grad(loss.total, list(method.parameters()), allow_unused=True) for loss in (first, second)]
+    names = [name for name, _ in method.named_parameters()]
+    for trained, stage in ((lambda name: name != "classifier", used[0]), (lambda name: name == "classifier", used[1])):
+        assert all((gradient is not None) == trained(name) for name, gradient in zip(names, stage, strict=True))
+    with torch.no_grad():
+        method.classifier *= torch.randn(5, 24, dtype=torch.float64)
+    method.set_classes(("whale", *token_cases.NAMES[::-1]), token_cases.TEMPLATE)
+    mixed = method.encode_text()
+    torch.testing.assert_close(mixed[1:], torch.nn.functional.normalize(method.classifier, dim=1).flip(0))
+    assert not torch.allclose(mixed[1:], text.flip(0))
+    other = token_cases.make(tiny, "2sfs")
+    other.set_classes(["whale"], token_cases.TEMPLATE)
+    torch.testing.assert_close(mixed[:1], other.encode_text())
+
+
+def test_a_schedule_that_begins_again() -> None:
+    config = TrainConfig(lr=1e-3, final_lr=1e-5, schedule="step", restart=0.6)
+    rates = [learning_rate(config, 1e-3, 1, 0, done) for done in (0.0, 0.3, 0.599999, 0.6, 0.8, 1.0)]
+    assert rates == pytest.approx([1e-3, 5.05e-4, 1e-5, 1e-3, 5.05e-4, 1e-5], rel=1e-3)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dear.clip.attention import QueryGroup, attend, finish_block, merge_heads
-from dear.clip.layer_input import CachedKV, CachedStates, Images, LayerInput, observer_of_this_thread
+from dear.clip.layer_input import CachedHeads, CachedKV, CachedStates, Images, LayerInput, observer_of_this_thread
 from dear.clip.masks import Masks
 from dear.clip.read_out import CLS, MEAN, PROBE, PlainEnds
 from dear.clip.tokens import LearnedTokens
@@ -111,6 +111,8 @@ class ImageTower(PlainEnds):
         """
         if isinstance(images, CachedKV):
             return self.after_tower(images.frozen_cls, images)
+        if isinstance(images, CachedHeads):
+            return LayerInput(self, self.layers + 1, images.frozen_cls[:, None], *images[:1], None, images.outputs)
         cached = isinstance(images, CachedStates)
         frozen_cls = images.frozen_cls if isinstance(images, CachedStates) else None
         if first > self.layers:
@@ -127,6 +129,24 @@ class ImageTower(PlainEnds):
     def after_tower(self, cls: Tensor, cached: CachedKV | None = None) -> LayerInput:
         """The input after the last layer: the frozen CLS state [batch, width], and cached keys and values, if any."""
         return LayerInput(self, self.layers + 1, cls[:, None], cls, cached)
+
+    @torch.no_grad()
+    def head_outputs(self, images: Images, first: int) -> CachedHeads:
+        """The frozen CLS state, and the outputs at CLS of the heads from layer `first` on."""
+        if isinstance(images, CachedHeads):
+            return images
+        outputs = []
+        for x in self.walk(self.layer_input(images, first)):
+            attended = attend(x.cls_q, *x.kv, [QueryGroup(1)])  # [batch, heads, 1, head_dim]
+            outputs.append(attended[:, :, 0])
+        cls = finish_block(self.blocks[-1], x.states[:, :1], merge_heads(attended))[:, 0]
+        return CachedHeads(cls, torch.stack(outputs, 1))
+
+    def written(self, outputs: Tensor, first: int) -> Tensor:
+        """What heads from layer `first` on write to the CLS state: outputs [batch, layers, heads, head_dim] ->
+        [batch, layers, heads, width], without the bias of the output projection."""
+        maps = [block.ls_1(block.attn.out_proj.weight.T) for block in self.blocks[first - 1 :]]
+        return torch.einsum("nlhd,lhdw->nlhw", outputs, torch.stack(maps).unflatten(1, (self.heads, -1)))
 
     @torch.no_grad()
     def cached_kv(self, x: LayerInput, masks: Masks) -> CachedKV:

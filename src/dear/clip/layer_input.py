@@ -51,7 +51,17 @@ class CachedKV(NamedTuple):
         return CachedKV(*(tensor.to(*args, **options) for tensor in self))
 
 
-Images = Tensor | CachedStates | CachedKV
+class CachedHeads(NamedTuple):
+    """The result of the whole tower for some images, and what the heads of its last layers put out at CLS."""
+
+    frozen_cls: Tensor  # CLS state after the frozen tower, [batch, width]
+    outputs: Tensor  # before the output projection, [batch, layers, heads, head_dim]
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> "CachedHeads":
+        return CachedHeads(*(tensor.to(device, non_blocking=non_blocking) for tensor in self))
+
+
+Images = Tensor | CachedStates | CachedKV | CachedHeads
 """Normalised pixels [batch, 3, height, width], or the cached result of constant layers."""
 
 
@@ -70,10 +80,11 @@ class LayerInput:
         states: Tensor,  # [batch, tokens, width]
         frozen_cls: Tensor | None = None,  # CLS state after the frozen tower, [batch, width], if computed
         cached: CachedKV | None = None,
+        head_outputs: Tensor | None = None,  # see `CachedHeads`, for methods with `heads_from`
         learned: bool = False,  # tokens without a place, which are not rotated
     ) -> None:
         self.tower, self.layer, self.states, self.frozen_cls, self.cached = tower, layer, states, frozen_cls, cached
-        self.learned = learned
+        self.head_outputs, self.learned = head_outputs, learned
 
     @cached_property
     def normed(self) -> Tensor:

@@ -192,9 +192,12 @@ def wrap(
             raise refusal(name, f"{type(model).__name__} is no pair of image and text towers: it has no {part}")
     model.eval().requires_grad_(False)
     preprocess = PreprocessCfg(**getattr(model.visual, "preprocess_cfg", {"size": model.visual.image_size}))
+    image = image_tower(model, _size(preprocess.size))
+    # The config of ViTamin-XL-384 names 256 px, but its tower takes 384.
+    preprocess = replace(preprocess, size=image.image_size)
     backbone = Backbone(
         model,
-        image_tower(model, _size(preprocess.size)),
+        image,
         text_side(model, tokenizer),
         image_transform_v2(preprocess, is_train=False),
         tuple(preprocess.mean),

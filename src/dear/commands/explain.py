@@ -7,21 +7,23 @@ from dear.commands.device import add_device_arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dear.commands.predict import add_gain_argument
+
     parser.add_argument("run_folder", metavar="RUN", help="folder made by `dear train`")
     parser.add_argument("image", metavar="IMAGE", help="image file")
     parser.add_argument(
         "--out", type=Path, default=Path("explain.png"), help="PNG, SVG or PDF file to write (default: explain.png)"
     )
     parser.add_argument("--classes", type=Path, metavar="FILE", help="file of novel class names, one per line")
+    add_gain_argument(parser)
     add_device_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear import load
-    from dear.commands.predict import read_classes
+    from dear.commands.predict import load_with_gain, read_classes
     from dear.core.figure import check_suffix
 
     check_suffix(args.out)
-    model = load(args.run_folder, classes=read_classes(args.classes), device=args.device, precision=args.precision)
+    model = load_with_gain(args.run_folder, read_classes(args.classes), args.gain, args.precision, args.device)
     print(model.explain(args.image, args.out))
     print(f"wrote {args.out}")

@@ -7,6 +7,7 @@ from dear.commands.device import add_device_arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dear.commands.predict import add_gain_argument
     from dear.parallel.cluster import add_ray_arguments
 
     parser.add_argument(
@@ -28,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--remove", nargs="+", default=[], metavar="PATH", help="images to remove first: paths, folders, globs"
     )
+    add_gain_argument(parser)
     add_fast_decode_argument(parser)
     add_device_arguments(parser)
     add_ray_arguments(parser, "worker")
@@ -49,6 +51,7 @@ def run(args: argparse.Namespace) -> None:
     from dear.core.errors import DearError
     from dear.gallery import AdapterEncoder, Encoder, Gallery, HeadEncoder
     from dear.gallery.storage import INFO, resolve
+    from dear.heads.gains import parse_gains
     from dear.parallel.cluster import cluster_from_args
 
     cluster = cluster_from_args(args, args.device)
@@ -61,6 +64,8 @@ def run(args: argparse.Namespace) -> None:
             encoder = HeadEncoder.load(args.model, args.pretrained, args.roles, args.device, args.precision)
         else:
             encoder = AdapterEncoder.load(args.sources[0], args.device, args.precision)
+        if args.gain:
+            encoder = encoder.with_gain(parse_gains(args.gain))
         gallery = Gallery.create(args.out, encoder)  # refuses another encoder, and stores an adapter's new folder
     else:
         gallery = Gallery.open(args.out)

@@ -14,6 +14,7 @@ from dear.commands.device import add_device_arguments
 if TYPE_CHECKING:
     from dear.core.errors import DearError
     from dear.model.answer import Answer
+    from dear.model.predictor import Predictor
 
 _BATCH = 32
 
@@ -35,12 +36,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=(PLAIN, FUSION, DECOUPLED),
         help="fusion of the components, or decoupled: the class feature alone (default: the method's own)",
     )
+    add_gain_argument(parser)
     add_fast_decode_argument(parser)
     add_device_arguments(parser)
     add_ray_arguments(parser, "worker")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object per image")
     form.add_argument("--csv", action="store_true", help="print CSV: path, class, probability")
+
+
+def add_gain_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--gain",
+        action="append",
+        default=[],
+        metavar="NAME=NUMBER",
+        help="scale what some heads add to image features beyond their mean, can be repeated: an attribute or role of "
+        "the role map (texture=0), one head (12.10=2: layer 12, head 10), or all=2; 1 is as it was",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -91,7 +104,9 @@ def _answers(args: argparse.Namespace, files: list[Path]) -> "Iterator[tuple[Pat
 
     cluster, classes = cluster_from_args(args, args.device), read_classes(args.classes)
     parts = [files[start : start + _BATCH] for start in range(0, len(files), _BATCH)]
-    make = partial(_load, args.run_folder, classes, args.topk, args.inference, args.fast_decode, args.precision)
+    make = partial(
+        _load, args.run_folder, classes, args.gain, args.topk, args.inference, args.fast_decode, args.precision
+    )
     with Progress("predict", len(files)) as bar, ExitStack() as stack:
         if cluster is None:
             results: Iterable[Any] = map(make(args.device), parts)
@@ -102,9 +117,19 @@ def _answers(args: argparse.Namespace, files: list[Path]) -> "Iterator[tuple[Pat
             bar.update(len(part))
 
 
+def load_with_gain(folder: str, classes: list[str] | None, gain: list[str], precision: str, device: str) -> "Predictor":
+    from dear import load
+    from dear.heads.gains import parse_gains
+
+    gains = parse_gains(gain)
+    model = load(folder, classes=classes, device=device, precision=precision)
+    return model.with_gain(gains) if gains else model
+
+
 def _load(
     folder: str,
     classes: list[str] | None,
+    gain: list[str],
     topk: int,
     inference: str | None,
     fast_decode: bool,
@@ -112,7 +137,5 @@ def _load(
     device: str,
 ) -> "Callable[[list[Path]], list[Answer | DearError]]":
     """A function that predicts a batch of files, for this process or a worker."""
-    from dear import load
-
-    model = load(folder, classes=classes, device=device, precision=precision)
+    model = load_with_gain(folder, classes, gain, precision, device)
     return partial(model.predict_files, topk=topk, inference=inference, fast_decode=fast_decode)

@@ -9,6 +9,7 @@ from dear.commands.device import add_device_arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dear.commands.predict import add_gain_argument
     from dear.core.config import number
     from dear.core.names import CLS
 
@@ -22,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="components to compare, with optional weights: color=0.7,shape=0.3 (default: cls, the class feature)",
     )
     parser.add_argument("--where", metavar="SQL", help="filter on path, size in bytes, and label: \"label = 'cat'\"")
+    add_gain_argument(parser)
     parser.add_argument("--topk", type=number("--topk", 1, 10_000), default=10, help="number of hits (default: 10)")
     parser.add_argument("--json", action="store_true", help="print one JSON object per hit")
     parser.add_argument("--out", type=Path, metavar="PNG", help="contact sheet of the hits to write")
@@ -34,13 +36,19 @@ def run(args: argparse.Namespace) -> None:
     from dear.core.table import Table
     from dear.gallery import Gallery, parse_by
     from dear.gallery.sheet import contact_sheet
+    from dear.heads.gains import parse_gains
 
     if (args.image is None) == (args.text is None):
         raise DearError("Give either --image or --text to search for.")
     gallery = Gallery.open(args.gallery)
     weights = parse_by(args.by, gallery.components)
     query = args.text if args.image is None else _picture(gallery, args.image)
-    vectors = gallery.query(gallery.encoder(args.device, args.precision), query, list(weights))
+    encoder = gallery.encoder(args.device, args.precision)
+    if args.gain:
+        if args.image is None:
+            raise DearError("--gain changes how the query image is seen, and a sentence has no heads: give --image.")
+        encoder = encoder.with_gain(parse_gains(args.gain))
+    vectors = gallery.query(encoder, query, list(weights))
     hits = gallery.search(vectors, weights, args.topk, args.where)
     if args.json:
         for rank, hit in enumerate(hits, 1):

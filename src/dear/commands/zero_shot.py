@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from dear.commands.predict import add_gain_argument
     from dear.core.table import add_json_argument
     from dear.data.resolve import HELP
 
@@ -23,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="class names and their vectors (JSON, NPZ, safetensors, NPY + JSON), in place of the text tower",
     )
+    add_gain_argument(parser)
     add_json_argument(parser)
     parser.add_argument("--data-root", metavar="DIR", help="folder of the known datasets")
     parser.add_argument("--data", nargs="+", metavar="DATA", help=f"{HELP} (default: all tasks of Attribute World)")
@@ -42,11 +44,16 @@ def run(args: argparse.Namespace) -> None:
     from dear.core.table import Table
     from dear.data.resolve import resolve_dataset
     from dear.data.world.tasks import TASKS
+    from dear.heads.gains import named_gains, parse_gains, with_gains
+    from dear.heads.role_map import AUTO
+    from dear.methods.shared.role_settings import find_roles
     from dear.model.results import interval_text
 
     names = args.data or [f"world:{task}" for task in TASKS]
     datasets = [resolve_dataset(name, root=args.data_root) for name in names]
     backbone, choice = chosen_backbone(args, names)
+    if args.gain:
+        backbone = with_gains(backbone, named_gains(parse_gains(args.gain), find_roles(AUTO, backbone)))
     choice.say()
     table = Table(["data", "classes", "images", "chance", "all", "95% interval", "base", "novel"])
     guessed = []

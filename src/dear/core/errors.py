@@ -62,6 +62,13 @@ def os_errors_as_dear_errors() -> Iterator[None]:
         raise DearError(
             "There is not enough memory: use smaller images, a smaller batch or a smaller model."
         ) from error
+    except NotImplementedError as error:  # PyTorch's, of an operation that Apple's GPUs do not have
+        if "MPS" not in str(error):
+            raise
+        raise DearError(
+            f"PyTorch cannot do this on a Mac's GPU ({first_line(error)[:200]}): use --device cpu, or set "
+            "PYTORCH_ENABLE_MPS_FALLBACK=1."
+        ) from error
     except RuntimeError as error:  # PyTorch's words for the same
         if not re.search("out of memory|can't allocate memory|not enough memory", str(error)):
             raise

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
@@ -15,9 +16,10 @@ from dear.core.errors import DearError
 from dear.core.files import sha256_of
 from dear.core.names import CLS
 from dear.core.runtime import pick_device
-from dear.core.schema import Count, Name, Positive, check_shape
+from dear.core.schema import Count, Finite, Name, Positive, check_shape
 from dear.heads.contributions import HeadContributions
-from dear.heads.role_map import Head
+from dear.heads.gains import named_gains, with_gains
+from dear.heads.role_map import AUTO, Head
 from dear.methods.shared.role_settings import find_roles
 from dear.model.adapter import CONFIG
 
@@ -44,6 +46,10 @@ class Encoder(Protocol):
         """Whether vectors of the encoder with this spec are comparable with these."""
         ...
 
+    def with_gain(self, gains: Mapping[str, float]) -> "Encoder":
+        """The same encoder with gains of heads by name (`Predictor.with_gain`), which its spec then has."""
+        ...
+
 
 class AdapterEncoder:
     """A model adapted by `dear train`: one component per attribute token."""
@@ -57,7 +63,7 @@ class AdapterEncoder:
         self.preprocess = predictor.model.backbone.preprocess
         # The config contains the checksum of the weights, so its own checksum identifies the adapter.
         checksum = sha256_of(Path(run) / CONFIG)
-        self.spec = {"kind": "adapter", "folder": os.path.abspath(run), "sha256": checksum}
+        self.spec: dict[str, Any] = {"kind": "adapter", "folder": os.path.abspath(run), "sha256": checksum}
 
     @classmethod
     def load(cls, run: str | Path, device: str = "auto", precision: str = "auto") -> "AdapterEncoder":
@@ -73,11 +79,17 @@ class AdapterEncoder:
                 f"The adapter of this gallery is no longer in {run}: run `dear index RUN --out GALLERY` with its new "
                 "folder as RUN."
             )
-        return cls.load(run, device, precision)
+        encoder = cls.load(run, device, precision)
+        return encoder.with_gain(spec["gain"]) if "gain" in spec else encoder
 
     @staticmethod
     def describe(spec: Mapping[str, Any]) -> str:
-        return f"the adapter in {spec['folder']}"
+        return f"the adapter in {spec['folder']}{_gain(spec)}"
+
+    def with_gain(self, gains: Mapping[str, float]) -> "AdapterEncoder":
+        changed = copy(self)
+        changed.predictor, changed.spec = self.predictor.with_gain(gains), {**self.spec, "gain": dict(gains)}
+        return changed
 
     def encode_image(self, pixels: Tensor) -> dict[str, Tensor]:
         return self.predictor.features(pixels)
@@ -87,7 +99,7 @@ class AdapterEncoder:
         return dict.fromkeys(self.components, self.predictor.encode_text([sentence])[0])
 
     def fits(self, spec: Mapping[str, Any]) -> bool:
-        return (spec.get("kind"), spec.get("sha256")) == ("adapter", self.spec["sha256"])
+        return all(spec.get(key) == self.spec.get(key) for key in ("kind", "sha256", "gain"))
 
 
 class HeadEncoder:
@@ -96,9 +108,9 @@ class HeadEncoder:
     Much of a head's contribution is the same for every image; subtracting the mean leaves the part that differs.
     """
 
-    def __init__(self, backbone: Backbone, heads: Mapping[str, Sequence[Head]]) -> None:
-        """heads: attribute -> its (layer, head) pairs."""
-        self.backbone = backbone
+    def __init__(self, backbone: Backbone, heads: Mapping[str, Sequence[Head]], roles: str = AUTO) -> None:
+        """heads: attribute -> its (layer, head) pairs; roles: the role map that names gains."""
+        self.backbone, self.roles = backbone, roles
         self.heads = {name: [(layer, head) for layer, head in pairs] for name, pairs in heads.items() if pairs}
         if not self.heads and backbone.image.layers:
             raise DearError("This role map assigns no head to any attribute: give another one with --roles.")
@@ -130,7 +142,7 @@ class HeadEncoder:
             return cls(backbone, {})
         role_map = find_roles(roles, backbone)
         role_map.check_backbone(backbone.identity.to_json(), backbone.image.layers, backbone.image.heads)
-        return cls(backbone, {attribute: role_map.heads_for(attribute) for attribute in role_map.core})
+        return cls(backbone, {attribute: role_map.heads_for(attribute) for attribute in role_map.core}, roles)
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], device: str, precision: str) -> "HeadEncoder":
@@ -138,11 +150,18 @@ class HeadEncoder:
         where = pick_device(device)
         backbone = load_backbone(identity["model"], identity["pretrained"], device=where, precision=precision)
         backbone.identity.require_same(identity, "The gallery")
-        return cls(backbone, spec["heads"])
+        encoder = cls(backbone, spec["heads"], spec.get("roles", AUTO))
+        return encoder.with_gain(spec["gain"]) if "gain" in spec else encoder
 
     @staticmethod
     def describe(spec: Mapping[str, Any]) -> str:
-        return f"heads of {spec['backbone']['model']}"
+        return f"heads of {spec['backbone']['model']}{_gain(spec)}"
+
+    def with_gain(self, gains: Mapping[str, float]) -> "HeadEncoder":
+        chosen = named_gains(gains, find_roles(self.roles, self.backbone))
+        changed = HeadEncoder(with_gains(self.backbone, chosen), self.heads, self.roles)
+        changed.spec |= {"gain": dict(gains), "roles": self.roles}
+        return changed
 
     @torch.no_grad()
     def encode_image(self, pixels: Tensor) -> dict[str, Tensor]:
@@ -161,10 +180,21 @@ class HeadEncoder:
         """The same weights and heads; the name of the backbone does not matter."""
         if spec.get("kind") != "heads" or spec["heads"] != self.spec["heads"]:
             return False
+        if spec.get("gain") != self.spec.get("gain"):
+            return False
         return all(spec["backbone"][key] == self.spec["backbone"][key] for key in ("activation", "weights"))
 
 
-class _AdapterSpec(TypedDict):
+def _gain(spec: Mapping[str, Any]) -> str:
+    return "".join(f", {name}={gain:g}" for name, gain in spec.get("gain", {}).items())
+
+
+class _Gain(TypedDict, total=False):
+    gain: dict[Name, Finite]
+    roles: str
+
+
+class _AdapterSpec(_Gain):
     folder: Name
     sha256: str
 
@@ -176,7 +206,7 @@ class _BackboneSpec(TypedDict):
     weights: str
 
 
-class _HeadSpec(TypedDict):
+class _HeadSpec(_Gain):
     backbone: _BackboneSpec
     heads: dict[Name, list[tuple[Positive, Count]]]
 

@@ -5,6 +5,7 @@ squared (`shares`). Some attributes move all heads more than others do, so a sha
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -53,6 +54,11 @@ def roles_by_pictures(
         origin["quantile"] = quantile
     roles = judge_shares(measured, core, quantile)
     identity, tower = backbone.identity.to_json(), backbone.image
+    if measured.outputs is not None:
+        means = measured.outputs / measured.pictures
+        for (layer, head), role in roles.items():
+            mean = (round(number, 4) for number in means[measured.layers.index(layer), head].tolist())
+            roles[layer, head] = replace(role, mean=tuple(mean))
     return RoleMap(identity, measured.layers, tower.heads, tuple(measured.moments), tuple(core), roles, origin)
 
 
@@ -78,6 +84,9 @@ def measure(
                     print(f"skipped one: {reason}")
                 if not batch.indices:
                     continue
+                measured.pictures += len(batch.indices)
+                if batch.outputs is not None:
+                    measured.outputs = batch.outputs + (0 if measured.outputs is None else measured.outputs)
                 indices = torch.tensor(batch.indices)
                 for attribute, labels in probe.labels.items():
                     z = label_numbers(torch.tensor(labels)[indices], max(labels) + 1)

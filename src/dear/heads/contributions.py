@@ -76,13 +76,8 @@ class HeadContributions:
     @torch.no_grad()
     def codes_and_feature(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """The codes, and from the same pass the normalised image feature [images, dim]."""
-        x = self.tower.trunk(pixels, self.first_layer - 1)
-        outputs = []
-        for layer in self.layers:
-            x, of_heads = run_layer_heads(self.tower, layer, x)
-            outputs.append(of_heads[:, :, 0])
-        codes = _head_codes(torch.stack(outputs, 1), *_scales(self.tower, x[:, 0]))
-        return codes, F.normalize(self.tower.project(x[:, 0]), dim=-1)
+        cls, outputs = self.tower.head_outputs(pixels, self.first_layer)
+        return _head_codes(outputs, *_scales(self.tower, cls)), F.normalize(self.tower.project(cls), dim=-1)
 
     def contributions(self, pixels: Tensor) -> Tensor:
         """Normalised pixels [images, 3, height, width] -> [images, layers, heads, dim]."""
@@ -106,7 +101,14 @@ class HeadContributions:
 
     def coordinates(self, pixels: Tensor) -> Tensor:
         """Normalised pixels -> coordinates in the span of each head, [images, layers, heads, width], float64."""
-        return torch.einsum("nlhc,lhkc->nlhk", self.codes(pixels).cpu().double(), self.span[1])
+        return self.coordinates_and_outputs(pixels)[0]
+
+    def coordinates_and_outputs(self, pixels: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The coordinates, and the sum over the images of what heads put out at CLS, [layers, heads, head_dim]; None
+        for towers that read another token."""
+        codes = self.codes(pixels).cpu().double()
+        # The scale of the feature is the first of the shared numbers.
+        return torch.einsum("nlhc,lhkc->nlhk", codes, self.span[1]), (codes[..., :-3] / codes[..., -3:-2]).sum(0)
 
 
 def head_contributions(backbone: Backbone, pixels: Tensor, first_layer: int | None = None) -> Tensor:
@@ -152,7 +154,8 @@ def decompose(backbone: Backbone, pixels: Tensor) -> Decomposition:
 
 def is_plain(backbone: Backbone) -> bool:
     """Whether the image tower is OpenCLIP's own ViT, read at CLS; one without layers is refused later."""
-    return not backbone.image.layers or (type(backbone.image) is ImageTower and backbone.image.read == CLS)
+    tower = getattr(backbone.image, "plain", backbone.image)  # under a tower with gains
+    return not tower.layers or (type(tower) is ImageTower and tower.read == CLS)
 
 
 def check_first_layer(tower: ImageTower, first_layer: int | None) -> int:

@@ -1,8 +1,11 @@
 """The role of one head with the evidence for it, and its JSON form."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
+
+from msgspec import Meta
 
 from dear.core.errors import DearError
 from dear.core.schema import Finite
@@ -29,8 +32,8 @@ class HeadRole:
 
     `concept` is the dominant concept. `distribution` is P_h(k) over the map's concepts: by phrases the share of
     phrases, by pictures the lifts (shares over the mean head's) scaled to sum to 1. By pictures only: `shares`, the
-    share of the head's variance that goes with each concept, and `sure`, the share of resamples with the same dominant
-    concept.
+    share of the head's variance that goes with each concept, `sure`, the share of resamples with the same dominant
+    concept, and `mean`, what the head puts out at CLS on average over the pictures, which gains of heads need.
     """
 
     role: str
@@ -40,6 +43,7 @@ class HeadRole:
     phrases: tuple[Phrase, ...] = ()
     shares: tuple[float, ...] | None = None
     sure: float | None = None
+    mean: tuple[float, ...] | None = None  # [head_dim]
 
     def to_json(self, concepts: Sequence[str]) -> dict[str, Any]:
         """JSON values; rows become mappings from concept to number, and missing evidence is left out."""
@@ -51,6 +55,8 @@ class HeadRole:
         for name, row in (("distribution", self.distribution), ("shares", self.shares)):
             if row is not None:
                 entry[name] = dict(zip(concepts, row, strict=True))
+        if self.mean is not None:
+            entry["mean"] = " ".join(map(str, self.mean))  # a list would be a line for each number
         if self.phrases:
             entry["phrases"] = [asdict(phrase) for phrase in self.phrases]
         return entry
@@ -67,6 +73,9 @@ class HeadRole:
         def number(name: str) -> float | None:
             return None if entry.get(name) is None else float(entry[name])
 
+        mean = None if entry.get("mean") is None else tuple(float(part) for part in entry["mean"].split())
+        if mean is not None and not (mean and all(map(math.isfinite, mean))):
+            raise DearError("Not a valid role map: the mean of a head is not a row of finite numbers.")
         return cls(
             role=entry["role"],
             concept=entry.get("concept"),
@@ -75,6 +84,7 @@ class HeadRole:
             phrases=tuple(Phrase(p["text"], float(p["variance"]), p["concept"]) for p in entry.get("phrases", ())),
             shares=row("shares"),
             sure=number("sure"),
+            mean=mean,
         )
 
 
@@ -94,6 +104,7 @@ class HeadFile(RoleFile, total=False):
     distribution: dict[str, Finite] | None
     shares: dict[str, Finite] | None
     sure: Finite | None
+    mean: Annotated[str, Meta(max_length=100_000)] | None
     phrases: list[PhraseFile]
 
 

@@ -73,6 +73,12 @@ class RoleMap:
         """The attributes that get a learnable token: all of the core, even those without a head."""
         return self.core
 
+    @property
+    def means(self) -> list[list[tuple[float, ...]]] | None:
+        """What each head puts out at CLS on average, [layers, heads, head_dim]; None: some head has none."""
+        means = [[self.roles[layer, head].mean for head in range(self.heads)] for layer in self.layers]
+        return None if any(mean is None for row in means for mean in row) else means  # type: ignore[return-value]
+
     def heads_for(self, attribute: str) -> list[Head]:
         """The heads for an attribute: core attribute heads with this concept, perhaps none."""
         return [at for at, head in self.roles.items() if head.role == CORE_ATTRIBUTE and head.concept == attribute]
@@ -182,6 +188,8 @@ class RoleMap:
             if head.role == OTHER_SPECIALIZED:
                 other = head.concept is not None and head.concept not in self.core
                 demand(other, f"{who} is specialised in something else, but has the concept {head.concept}")
+            sized = head.mean is None or len(head.mean) == len(self.roles[self.layers[0], 0].mean or ())
+            demand(sized, f"{who} has a mean of another length than the first head")
             for row in (head.distribution, head.shares):
                 sized = row is None or len(row) == len(self.concepts)
                 demand(sized, f"{who} has a distribution over another number of concepts")

@@ -86,6 +86,8 @@ class HeadMoments:
     moments: dict[str, AttributeMoments] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)  # names of pictures that could not be decoded
     colored: list[int] = field(default_factory=list)  # per probe, the number of pictures measured for color by pixels
+    pictures: int = 0
+    outputs: Tensor | None = None  # sum over them of what heads put out at CLS, [layers, heads, head_dim]
 
     def shares(self, groups: Sequence[int] = range(GROUPS)) -> Tensor:
         """Omega squared, [attributes, layers, heads], in some groups of the pictures."""

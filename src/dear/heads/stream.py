@@ -36,6 +36,7 @@ class HeadBatch(NamedTuple):
     unreadable: list[tuple[int, str]]
     colors: Tensor | None = None  # with colors=True: `mean_colors`, [pictures, 3]
     colored: Tensor | None = None  # with colors=True: True for pictures that are not grey, [pictures]
+    outputs: Tensor | None = None  # see `HeadContributions.coordinates_and_outputs`
 
 
 HeadStream = Callable[..., Iterator[HeadBatch]]  # (pictures, start=0, colors=False)
@@ -87,11 +88,12 @@ def _make_worker(identity: dict[str, Any], first_layer: int, precision: str, dev
 def _head_batch(backbone: Backbone, contributions: HeadContributions, batch: PictureBatch, colors: bool) -> HeadBatch:
     if not batch.indices:
         return HeadBatch([], torch.empty(0), batch.unreadable)
-    coordinates = contributions.coordinates(batch.pixels.to(backbone.device))
+    coordinates, outputs = contributions.coordinates_and_outputs(batch.pixels.to(backbone.device))
+    found = HeadBatch(batch.indices, coordinates, batch.unreadable, outputs=outputs)
     if not colors:
-        return HeadBatch(batch.indices, coordinates, batch.unreadable)
+        return found
     rgb = to_rgb(backbone, batch.pixels)
-    return HeadBatch(batch.indices, coordinates, batch.unreadable, mean_colors(rgb), has_color(rgb))
+    return found._replace(colors=mean_colors(rgb), colored=has_color(rgb))
 
 
 def to_rgb(backbone: Backbone, pixels: Tensor) -> Tensor:

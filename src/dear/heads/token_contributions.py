@@ -73,6 +73,9 @@ class TokenContributions(HeadContributions):
     def coordinates(self, pixels: Tensor) -> Tensor:
         return self.codes(pixels).cpu().double()
 
+    def coordinates_and_outputs(self, pixels: Tensor) -> tuple[Tensor, Tensor | None]:
+        return self.coordinates(pixels), None
+
 
 class _Reading:
     """What is held fixed for some pictures, from their states after the last layer, and the way to the feature."""

@@ -98,12 +98,16 @@ class Method(nn.Module):
     masks: Masks | None = None
     """Attention masks for learned tokens (None: no mask). If no original token attends to a learned one, the image side
     is constant: the tower runs once per image and the result is cached."""
+    heads_from: int | None = None
+    """The first layer whose heads' outputs at CLS the method needs besides the frozen CLS state (None: of no layer)."""
     views: tuple[str, ...] = (RANDOM,)
     """The views of each training image that `loss` gets, one after the other along the batch."""
     needs_image: ClassVar[str] = "features"
     needs_text: ClassVar[str] = "table"
     """The least that the method needs of either tower, one of `dear.clip.support.TIERS`."""
     classes: ClassTexts
+    done: float = 0.0
+    """The finished share of the steps of a training, set before each step."""
 
     def __init__(self, backbone: Backbone, config: Settings) -> None:
         super().__init__()
@@ -153,6 +157,8 @@ class Method(nn.Module):
 
     def layer_input(self, images: Images) -> LayerInput:
         """The constant part of the image tower: everything before `first_layer`, without a graph."""
+        if self.heads_from is not None:
+            images = self.backbone.image.head_outputs(images, self.heads_from)
         return self.backbone.image.layer_input(images, self.first_layer, self.masks)
 
     def encode_image(self, x: LayerInput) -> Tensor:

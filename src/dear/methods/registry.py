@@ -59,6 +59,10 @@ METHODS = {
         "class texts plus means of the labelled features",
         "Silva-Rodríguez et al., MICCAI 2025",
         False,
+        simple=True,
+    ),
+    "head-gains": MethodInfo(
+        "head_gains:HeadGains", "a gain for each late head, then the image projection", "this project", False, ours=True
     ),
     "gda": MethodInfo(
         "gda:Gda", "Gaussian discriminant analysis added to zero-shot", "Wang et al., ICLR 2024", False, simple=True
@@ -124,6 +128,12 @@ METHODS = {
     "skipt": MethodInfo("skipt:SkipT", "fine-tunes the upper half of both towers", "Wu et al., CVPR 2025"),
     "clip-lora": MethodInfo(
         "clip_lora:ClipLora", "low-rank terms in all attention projections", "Zanella and Ben Ayed, CVPRW 2024"
+    ),
+    "2sfs": MethodInfo(
+        "two_stage:TwoStage", "LayerNorms of both towers, then a linear classifier", "Farina et al., CVPR 2025"
+    ),
+    "clip-svd": MethodInfo(
+        "clip_svd:ClipSvd", "singular values of all attention and MLP matrices", "Koleilat et al., 2025"
     ),
     "experts": MethodInfo(
         "experts:Experts",

@@ -25,9 +25,14 @@ class Answer:
     probability: float
     top: tuple[tuple[str, float], ...]
     votes: tuple[Vote, ...]
+    without: tuple[tuple[str, str, float], ...] = ()
+    """By `explain` alone: an attribute, the choice without it, and the probability of that choice."""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        value = asdict(self)
+        if not self.without:
+            del value["without"]
+        return value
 
     def __str__(self) -> str:
         """The best classes, then what decided: each component's part of the margin, with what it would say alone."""
@@ -37,7 +42,8 @@ class Answer:
             + ("agrees" if v.choice == self.choice else f"alone: {v.choice}")
             for v in self.votes
         ]
-        return "\n".join(lines + votes)
+        without = [f"  without {name}: {choice} ({100 * p:.0f}%)" for name, choice, p in self.without]
+        return "\n".join(lines + votes + without)
 
 
 def make_answer(

@@ -1,5 +1,6 @@
 """A picture of an answer: the vote of each component, and where it looked."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dear.core.errors import DearError
 from dear.core.figure import check_suffix, save_figure
 from dear.core.names import CLS
 from dear.core.palette import color_of
+from dear.methods.shared.role_settings import roles_of
 from dear.model.answer import Answer
 from dear.model.predictor import ImageLike, Predictor
 
@@ -19,6 +22,7 @@ def explain(predictor: Predictor, image: ImageLike, out: Path, topk: int = 3) ->
     check_suffix(out)
     pixels = predictor.pixels([image]).to(predictor.model.backbone.device)
     answer = predictor.predict_batch(pixels, topk)[0]
+    answer = replace(answer, without=without_attributes(predictor, pixels))
     roles = predictor.model.roles
     headless = set() if roles is None else {name for name in roles.core if not roles.heads_for(name)}
     maps = {
@@ -28,6 +32,32 @@ def explain(predictor: Predictor, image: ImageLike, out: Path, topk: int = 3) ->
     figure = draw_explanation(answer, as_seen(predictor, pixels[0]), maps)
     save_figure(figure, out, dpi=150)
     return answer
+
+
+def without_attributes(predictor: Predictor, pixels: Tensor) -> tuple[tuple[str, str, float], ...]:
+    """For pixels [1, 3, height, width] and each attribute: what the answer would be without it, and how sure.
+
+    A method with a component for an attribute answers without that component's vote. CLIP's own class feature has none:
+    there the heads of the attribute are put at their mean, if a role map tells them.
+    """
+    model = predictor.model
+    if len(model.components) > 1:
+        weights, (votes,) = model.fusion_weights(), predictor.votes(pixels)  # [components], [components, classes]
+        found = {}
+        for i, name in enumerate(model.components):
+            if name != CLS and weights[i] < 1:
+                rest = torch.cat([weights[:i], weights[i + 1 :]]) @ torch.cat([votes[:i], votes[i + 1 :]])
+                found[name] = (rest / (1 - weights[i])).softmax(0)
+    else:
+        try:
+            roles = roles_of(model)
+            named = [name for name in roles.core if roles.heads_for(name)]
+            others = {name: predictor.with_gain({**predictor.gain, name: 0.0}) for name in named}
+        except DearError:  # no role map with means, or another image tower
+            return ()
+        found = {name: other.logits(pixels)[0].softmax(0) for name, other in others.items()}
+    chosen = {name: (int(p.argmax()), float(p.max())) for name, p in found.items()}
+    return tuple((name, predictor.classes[best], p) for name, (best, p) in chosen.items())
 
 
 def as_seen(predictor: Predictor, pixels: Tensor) -> np.ndarray:
@@ -88,6 +118,11 @@ def _draw_votes(axes: Any, answer: Answer) -> None:
         )  # fmt: skip
     axes.axvline(0, color="#888888", linewidth=0.8)
     rival = f"“{answer.top[1][0]}”" if len(answer.top) > 1 else "the next best class"
-    axes.set_xlabel("weight × lead, in logits: the bars add up to the margin", fontsize=9)
+    label = "weight × lead, in logits: the bars add up to the margin"
+    if answer.without:
+        same = answer.choice
+        cells = [f"{name}: {'' if it == same else it + ' '}{100 * p:.0f}%" for name, it, p in answer.without]
+        label += "\n\nthe answer without an attribute: the same unless another is named, with\n" + ",   ".join(cells)
+    axes.set_xlabel(label, fontsize=9)
     axes.set_title(f"what decided for “{answer.choice}” against {rival}", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)

@@ -149,7 +149,7 @@ def fit(
         comparison = replace(comparison, chosen=method, reason=f"{method}, as asked.")
     model = models[comparison.chosen]
     if isinstance(model, ClosedForm):
-        images = DatasetImages(data, source, model.first_layer)
+        images = DatasetImages(data, source, model)
         with torch.no_grad():
             features, truth = frozen_features(model, images.train())
             curve, advice = learning_curve(model.head, features.double(), truth, model.encode_text().double())

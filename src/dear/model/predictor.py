@@ -1,6 +1,7 @@
 """An adapted model in use: answers, evaluation, explanation, features."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -14,7 +15,9 @@ from dear.core.errors import DearError
 from dear.core.names import DECOUPLED, inferences
 from dear.core.tensors import LOWER_RATE, require_finite
 from dear.data.decode import Decoder, ImageLike, open_image
+from dear.heads.gains import NOT_FROZEN, named_gains, with_gains
 from dear.methods.base import Method
+from dear.methods.shared.role_settings import roles_of
 from dear.model.adapter import CONFIG, Adapter, save_adapter
 from dear.model.answer import Answer, make_answer
 
@@ -36,6 +39,7 @@ class Predictor:
         self.model: Method = adapter.model
         self.folder = None if folder is None else Path(folder)
         self.method, self.classes, self.template = adapter.method, adapter.classes, adapter.template
+        self.gain: dict[str, float] = {}  # of `with_gain`
         with torch.no_grad():
             self._text = self.model.encode_text()
 
@@ -128,6 +132,28 @@ class Predictor:
         with torch.no_grad():
             return F.normalize(self.model.encode_text(self.model.encode_classes(sentences, "{}")), dim=-1)
 
+    def with_gain(self, gains: Mapping[str, float] | None = None, /, **by_name: float) -> "Predictor":
+        """The same model with gains of heads: `model.with_gain(texture=0)`, `model.with_gain({"12.10": 2})`.
+
+        A name is an attribute, a role, "all", or a head (layer.head). Gain 1 changes nothing, gain 0 puts a head at its
+        mean; gains of an earlier call are replaced. Head outputs of the last images are kept, so that other gains for
+        the same image cost a product. Roles and means are those of the backbone's role map; `head-gains` has means of
+        its own.
+        """
+        names = {**(gains or {}), **by_name}
+        method = self.model
+        chosen = named_gains(names, roles_of(method))
+        if method.first_layer <= method.backbone.image.layers:
+            raise DearError(NOT_FROZEN)
+        own = getattr(method, "head_means", None)
+        if own is not None and own.shape == chosen.means.shape:
+            chosen = chosen._replace(means=own)
+        changed = copy(method)
+        changed.backbone = with_gains(method.backbone, chosen)
+        predictor = copy(self)
+        predictor.model, predictor.gain = changed, names
+        return predictor
+
     def save(self, folder: str | Path) -> None:
         """Writes the adapter with its present classes to a folder that holds none; `dear.load` reads it."""
         if (Path(folder) / CONFIG).exists():
@@ -148,6 +174,16 @@ class Predictor:
     @torch.no_grad()
     def _features(self, pixels: Tensor) -> Tensor:
         return self.model.encode_image(self.model.layer_input(pixels.to(self.model.backbone.device)))
+
+    @torch.no_grad()
+    def logits(self, pixels: Tensor) -> Tensor:
+        """Normalised pixels [images, 3, height, width] -> logits [images, classes] by the usual inference."""
+        return self.model.logits(self._features(pixels), self._text)
+
+    @torch.no_grad()
+    def votes(self, pixels: Tensor) -> Tensor:
+        """Normalised pixels -> votes [images, components, classes]."""
+        return self.model.votes(self._features(pixels), self._text)
 
     @torch.no_grad()
     def answers(self, features: Tensor, topk: int, inference: str | None = None) -> list[Answer]:

@@ -60,7 +60,7 @@ def adapt(
     cached = estimate is not None and train.augment != FRESH
     with phase("encoding the training images", has_bar=True) if cached else nullcontext():
         views = source.training(examples, model, train, epochs) if epochs else None
-    images = DatasetImages(data, source, model.first_layer, views)
+    images = DatasetImages(data, source, model, views)
     model.before_training(images)
     if views is not None and any(p.requires_grad for p in model.parameters()):
 

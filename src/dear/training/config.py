@@ -98,6 +98,9 @@ class TrainConfig(Config):
     warmup_epochs: int = setting(1, "number of first epochs at the rate --warmup-lr", low=0, advanced=True)
     warmup_lr: float = setting(1e-5, "learning rate of the warm-up", low=0.0, advanced=True)
     final_lr: float = setting(0.0, "final learning rate of --schedule step", low=0.0, advanced=True)
+    restart: float | None = setting(
+        None, "share of the steps after which --schedule step begins again", low=0.01, high=0.99, advanced=True
+    )
     average: str = setting(
         "none",
         "average the weights of all epochs: uniform, or gaussian (--average-peak, --average-width)",
@@ -169,6 +172,9 @@ def learning_rate(config: TrainConfig, full: float, epochs: int, epoch: int, don
     if not full:
         return 0.0
     if config.schedule == "step":
+        if config.restart is not None:
+            first = config.restart
+            done = done / first if done < first else (done - first) / (1 - first)
         return config.final_lr + (full - config.final_lr) * 0.5 * (1 + math.cos(math.pi * done))
     warmup = min(config.warmup_epochs, epochs - 1)  # a short run must not be warm-up only
     if epoch < warmup:

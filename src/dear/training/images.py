@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dear.clip import Backbone
-from dear.clip.layer_input import CachedStates, Images
+from dear.clip.layer_input import CachedHeads, CachedStates, Images
 from dear.core.runtime import to_device
 from dear.data.augment import CLEAN, RANDOM, Batches, FreshViews
 from dear.data.dataset import Dataset, Example, ImageFile, Picture
@@ -30,25 +30,26 @@ class ImageSource:
         self, backbone: Backbone, cache: Path | None = None, workers: int | None = None, fast_decode: bool = False
     ) -> None:
         self.backbone, self.cache, self.workers, self.fast_decode = backbone, cache, workers, fast_decode
-        self._cls: dict[Picture, Tensor] = {}  # CLS after the frozen tower: small, and needed by many methods
+        # After the frozen tower, by `Method.heads_from`: CLS, and head outputs; small, and needed by many methods.
+        self._kept: dict[int | None, dict[Picture, tuple[Tensor, ...]]] = {}
         self._kv = KVCache()
         self._keys: dict[Picture, str] = {}  # of cached states
 
     def evaluation(self, examples: Sequence[Example], model: Method, title: str) -> Iterator[tuple[Any, Tensor]]:
         """Inputs for `model.layer_input` and labels, in order; cached results where available."""
         if self.cache is None or not is_constant(model):
-            return self.images(examples, model.first_layer, title)
+            return self.images(examples, model, title)
         states = self._states(model.first_layer)
         return states.batches(examples, title, reader=self._kv_reader(states, model))
 
     def images(
-        self, examples: Sequence[Example], first_layer: int, title: str, batch: int = 64
+        self, examples: Sequence[Example], model: Method, title: str, batch: int = 64
     ) -> Iterator[tuple[Images, Tensor]]:
         """Images without augmentation, as cached states if available, else as pixels, and labels, in order."""
-        if first_layer > self.backbone.image.layers:
-            yield from self._after_tower(examples, title, batch)
+        if model.first_layer > self.backbone.image.layers:
+            yield from self._after_tower(examples, model.heads_from, title, batch)
             return
-        for images, labels in self._decoded(examples, first_layer, title, batch):
+        for images, labels in self._decoded(examples, model.first_layer, title, batch):
             yield to_device(images, self.backbone.device), labels
 
     def training(
@@ -93,19 +94,28 @@ class ImageSource:
             return evaluation_batches(examples, self.backbone.preprocess, title, batch, self.workers, pinned)
         return self._states(first_layer).batches(examples, title, batch)
 
-    def _after_tower(self, examples: Sequence[Example], title: str, batch: int) -> Iterator[tuple[Images, Tensor]]:
+    def _after_tower(
+        self, examples: Sequence[Example], heads_from: int | None, title: str, batch: int
+    ) -> Iterator[tuple[Images, Tensor]]:
         tower, device = self.backbone.image, self.backbone.device
-        missing = [e for e in dict.fromkeys(examples) if e.picture not in self._cls]
-        states: list[Tensor] = []
-        for images, _ in self._decoded(missing, tower.layers + 1, title, batch) if missing else ():
-            x = tower.layer_input(to_device(images, device), tower.layers + 1)
-            assert x.frozen_cls is not None
-            states += x.frozen_cls.cpu()
-        self._cls |= {e.picture: cls for e, cls in zip(missing, states, strict=True)}
+        kept = self._kept.setdefault(heads_from, {})
+        missing = [e for e in dict.fromkeys(examples) if e.picture not in kept]
+        rows: list[tuple[Tensor, ...]] = []
+        for images, _ in self._decoded(missing, heads_from or tower.layers + 1, title, batch) if missing else ():
+            images = to_device(images, device)
+            if heads_from is None:
+                cls = tower.layer_input(images, tower.layers + 1).frozen_cls
+                assert cls is not None
+                rows += [(one,) for one in cls.cpu()]
+            else:
+                rows += zip(*(part.cpu() for part in tower.head_outputs(images, heads_from)), strict=True)
+        kept |= {e.picture: row for e, row in zip(missing, rows, strict=True)}
         for start in range(0, len(examples), batch):
             part = examples[start : start + batch]
-            cls = to_device(torch.stack([self._cls[e.picture] for e in part]), device)
-            yield CachedStates(cls[:, None], cls), torch.tensor([e.label for e in part])
+            tensors = zip(*(kept[e.picture] for e in part), strict=True)
+            cls, *outputs = (to_device(torch.stack(of_all), device) for of_all in tensors)
+            after = CachedHeads(cls, *outputs) if outputs else CachedStates(cls[:, None], cls)
+            yield after, torch.tensor([e.label for e in part])
 
 
 def training_batches(examples: Sequence[Example], train: TrainConfig) -> Batches:
@@ -122,20 +132,20 @@ class DatasetImages:
     """The labelled images for hooks (`dear.methods.base.LabelledImages`)."""
 
     def __init__(
-        self, data: Dataset, source: ImageSource, first_layer: int, views: FreshViews | CachedViews | None = None
+        self, data: Dataset, source: ImageSource, model: Method, views: FreshViews | CachedViews | None = None
     ) -> None:
         """`views`: those of training; their cached clean images are used, if there are any."""
         self.classes, self.template = data.classes, data.template
         self.shots = max(Counter(e.label for e in data.train).values(), default=0)
-        self._data, self._source, self._first = data, source, first_layer
+        self._data, self._source, self._model = data, source, model
         self._cached = views.states if isinstance(views, CachedViews) and CLEAN in views.views else None
 
     def train(self) -> Iterator[tuple[Images, Tensor]]:
         if self._cached is None:
-            yield from self._source.images(self._data.train, self._first, "training images")
+            yield from self._source.images(self._data.train, self._model, "training images")
             return
         for images, labels in self._cached.batches(self._data.train, "training images"):
             yield to_device(images, self._source.backbone.device), labels
 
     def val(self) -> Iterator[tuple[Images, Tensor]]:
-        return self._source.images(self._data.val, self._first, "validation images")
+        return self._source.images(self._data.val, self._model, "validation images")

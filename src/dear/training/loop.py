@@ -102,9 +102,10 @@ def fit(
 
         with Progress(f"epoch {epoch + 1}/{epochs}", len(numbers), "step", leave=True, left=seconds_left) as bar:
             for step, (images, labels) in zip(numbers, from_workers(batches), strict=False):
-                lr = learning_rate(config, config.lr, epochs, epoch, step / steps)
+                model.done = step / steps
+                lr = learning_rate(config, config.lr, epochs, epoch, model.done)
                 for group, full in zip(optimizer.param_groups, full_rates, strict=True):
-                    group["lr"] = learning_rate(config, full, epochs, epoch, step / steps)
+                    group["lr"] = learning_rate(config, full, epochs, epoch, model.done)
                 images, labels = to_device(images, device), to_device(model.targets(labels), device)
                 optimizer.zero_grad(set_to_none=True)
                 x = model.layer_input(images)

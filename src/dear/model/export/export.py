@@ -80,7 +80,7 @@ def pixel_settings(adapter: Adapter) -> dict[str, Any]:
     from open_clip.transform import PreprocessCfg
 
     backbone = adapter.model.backbone
-    config = PreprocessCfg(**backbone.model.visual.preprocess_cfg)
+    config = PreprocessCfg(**backbone.pictures)
     height, width = backbone.image.image_size
     if config.resize_mode != "squash" and (config.resize_mode != "shortest" or height != width):
         raise DearError(

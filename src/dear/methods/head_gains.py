@@ -1,0 +1,128 @@
+"""Head gains: a gain for what each late head writes, then CLIP's image projection, fine-tuned close to its start."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dear.clip import Backbone
+from dear.clip.image import last_third
+from dear.clip.layer_input import CachedHeads, LayerInput
+from dear.core.config import Config as Settings
+from dear.core.config import setting
+from dear.heads.gains import Gains, require_plain
+from dear.methods.base import LabelledImages, Method, normalized
+
+
+@dataclass(frozen=True)
+class HeadGainsConfig(Settings):
+    """Gains of heads, and the projection behind them."""
+
+    first_layer: int | None = setting(None, "first layer whose heads have a gain; default: 9 of 12", low=1)
+    gains: str = setting("heads", "one gain for each head, one for all, or none", choices=("heads", "one", "none"))
+    gain_pull: float = setting(0.1, "weight of the squared logarithms of the gains, summed", low=0.0)
+    pull: float | None = setting(
+        1.0, "weight of the squared distance of the projection from its start; null: it stays", low=0.0
+    )
+
+
+class HeadGains(Method):
+    """f = n(ln_post(x + sum_h (g_h - 1) (o_h - m_h) W_h) P), with o_h what head h puts out at CLS and m_h its mean over
+    the labelled images.
+
+    First the gains, which minimise cross entropy + gain_pull |log g|^2; then P, as ProLIP does, on the CLS states that
+    they give. Both by L-BFGS on the labelled images as they are, in seconds. With g = 1 and P = P0 it is CLIP; texts
+    are CLIP's, so other classes can be answered.
+    """
+
+    Config = HeadGainsConfig
+    needs_image = "full"
+    config: HeadGainsConfig
+    gains: Tensor  # [layers, heads]
+    head_means: Tensor  # [layers, heads, head_dim]
+    projection: Tensor  # [width, dim]
+
+    def __init__(self, backbone: Backbone, config: HeadGainsConfig) -> None:
+        super().__init__(backbone, config)
+        require_plain(backbone)
+        tower = backbone.image
+        self.heads_from = min(config.first_layer or last_third(tower.layers), tower.layers)
+        shape = tower.layers - self.heads_from + 1, tower.heads
+        self.register_buffer("gains", tower.like.new_ones(shape))
+        self.register_buffer("head_means", tower.like.new_zeros(*shape, tower.head_dim))
+        self.register_buffer("projection", tower.projection.detach().clone())
+
+    def scaled(self, images: CachedHeads) -> Tensor:
+        """CLS states [batch, width] with the gains."""
+        assert self.heads_from is not None
+        return Gains(self.heads_from, self.head_means, self.gains).apply(self.backbone.image, images).frozen_cls
+
+    def encode_image(self, x: LayerInput) -> Tensor:
+        assert x.frozen_cls is not None
+        assert x.head_outputs is not None
+        tower = self.backbone.image
+        cls = tower.gather(self.scaled(CachedHeads(x.frozen_cls, x.head_outputs)))
+        return normalized(tower.norm_out(cls) @ self.projection)
+
+    @torch.no_grad()
+    def before_training(self, images: LabelledImages) -> None:
+        assert self.heads_from is not None
+        tower, device = self.backbone.image, self.backbone.device
+        batches = [(tower.head_outputs(batch, self.heads_from), truth) for batch, truth in images.train()]
+        seen = CachedHeads(*(torch.cat(parts) for parts in zip(*(heads for heads, _ in batches), strict=True)))
+        labels = torch.cat([truth for _, truth in batches]).to(device)
+        self.head_means = seen.outputs.mean(0)
+        if self.config.gains != "none":
+            self.gains = self.fitted_gains(seen, labels)
+        if self.config.pull is not None:
+            self.projection = self.fitted_projection(tower.norm_out(self.scaled(seen)), labels)
+
+    def fitted_gains(self, seen: CachedHeads, labels: Tensor) -> Tensor:
+        tower, one = self.backbone.image, self.config.gains == "one"
+        assert self.heads_from is not None
+        # [images, heads, width]
+        deviations = tower.written(seen.outputs - self.head_means, self.heads_from).flatten(1, 2)
+        if one:
+            deviations = deviations.sum(1, keepdim=True)
+        logarithms = deviations.new_zeros(deviations.shape[1])
+
+        def loss() -> Tensor:
+            cls = seen.frozen_cls + torch.einsum("nhw,h->nw", deviations, logarithms.exp() - 1)
+            features = F.normalize(tower.project(cls), dim=-1)
+            return self.cross_entropy(features, labels) + self.config.gain_pull * logarithms.square().sum()
+
+        return minimise(logarithms, loss).exp().expand(self.gains.numel()).view_as(self.gains)
+
+    def fitted_projection(self, states: Tensor, labels: Tensor) -> Tensor:
+        """`states`: after the last LayerNorm, [images, width]."""
+        start = self.backbone.image.projection.detach()
+        change = torch.zeros_like(start)
+
+        def loss() -> Tensor:
+            features = F.normalize(states @ (start + change), dim=-1)
+            return self.cross_entropy(features, labels) + (self.config.pull or 0.0) * change.square().sum()
+
+        return start + minimise(change, loss)
+
+    def cross_entropy(self, features: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(self.backbone.temperature * features @ self.encode_text().T, labels)
+
+
+def minimise(value: Tensor, loss: Callable[[], Tensor]) -> Tensor:
+    """The tensor that minimises a loss of it, from its present content on, by L-BFGS."""
+    value.requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [value], max_iter=100, tolerance_grad=1e-6, history_size=10, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        now = loss()
+        now.backward()
+        return now
+
+    with torch.enable_grad():
+        optimizer.step(closure)
+    return value.detach()

@@ -1,0 +1,113 @@
+"""2SFS: LayerNorms of both towers first, then a linear classifier (Farina et al., CVPR 2025)."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dear.clip import Backbone
+from dear.clip.layer_input import LayerInput
+from dear.clip.low_rank import Tower, with_blocks
+from dear.clip.text import ClassTexts
+from dear.core.config import Config as Settings
+from dear.core.config import setting
+from dear.methods.base import LabelledImages, Loss, Method, normalized
+from dear.methods.recipe import Recipe
+from dear.methods.shared.class_index import positions
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+@dataclass(frozen=True)
+class TwoStageConfig(Settings):
+    """The two stages."""
+
+    restart: float = setting(
+        0.6, "share of the steps that train LayerNorms; the others train the classifier", low=0.01, high=0.99
+    )
+
+
+class TwoStage(Method):
+    """Stage 1 trains the two LayerNorms of every block, 61,440 numbers on ViT-B/16; stage 2 a vector per class, which
+    starts as its adapted text, against the adapted image feature. Each stage has its own cosine schedule.
+
+    A class that has a vector is answered by it, any other by the adapted text tower. As in effect in the official code,
+    the LayerNorms before and after the blocks stay frozen: it visits them twice, and the second visit freezes them.
+    Differs from it: fp32 (there half precision with loss scaling); the dataset's own template (there one for all).
+    """
+
+    needs_image = needs_text = "full"
+    Config = TwoStageConfig
+    recipe = Recipe(
+        optimizer="adamw", lr=2e-4, weight_decay=1e-2, batch=32, steps_per_shot=300, schedule="step", final_lr=1e-6,
+        restart=0.6, warmup_epochs=0, crop=0.08,
+    )  # fmt: skip
+    first_layer = 1
+    first_text_layer = 1
+    config: TwoStageConfig
+    classifier: nn.Parameter  # [training classes, dim]
+    second: Tensor  # 1 from the first step of stage 2 on
+
+    def __init__(self, backbone: Backbone, config: TwoStageConfig) -> None:
+        super().__init__(backbone, config)
+        self.image_norms, self._image = with_own_norms(backbone.image)
+        self.text_norms, self._text = with_own_norms(backbone.text)
+        self.register_buffer("second", backbone.image.like.new_zeros(()))
+        self.set_classifier(())
+
+    def set_classifier(self, classes: Sequence[str]) -> None:
+        self.trained = tuple(classes)
+        self.classifier = nn.Parameter(self.second.new_zeros(len(classes), self.backbone.dim))
+
+    def extra_state(self) -> dict[str, Any]:
+        return {"classes": list(self.trained)}
+
+    @classmethod
+    def restore(cls, backbone: Backbone, config: Settings, extra_state: Mapping[str, Any]) -> "Self":
+        method = cls(backbone, config)  # type: ignore[arg-type]
+        method.set_classifier(extra_state["classes"])
+        return method
+
+    def before_training(self, images: LabelledImages) -> None:
+        self.set_classifier(images.classes)
+
+    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
+        classes = classes or self.classes
+        places = positions(self.trained, classes.names) if self.second else [None] * len(classes.names)
+        known = [row for row, place in enumerate(places) if place is not None]
+        if not known:
+            return self._text.features(classes)
+        own = F.normalize(self.classifier, dim=1)[[places[row] for row in known]]
+        if len(known) == len(places):
+            return own
+        return self._text.features(classes).index_copy(0, torch.tensor(known, device=own.device), own)
+
+    def encode_image(self, x: LayerInput) -> Tensor:
+        return normalized(self._image.features(LayerInput(self._image, x.layer, x.states)).cls)
+
+    def loss(self, x: LayerInput, labels: Tensor) -> Loss:
+        if self.done >= self.config.restart and not self.second:
+            with torch.no_grad():
+                self.classifier.copy_(self._text.features(self.classes))
+                self.second.fill_(1)
+        with torch.set_grad_enabled(not self.second):
+            features = self.encode_image(x)
+        logits = self.logits(features, self.encode_text())
+        total = F.cross_entropy(logits, labels)
+        return Loss(total, {"cross_entropy": total}, logits)
+
+
+def with_own_norms(tower: Tower) -> tuple[nn.ModuleList, Tower]:
+    """Trainable copies of the LayerNorms of all blocks, and the same tower with them."""
+    copies = [deepcopy([block.ln_1, block.ln_2]) for block in tower.blocks]
+    blocks = [
+        SimpleNamespace(attn=block.attn, ln_1=ln_1, ln_2=ln_2, ls_1=block.ls_1, ls_2=block.ls_2, mlp=block.mlp)
+        for block, (ln_1, ln_2) in zip(tower.blocks, copies, strict=True)
+    ]
+    return nn.ModuleList(map(nn.ModuleList, copies)).requires_grad_(True), with_blocks(tower, blocks)

@@ -1,0 +1,105 @@
+"""Head gains against a full forward pass with hooks, and the identities of gains."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+sys.path.append(str(Path(__file__).parent))
+from naive_text import LABELS, NAMES, TEMPLATE, frozen_image, make, pixels
+from naive_words import LabelledImages
+
+
+def naive_heads(backbone, images: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+    """By hooks on the whole model: what each head of a layer puts out at CLS, [images, heads, head_dim], and the CLS
+    state after the last layer, [images, width]."""
+    seen: dict[str, Tensor] = {}
+    visual = backbone.model.visual
+    block = visual.transformer.resblocks[layer - 1]
+    hooks = [
+        block.ln_1.register_forward_hook(lambda m, i, out: seen.update(normed=out)),
+        visual.transformer.register_forward_hook(lambda m, i, out: seen.update(states=out)),
+    ]
+    with torch.no_grad():
+        backbone.model.encode_image(images)
+    for hook in hooks:
+        hook.remove()
+    attn, x = block.attn, seen["normed"]
+    size = attn.head_dim
+    q, k, v = (x @ w.T + b for w, b in zip(attn.in_proj_weight.chunk(3), attn.in_proj_bias.chunk(3), strict=True))
+    parts = [slice(h * size, (h + 1) * size) for h in range(attn.num_heads)]
+    at_cls = [(q[:, :1, p] @ k[:, :, p].mT / size**0.5).softmax(-1) @ v[:, :, p] for p in parts]
+    return torch.cat(at_cls, 1), seen["states"][:, 0]
+
+
+def naive_features(method, images: Tensor, shown: Tensor) -> Tensor:
+    """The formula, head by head: [images, dim]."""
+    visual = method.backbone.model.visual
+    _, x = naive_heads(method.backbone, images, 1)
+    for row, layer in enumerate(range(method.heads_from, len(visual.transformer.resblocks) + 1)):
+        outputs, _ = naive_heads(method.backbone, images, layer)
+        mean = naive_heads(method.backbone, shown, layer)[0].mean(0)
+        columns = visual.transformer.resblocks[layer - 1].attn.out_proj.weight.unflatten(1, (len(mean), -1))
+        for head, gain in enumerate(method.gains[row]):
+            x = x + (gain - 1) * (outputs[:, head] - mean[head]) @ columns[:, head].T
+    return F.normalize(visual.ln_post(x) @ method.projection, dim=-1)
+
+
+def features(method, images: Tensor) -> Tensor:
+    return method.encode_image(method.layer_input(images))[:, 0]
+
+
+def adapted(tiny, **settings):
+    method = make(tiny, "head-gains", **settings)
+    method.before_training(LabelledImages(pixels().flip(3)))
+    return method
+
+
+@pytest.mark.parametrize("settings", [{}, {"gains": "one"}, {"first_layer": 2, "pull": None}], ids=str)
+def test_equals_the_formula_over_a_full_forward_pass(tiny, settings: dict) -> None:
+    method = adapted(tiny, **settings)
+    assert (method.gains - 1).abs().max() > 1e-3
+    torch.testing.assert_close(features(method, pixels()), naive_features(method, pixels(), pixels().flip(3)))
+
+
+def test_it_starts_as_clip_and_stays_clip_under_a_strong_pull(tiny) -> None:
+    clip = frozen_image(make(tiny, "zero-shot").backbone.model, pixels())
+    torch.testing.assert_close(features(make(tiny, "head-gains"), pixels()), clip)
+    held = adapted(tiny, gain_pull=1e6, pull=1e6)
+    torch.testing.assert_close(features(held, pixels()), clip, atol=1e-4, rtol=0)
+    none = adapted(tiny, gains="none", pull=None)
+    torch.testing.assert_close(features(none, pixels()), clip)
+
+
+def test_it_ends_in_a_minimum_of_both_losses(tiny) -> None:
+    """Gradients by a loss written out here."""
+    method = adapted(tiny, gain_pull=0.1, pull=1.0)
+    start, shown = method.backbone.image.projection.detach(), pixels().flip(3)
+    projection = method.projection.clone().requires_grad_()
+    logarithms = method.gains.log().requires_grad_()
+    tau, text = method.backbone.temperature, method.encode_text()
+    method.gains, method.projection = logarithms.exp(), start
+    loss = F.cross_entropy(tau * naive_features(method, shown, shown) @ text.T, LABELS)
+    (slope,) = torch.autograd.grad(loss + 0.1 * logarithms.square().sum(), logarithms)
+    method.gains, method.projection = logarithms.detach().exp(), projection
+    loss = F.cross_entropy(tau * naive_features(method, shown, shown) @ text.T, LABELS)
+    (other,) = torch.autograd.grad(loss + (projection - start).square().sum(), projection)
+    for gradient in (slope, other):
+        assert gradient.abs().max() < 1e-4
+
+
+def test_one_gain_is_the_same_for_all_heads(tiny) -> None:
+    gains = adapted(tiny, gains="one").gains
+    assert torch.equal(gains, gains[0, 0].expand_as(gains))
+    assert adapted(tiny).gains.unique().numel() > 1
+
+
+def test_texts_stay_clips_so_other_classes_can_be_answered(tiny) -> None:
+    method = adapted(tiny)
+    method.set_classes(["whale", *NAMES[:2]], TEMPLATE)
+    assert method.can_answer(["whale"])
+    expected = method.backbone.temperature * features(method, pixels()) @ method.classes.frozen.T
+    torch.testing.assert_close(method.logits(features(method, pixels())[:, None], method.encode_text()), expected)
