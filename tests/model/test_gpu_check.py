@@ -9,6 +9,9 @@ import torch
 from dear.cli import main
 from dear.core.errors import DearError
 from dear.model import gpu_check
+from dear.model.train import _with_precision
+from dear.training.config import TrainConfig
+from dear.training.run_folder import RunFolder
 
 sys.path.append(str(Path(__file__).parents[1]))
 from pretended_gpu import pretend_gpu
@@ -54,3 +57,23 @@ def test_a_wrong_result_is_reported(quick, model_folder: Path, monkeypatch: pyte
 def test_without_a_gpu_it_says_so(capsys) -> None:
     assert main(["doctor", "--gpu"]) == 2
     assert "sees no GPU here" in capsys.readouterr().out
+
+
+def test_a_run_goes_on_in_the_precision_it_began_with(tmp_path: Path) -> None:
+    folder, cpu, cuda = RunFolder(tmp_path), torch.device("cpu"), torch.device("cuda")
+
+    def taken(device: torch.device, resume: bool, precision: str = "auto") -> str:
+        return _with_precision(TrainConfig(precision=precision), folder, resume, device).precision
+
+    assert taken(cpu, False) == "fp32"
+    with pretend_gpu(capability=7):
+        assert taken(cuda, False) == "fp16"
+    with pretend_gpu(capability=8):
+        assert taken(cuda, False) == "bf16"
+        folder.write_start({"precision": "fp32"}, {}, "")
+        assert taken(cuda, True) == "fp32"
+    folder.write_start({"precision": "bf16"}, {}, "")
+    with pretend_gpu(capability=7):
+        assert taken(cuda, True) == "bf16", "emulated, but the same"
+    with pytest.raises(DearError, match="bf16 needs CUDA"):
+        taken(cpu, True)
