@@ -13,7 +13,7 @@ from dear.clip.text import ClassTexts
 from dear.core.config import Config as Settings
 from dear.methods.base import LabelledImages, Loss, Method
 from dear.methods.recipe import Recipe
-from dear.methods.shared.class_index import frozen_features, positions
+from dear.methods.shared.class_index import PositionRows, frozen_features
 from dear.methods.shared.leave_one_out import class_means
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class ZsLp(Method):
 
     def __init__(self, backbone: Backbone, config: Settings) -> None:
         super().__init__(backbone, config)
+        self._rows = PositionRows()
         self.set_start((), backbone.image.like.new_zeros(0, backbone.dim))
 
     def set_start(self, classes: Sequence[str], start: Tensor) -> None:
@@ -64,12 +65,12 @@ class ZsLp(Method):
 
     def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
         classes = classes or self.classes
-        places = positions(self.trained, classes.names)
-        if all(place is None for place in places):
+        if set(self.trained).isdisjoint(classes.names):
             return classes.frozen
         vectors = torch.cat([F.normalize(self.prototypes, dim=1), classes.frozen.to(self.prototypes)])
-        rows = [len(self.trained) + i if place is None else place for i, place in enumerate(places)]
-        return vectors[torch.tensor(rows, device=vectors.device)]
+        rows = self._rows(self.trained, classes.names, vectors.device)
+        frozen = len(self.trained) + torch.arange(len(rows), device=vectors.device)
+        return vectors[torch.where(rows < 0, frozen, rows)]
 
 
 class Clap(ZsLp):
