@@ -42,7 +42,8 @@ class Gains(NamedTuple):
         change = (self.gains - 1)[..., None] * (images.outputs - self.means)
         cls = images.frozen_cls
         for of_layer, block in zip(change.flatten(2).unbind(1), tower.blocks[self.first - 1 :], strict=True):
-            cls = cls + block.ls_1(of_layer @ block.attn.out_proj.weight.T)
+            weight = block.attn.out_proj.weight
+            cls = cls + block.ls_1(of_layer.to(weight.dtype) @ weight.T)
         return CachedHeads(cls, images.outputs + change)
 
 
