@@ -83,7 +83,7 @@ def test_the_shell_completes_commands_flags_and_choices(line: str, expected: set
 @pytest.mark.parametrize(
     ("argv", "names"),
     [
-        (["backbones", "--json", "--all"], {"supported", "not supported"}),
+        (["backbones", "--json"], {"backbones"}),
         (["data", "list", "--json"], {"datasets", "sources"}),
         (["data", "check", "world:places", "--json"], {"counts", "classes", "problems"}),
         (["roles", "compare", "paper", "paper", "--json"], {"compared"}),
@@ -109,7 +109,7 @@ def test_failed_commands_print_no_json(capsys) -> None:
     ("argv", "sentence"),
     [
         (["zero-shot", "--model", "dear-mino"], "did you mean dear-mini"),
-        (["zero-shot", "--model", "RN50", "--pretrained", "openai"], "ResNet"),
+        (["zero-shot", "--model", "RN50"], "RN50 needs weights: choose --pretrained from openai"),
         (["zero-shot", "--model", "local-dir:nowhere"], "does not exist"),
         (["zero-shot", "--data", "world:fruits"], "has no task 'fruits': choose from colors"),
         (["zero-shot", "--data", "world:signs:oil"], "has no style 'oil': choose from plain"),
@@ -147,14 +147,15 @@ def test_an_unwritable_out_leaves_everything_as_it_was(tmp_path: Path, out: str,
     assert (tmp_path / "file").read_text() == "old"
 
 
-def test_backbones_lists_the_bundled_model_and_reasons_why_others_are_unsupported(capsys) -> None:
-    assert main(["backbones", "--all"]) == 0
+def test_backbones_lists_the_bundled_model_and_what_each_can_do(capsys) -> None:
+    assert main(["backbones"]) == 0
     page = capsys.readouterr().out
     assert "bundled: dear-mini" in page
-    supported, _, refused = page.partition("not supported")
-    assert "ViT-B-16 " in supported
-    assert "RN50 " in refused
-    assert "ResNet" in refused
+    tiers = {line.split()[0]: line.split()[2:4] for line in page.splitlines() if len(line.split()) > 4}
+    assert tiers["ViT-B-16"] == ["full", "full"]
+    assert tiers["RN50"] == ["features", "full"]
+    assert main(["backbones", "RN50"]) == 0
+    assert "ResNet" in capsys.readouterr().out
 
 
 def test_world_is_the_same_picture_in_any_process_and_a_closed_pipe_is_no_error(tmp_path: Path) -> None:

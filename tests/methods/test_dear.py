@@ -178,7 +178,7 @@ def test_depths_are_derived(tiny) -> None:
     assert [last_third(n) for n in (12, 24, 9, 4, 2)] == [9, 17, 7, 4, 2]
     dear = make(tiny, first_layer=None, roles=role_map(first=4))
     assert (dear.first_layer, dear.first_text_layer) == (4, 4)
-    with pytest.raises(DearError, match="beyond the 4 layers"):
+    with pytest.raises(DearError, match="beyond the image tower: choose from 1 to 4"):
         make(tiny, first_layer=5, roles=role_map(first=4))
     with pytest.raises(DearError, match="no roles for layer 2"):
         make(tiny, first_layer=2, roles=role_map(first=3))

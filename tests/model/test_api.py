@@ -41,7 +41,7 @@ def picture(tmp_path_factory) -> Path:
 
 
 def test_only_the_api_is_listed() -> None:
-    assert dir(dear) == ["DearError", "__version__", "create", "dataset", "evaluate", "load", "train"]
+    assert dir(dear) == ["DearError", "__version__", "create", "dataset", "evaluate", "fit", "load", "train"]
     assert all(hasattr(dear, name) for name in dir(dear))
 
 
