@@ -1,6 +1,6 @@
 """ProKeR: kernel ridge regression of what zero-shot leaves to explain (Bendou et al., CVPR 2025)."""
 
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -34,16 +34,19 @@ class ProKeRHead(Head):
         residuals = F.one_hot(labels, len(text)).to(features) - plain / self.temperature
         order = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))
         landmarks = order[:_LANDMARKS].to(features.device)
-        fits = {beta: KernelRidge(features, residuals, landmarks, beta) for beta in _BETAS}
+
+        @lru_cache(maxsize=1)  # one at a time: each has the size of all features
+        def fitted(beta: float) -> KernelRidge:
+            return KernelRidge(features, residuals, landmarks, beta)
 
         def parts(beta: float, ridge: float, rows: Tensor) -> list[Tensor]:
-            return [plain[rows], fits[beta].left_out(ridge, rows)]
+            return [plain[rows], fitted(beta).left_out(ridge, rows)]
 
         choices = {(beta, ridge): partial(parts, beta, ridge) for beta in _BETAS for ridge in _RIDGES}
         published = (3.0, 0.05)  # for one image per class
         beta, ridge = self.choose(choices, labels, published, [1.0, self.temperature * published[1]])
         self.landmarks, self.beta = features[landmarks].to(self.mix), self.mix.new_tensor(beta)
-        self.values = fits[beta].weights(ridge).to(self.mix)
+        self.values = fitted(beta).weights(ridge).to(self.mix)
 
     def correction(self, features: Tensor) -> Tensor:
         return (-self.beta * (1 - features @ self.landmarks.T)).exp() @ self.values
