@@ -82,7 +82,7 @@ def test_numbers_of_classes_become_names_only_if_they_fit() -> None:
         (lambda v: json.dumps([]), "is damaged"),
         (lambda v: json.dumps(v | {"format": 2}), "not a result of this version"),
         (lambda v: json.dumps({k: v[k] for k in v if k != "seconds"}), "missing required field seconds"),
-        (lambda v: json.dumps(v | {"evaluations": [evaluation("all", float("nan"))]}), "NaN is not a number"),
+        (lambda v: json.dumps(v | {"evaluations": [evaluation("all", float("nan"))]}), "NaN is not a finite number"),
         (lambda v: json.dumps(v | {"cell": v["cell"] | {"protocol": "guess"}}), "invalid enum value 'guess'"),
     ],
 )

@@ -15,6 +15,7 @@ from dear.cli import main
 from dear.core.errors import DearError
 from dear.data.few_shot import overlap, read_few_shot, with_few_shot, write_few_shot
 from dear.data.folder import read_dataset
+from dear.data.splits import VALIDATED_SPLIT, divide_again
 from dear.data.world.tasks import world_task
 from dear.training.run_folder import RunFolder
 
@@ -46,7 +47,7 @@ def elsewhere(file: Path, photos: Path) -> None:
 
 
 def test_what_is_written_is_read_again_from_any_machine(photos, tmp_path):
-    dataset = read_dataset(photos)
+    dataset = divide_again(read_dataset(photos), VALIDATED_SPLIT)
     train, val = write_few_shot(dataset, 3, 7, tmp_path / "lists")
     assert [f.name for f in (train, val)] == ["shot_3-seed_7_train.jsonl", "shot_3-seed_7_val.jsonl"]
     rows = [json.loads(line) for line in train.read_text().splitlines()]
@@ -59,7 +60,7 @@ def test_what_is_written_is_read_again_from_any_machine(photos, tmp_path):
 
 def test_lists_are_compared_image_by_image(photos, tmp_path, capsys):
     dataset = read_dataset(photos)
-    train, _ = write_few_shot(dataset, 3, 2, tmp_path)
+    train, *_ = write_few_shot(dataset, 3, 2, tmp_path)
     assert main(["data", "few-shot", str(photos), "--shots", "3", "--seed", "1", "--compare", str(train)]) == 0
     one, two = (set(dataset.few_shot(3, seed).train) for seed in (1, 2))
     assert f"{len(one & two)} images in both, {len(one - two)} only in ours" in capsys.readouterr().out
@@ -105,7 +106,7 @@ def pickled(module: str, content, monkeypatch) -> bytes:
 
 @pytest.mark.parametrize("module", ["dassl.data.datasets.base_dataset", "datasets.utils"])
 def test_pickles_of_coop(converter, photos, tmp_path, module, monkeypatch):
-    dataset = read_dataset(photos)
+    dataset = divide_again(read_dataset(photos), VALIDATED_SPLIT)
     drawn = dataset.few_shot(2, 1)
     content = {
         split: [Datum(f"/data/photos/{e.picture.path.parent.name}/{e.picture.path.name}", e.label, "?") for e in part]
@@ -147,7 +148,7 @@ def test_nothing_of_a_pickle_is_run(converter, tmp_path, data, monkeypatch):
 def test_training_on_the_list_of_others(tmp_path):
     dataset = world_task("colors")
     others = replace(dataset, train=dataset.train[:24])  # another choice than ours
-    train, _ = write_few_shot(others, 1, 5, tmp_path)
+    train, *_ = write_few_shot(others, 1, 5, tmp_path)
     asked = ["train", "--data", "world:colors", "--method", "coop", "--epochs", "1", "--workers", "0"]
     assert main([*asked, "--few-shot", str(train), "--out", str(tmp_path / "run")]) == 0
     drawn = [json.loads(line)["_impath"] for line in train.read_text().splitlines()]

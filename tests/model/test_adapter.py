@@ -62,7 +62,7 @@ def test_damaged_adapters_are_refused(copy) -> None:
     config.write_text(settings[: len(settings) // 2])
     refused(copy, "cannot be read as JSON")
     config.unlink()
-    refused(copy, "is not an adapter")
+    refused(copy, "is not finished: it stopped after epoch 2 of 2")
 
 
 def test_another_backbone_is_refused(run, tiny) -> None:

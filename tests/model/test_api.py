@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def test_every_kind_of_image_gives_the_same_answer(trained, picture) -> None:
     ("image", "sentence"),
     [
         (np.zeros((4, 4, 3)), r"uint8, not \[4, 4, 3\] of float64"),
-        (np.zeros((2, 4, 4, 3), np.uint8), r"not \[2, 4, 4, 3\] of uint8"),
+        (np.zeros((2, 2, 4, 4, 3), np.uint8), r"not \[2, 2, 4, 4, 3\] of uint8"),
         (np.zeros((0, 4, 3), np.uint8), "no pixels"),
         (b"no image", "These bytes cannot be read as an image"),
         (None, "must be a path, a PIL image, an array .* or bytes, not NoneType"),
@@ -188,7 +189,9 @@ def test_saved_and_explained(trained, picture, tmp_path) -> None:
         "adapter_model.safetensors",
     ]
     assert dear.load(tmp_path / "adapter", device="cpu").predict(picture) == model.predict(picture)
-    assert model.explain(picture, out=tmp_path / "why.png") == model.predict(picture)
+    explained = model.explain(picture, out=tmp_path / "why.png")
+    assert [name for name, *_ in explained.without] == COMPONENTS[1:]
+    assert replace(explained, without=()) == model.predict(picture)
     with Image.open(tmp_path / "why.png") as drawn:
         assert min(drawn.size) > 600
     with pytest.raises(DearError, match="ends in"):

@@ -89,7 +89,7 @@ def test_classify(page, address, photos, screenshot) -> None:
     page.goto(address)
     page.locator("#classify input[type=file]").set_input_files(photos / "warm" / "7.png")
     page.locator(".maps img").first.wait_for()
-    assert page.locator(".maps img").count() == 5
+    assert page.locator(".maps img").count() == 6  # the class feature, and five attributes
     assert page.locator(".vote").count() == 6
     assert re.fullmatch(r"\d+%", page.locator(".answer > span").inner_text())
     page.locator(".thumb").first.click()

@@ -79,8 +79,11 @@ class GridPlan:
         copied = len(keys) - len(set(keys))
         note = f"; {copied} of them are equal to another, and copied" if copied else ""
         missing = [cell for cell in self.cells if cell.name not in done]
-        cost = [f"to do: {len(missing)}, cheap ones first, very roughly {duration(self._seconds(missing))}"]
-        return "\n".join([*self.notes, ", ".join(counts) + note, *(cost if missing else [])])
+        lines = [*self.notes, ", ".join(counts) + note]
+        if missing:
+            cost = duration(self._seconds(missing))
+            lines.append(f"to do: {len(missing)}, cheap ones first, very roughly {cost}")
+        return "\n".join(lines)
 
     def _seconds(self, cells: Sequence[Cell]) -> float:
         """By the time of a few images. Features of frozen CLIP are shared by methods without training."""

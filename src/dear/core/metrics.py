@@ -59,7 +59,7 @@ def calibration_error(logits: Tensor, labels: Tensor) -> float:
     confidence, chosen = logits.float().softmax(-1).max(-1)
     right = (chosen == labels).float()
     bins = (confidence * _BINS).long().clamp(max=_BINS - 1)
-    gaps = torch.zeros(_BINS).index_add(0, bins, right - confidence)  # images in the bin x its gap
+    gaps = confidence.new_zeros(_BINS).index_add(0, bins, right - confidence)  # images in the bin x its gap
     return 100 * gaps.abs().sum().item() / len(labels)
 
 

@@ -47,8 +47,9 @@ def write_few_shot(dataset: Dataset, shots: int, seed: int, folder: Path) -> lis
             {"_impath": str(e.picture), "_label": e.label, "_domain": 0, "_classname": dataset.classes[e.label]}
             for e in getattr(drawn, split)
         ]
-        files.append(folder / f"shot_{shots}-seed_{seed}_{split}.jsonl")
-        write_text(files[-1], "".join(to_json(line) + "\n" for line in lines))
+        if lines:  # most folders have no validation images
+            files.append(folder / f"shot_{shots}-seed_{seed}_{split}.jsonl")
+            write_text(files[-1], "".join(to_json(line) + "\n" for line in lines))
     return files
 
 

@@ -39,7 +39,9 @@ class MapleATPrompt(Maple):
         width, count = backbone.text.width, config.text_tokens
         self.words = self.config.attributes.split()
         self.lead, places = self._lead()
-        self.register_buffer("lead_places", torch.tensor(places, device=self.text_tokens.device), persistent=False)
+        self.register_buffer(
+            "lead_places", torch.tensor(places, dtype=torch.long, device=self.text_tokens.device), persistent=False
+        )
         self.of_attributes = nn.Parameter(backbone.normal(len(self.words), count, width, std=0.01))
         with torch.no_grad():
             self.text_tokens[0] = backbone.normal(count, width, std=config.token_std)

@@ -59,6 +59,8 @@ class TwoStage(Method):
         self.image_norms, self._image = with_own_norms(backbone.image)
         self.text_norms, self._text = with_own_norms(backbone.text)
         self.register_buffer("second", backbone.image.like.new_zeros(()))
+        self.in_second = False  # the same, known to the host without waiting for the device
+        self.register_load_state_dict_post_hook(lambda module, _: setattr(module, "in_second", bool(module.second)))
         self.set_classifier(())
 
     def set_classifier(self, classes: Sequence[str]) -> None:
@@ -79,11 +81,14 @@ class TwoStage(Method):
 
     def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
         classes = classes or self.classes
-        places = positions(self.trained, classes.names) if self.second else [None] * len(classes.names)
+        places = positions(self.trained, classes.names) if self.in_second else [None] * len(classes.names)
         known = [row for row, place in enumerate(places) if place is not None]
         if not known:
             return self._text.features(classes)
-        own = F.normalize(self.classifier, dim=1)[[places[row] for row in known]]
+        own = F.normalize(self.classifier, dim=1)
+        if places == list(range(len(own))):  # in every step: no index has to be sent
+            return own
+        own = own[[places[row] for row in known]]
         if len(known) == len(places):
             return own
         return self._text.features(classes).index_copy(0, torch.tensor(known, device=own.device), own)
@@ -92,11 +97,12 @@ class TwoStage(Method):
         return normalized(self._image.features(LayerInput(self._image, x.layer, x.states)).cls)
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
-        if self.done >= self.config.restart and not self.second:
+        if self.done >= self.config.restart and not self.in_second:
             with torch.no_grad():
                 self.classifier.copy_(self._text.features(self.classes))
                 self.second.fill_(1)
-        with torch.set_grad_enabled(not self.second):
+            self.in_second = True
+        with torch.set_grad_enabled(not self.in_second):
             features = self.encode_image(x)
         logits = self.logits(features, self.encode_text())
         total = F.cross_entropy(logits, labels)

@@ -48,6 +48,8 @@ def without_attributes(predictor: Predictor, pixels: Tensor) -> tuple[tuple[str,
             if name != CLS and weights[i] < 1:
                 rest = torch.cat([weights[:i], weights[i + 1 :]]) @ torch.cat([votes[:i], votes[i + 1 :]])
                 found[name] = (rest / (1 - weights[i])).softmax(0)
+    elif model.backbone.image.tier != "full":
+        return ()  # its heads are not known
     else:
         try:
             roles = roles_of(model)

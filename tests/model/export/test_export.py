@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -136,9 +137,9 @@ def test_the_example_sees_the_pixels_that_the_backbone_sees(exported_run, mode: 
     from open_clip.transform import PreprocessCfg, image_transform_v2
 
     adapter = load_adapter(exported_run)
-    visual = adapter.model.backbone.model.visual
-    visual.preprocess_cfg = {**visual.preprocess_cfg, "resize_mode": mode, "interpolation": interpolation}
-    preprocess = image_transform_v2(PreprocessCfg(**visual.preprocess_cfg), is_train=False)
+    pictures = {**adapter.model.backbone.pictures, "resize_mode": mode, "interpolation": interpolation}
+    adapter.model.backbone = replace(adapter.model.backbone, pictures=pictures)
+    preprocess = image_transform_v2(PreprocessCfg(**pictures), is_train=False)
     settings = json.loads(json.dumps(pixel_settings(adapter)))
     rng = np.random.default_rng(0)
     for width, height in [(32, 32), (33, 77), (101, 47), (640, 33), (31, 500), (5, 9), (37, 36), (333, 222)]:
@@ -150,7 +151,8 @@ def test_the_example_sees_the_pixels_that_the_backbone_sees(exported_run, mode: 
 
 def test_preprocessing_that_the_example_does_not_know_is_refused(exported_run) -> None:
     adapter: Adapter = load_adapter(exported_run)
-    adapter.model.backbone.model.visual.preprocess_cfg["resize_mode"] = "longest"
+    pictures = {**adapter.model.backbone.pictures, "resize_mode": "longest"}
+    adapter.model.backbone = replace(adapter.model.backbone, pictures=pictures)
     with pytest.raises(DearError, match="'longest', which the exported preprocessing does not know"):
         pixel_settings(adapter)
 
