@@ -1,7 +1,8 @@
 """A grid of cells: planned from names, run in order or on a cluster; finished cells are kept, killed ones continue."""
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -160,10 +161,12 @@ def _run_missing(
             if (key := constant_key(cell)) is not None:
                 first.setdefault(key, cell.name)
         copies = [cell for cell in missing if first.get(constant_key(cell) or "", cell.name) != cell.name]
-        for cell, result in _run([cell for cell in missing if cell not in copies], out, bench, cluster, bar):
-            results[cell.name] = result
-            bar.update()
-            bar.write(f"{cell}: {_in_short(result)}")
+        to_run = [cell for cell in missing if cell not in copies]
+        with closing(_run(to_run, out, bench, cluster, bar)) as finished:  # an interrupt ends tasks at once
+            for cell, result in finished:
+                results[cell.name] = result
+                bar.update()
+                bar.write(f"{cell}: {_in_short(result)}")
         for cell in copies:
             results[cell.name] = replace(results[first[constant_key(cell) or ""]], cell=cell)
             write_result(out, results[cell.name])
@@ -173,19 +176,20 @@ def _run_missing(
 
 def _run(
     cells: Sequence[Cell], out: Path, bench: Workbench, cluster: Cluster | None, bar: Progress
-) -> Iterator[tuple[Cell, Result]]:
+) -> Generator[tuple[Cell, Result], None, None]:
     """Cells and their results, which are on disk by then."""
     if cluster is None:
         for cell in cells:
             bar.note(str(cell))
             yield cell, _run_and_write(cell, out, bench)
     elif cells:
-        for cell, (result, warnings) in cluster.as_completed(partial(_run_in_worker, out, bench, cluster.cpus), cells):
-            for line in warnings:
-                bench.warn(line)
-            if not result_path(out, cell).exists():  # the worker does not share this folder
-                write_result(out, result)
-            yield cell, result
+        with closing(cluster.as_completed(partial(_run_in_worker, out, bench, cluster.cpus), cells)) as completed:
+            for cell, (result, warnings) in completed:
+                for line in warnings:
+                    bench.warn(line)
+                if not result_path(out, cell).exists():  # the worker does not share this folder
+                    write_result(out, result)
+                yield cell, result
 
 
 def _run_and_write(cell: Cell, out: Path, bench: Workbench) -> Result:

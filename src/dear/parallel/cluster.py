@@ -13,7 +13,7 @@ import socket
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -79,7 +79,9 @@ class Cluster:
     device: str = "auto"
     precision: str = "auto"  # of the models that workers load
 
-    def as_completed(self, work: Callable[[Item, str], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
+    def as_completed(
+        self, work: Callable[[Item, str], Result], items: Sequence[Item]
+    ) -> Generator[tuple[Item, Result], None, None]:
         """Items and their `work(item, device)`, as they complete; each uses as many threads as it has CPUs."""
         was_connected = _ray().is_initialized()
         with self._connected() as ray:
