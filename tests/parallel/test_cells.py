@@ -64,7 +64,7 @@ def one_after_the_other(grid: list[str], mark: str, tmp_path_factory) -> dict[st
 def test_cells_are_those_of_one_process_when_a_worker_is_killed(
     grid, one_after_the_other, one_is_killed, tmp_path: Path
 ) -> None:
-    one_is_killed("ray::_run_task", lambda: list(tmp_path.glob("work/*/checkpoint.safetensors")))
+    one_is_killed("ray::_Worker.do", lambda: list(tmp_path.glob("work/*/checkpoint.safetensors")))
     assert main([*grid, "--out", str(tmp_path), "--ray"]) == 0
     assert measured(tmp_path) == one_after_the_other
     assert not any((tmp_path / "work").iterdir())
@@ -93,7 +93,7 @@ def test_an_interrupted_driver_leaves_no_cell_running(grid, one_after_the_other,
     assert re.fullmatch(
         rf"dear: interrupted; \d+ finished cells are in {tmp_path}: the same command continues.", sentence
     )
-    wait_for(lambda: not processes(mark, "ray::_run_task"))
+    wait_for(lambda: not processes(mark, "ray::_Worker.do"))
     found = measured(tmp_path)
     assert found
     assert found == {name: one_after_the_other.get(name) for name in found}

@@ -1,4 +1,4 @@
-"""Work on a Ray cluster: cells of a grid as tasks, chunks of images through workers that each hold a model.
+"""Work on a Ray cluster: cells of a grid, or chunks of images, through workers that each hold a model.
 
 Every machine of a cluster needs this package, and the same folders under the same paths.
 
@@ -10,13 +10,13 @@ import argparse
 import os
 import re
 import socket
-import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 from dear.core.config import number
@@ -25,7 +25,6 @@ from dear.core.errors import DearError, first_line, os_errors_as_dear_errors
 LOCAL = "local"
 _RETRIES = 3  # of a task whose worker died
 _AHEAD = 2  # results that may wait for their turn, per chunk in progress
-_SUBMIT_DELAY = 1.0  # seconds; Ray 2.60 aborts the program if a task is cancelled before it has reached a worker
 _CONNECT_TIMEOUT = 10.0  # seconds; Ray itself would try for minutes
 _ADDRESS = re.compile(rf"auto|{LOCAL}|(?:ray://)?(?P<host>[^/:\s]+):(?P<port>\d{{1,5}})")
 
@@ -83,20 +82,16 @@ class Cluster:
         self, work: Callable[[Item, str], Result], items: Sequence[Item]
     ) -> Generator[tuple[Item, Result], None, None]:
         """Items and their `work(item, device)`, as they complete; each uses as many threads as it has CPUs."""
-        was_connected = _ray().is_initialized()
-        with self._connected() as ray:
-            resources, device, _ = self._resources(ray)
-            task = ray.remote(**resources, max_retries=_RETRIES)(_run_task)
-            running = {task.remote(os.getcwd(), self.cpus, work, item, device): item for item in items}
-            try:
-                while running:
-                    (done, *_), _ = ray.wait(list(running))
-                    yield running.pop(done), _result(ray, done)
-            finally:
-                if running and was_connected:  # otherwise the tasks end with the connection
-                    time.sleep(_SUBMIT_DELAY)
-                    for reference in reversed(running):
-                        ray.cancel(reference, force=True)
+        with self._workers(partial(_for_device, work), len(items), self.cpus, 1) as (ray, workers):
+            waiting = iter(items)
+            running = {worker.do.remote(item): (worker, item) for worker, item in zip(workers, waiting, strict=False)}
+            while running:
+                (done, *_), _ = ray.wait(list(running))
+                worker, item = running.pop(done)
+                result = _result(ray, done)
+                for following in islice(waiting, 1):
+                    running[worker.do.remote(following)] = worker, following
+                yield item, result
 
     @contextmanager
     def workers(self, make: Callable[[str], Callable[[Any], Any]], chunks: int) -> Iterator[Stream]:
@@ -105,13 +100,22 @@ class Cluster:
         Yields a function: chunks -> results of the workers, in the order of the chunks. A worker processes as many
         chunks at once as it has CPUs, one thread each.
         """
+        with self._workers(make, chunks, 1, self.cpus) as (ray, workers):
+            yield partial(_stream, ray, workers, self.cpus + 1)
+
+    @contextmanager
+    def _workers(
+        self, make: Callable[[str], Callable[[Any], Any]], items: int, threads: int, at_once: int
+    ) -> Iterator[tuple[Any, Sequence[Any]]]:
+        """Ray and its actors, killed at the end. No tasks: one that is cancelled as it starts goes on (Ray 2.60)."""
         with self._connected() as ray:
             resources, device, room = self._resources(ray)
-            options = {"max_restarts": -1, "max_task_retries": _RETRIES, "max_concurrency": self.cpus}
+            options = {"max_restarts": -1, "max_task_retries": _RETRIES, "max_concurrency": at_once}
             kind = ray.remote(**resources, **options)(_Worker)
-            workers = [kind.remote(os.getcwd(), make, device) for _ in range(min(room, chunks))]
+            kept = ray.put(make)  # a worker that is restarted needs it again
+            workers = [kind.remote(os.getcwd(), threads, kept, device) for _ in range(min(room, items))]
             try:
-                yield partial(_stream, ray, workers, self.cpus + 1)
+                yield ray, workers
             finally:
                 for worker in workers:
                     ray.kill(worker)
@@ -220,20 +224,18 @@ def _stream(ray: Any, workers: Sequence[Any], each: int, chunks: Iterable[Any]) 
                     _result(ray, done)  # raises the error of a failed start
 
 
-def _run_task(folder: str, threads: int, work: Callable[[Item, str], Result], item: Item, device: str) -> Result:
-    with os_errors_as_dear_errors():
-        _set_up(folder, threads)
-        return work(item, device)
+def _for_device(work: Callable[[Item, str], Result], device: str) -> Callable[[Item], Result]:
+    return lambda item: work(item, device)
 
 
 class _Worker:
     """An actor that holds the function of `make`; Ray restarts it when it dies."""
 
-    def __init__(self, folder: str, make: Callable[[str], Callable[[Any], Any]], device: str) -> None:
+    def __init__(self, folder: str, threads: int, make: Callable[[str], Callable[[Any], Any]], device: str) -> None:
         self.error: DearError | None = None
         try:
             with os_errors_as_dear_errors():
-                _set_up(folder, 1)
+                _set_up(folder, threads)
                 self.work = make(device)
         except DearError as error:  # Ray would wrap it in a traceback
             self.error = error
