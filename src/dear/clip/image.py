@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dear.clip.attention import QueryGroup, attend, finish_block, merge_heads
+from dear.clip.half import halve_blocks
 from dear.clip.layer_input import CachedHeads, CachedKV, CachedStates, Images, LayerInput, observer_of_this_thread
 from dear.clip.masks import Masks
 from dear.clip.read_out import CLS, MEAN, PROBE, PlainEnds
@@ -54,6 +55,10 @@ class ImageTower(PlainEnds):
         self.width: int = blocks[0].attn.out_proj.in_features
         self.head_dim = self.width // self.heads
         self.originals = self.prefix + self.grid[0] * self.grid[1]  # CLS and patches
+
+    def halve(self, dtype: torch.dtype) -> None:
+        """Casts the weights of the blocks to half, once."""
+        halve_blocks(self.blocks, dtype)
 
     # --- frozen ------------------------------------------------------------------------------------------
 
