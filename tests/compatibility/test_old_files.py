@@ -114,6 +114,7 @@ def test_an_unfinished_run_continues_as_it_would_have_then(tmp_path: Path, capsy
     and no settings that came later."""
     whole = resolve_dataset("world:colors")
     monkeypatch.setattr(train, "resolve_dataset", lambda *_: replace(whole, test=whole.test[:12]))
+    monkeypatch.setattr(train, "simple_methods", list)
     shutil.copytree(FILES / "old-unfinished", tmp_path / "run")
     flags = "--method coop --data world:colors --shots 1 --epochs 2 --warmup-epochs 0 --device cpu --resume --out"
     assert main(["train", *flags.split(), str(tmp_path / "run"), "--lr", "0.1"]) == 2
