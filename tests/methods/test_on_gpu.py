@@ -22,7 +22,6 @@ from dear.data.resolve import resolve_dataset
 from dear.gallery.encoders import HeadEncoder
 from dear.heads.contributions import HeadContributions, decompose
 from dear.heads.role_map import RoleMap
-from dear.methods import promptsrc, tac
 from dear.methods.base import Loss, Method
 from dear.methods.coop import CoOp
 from dear.methods.registry import METHODS, find_method
@@ -58,13 +57,7 @@ def backbones(model_folder: Path) -> dict[str, Backbone]:
     return {"cpu": load_backbone(name), **on_gpu}
 
 
-@pytest.fixture(autouse=True)
-def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three steps of L-BFGS take the same path as three hundred, and two templates the same as sixty."""
-    for module in (promptsrc, tac):
-        monkeypatch.setattr(module, "SIXTY", module.SIXTY[:2])
-    lbfgs = torch.optim.LBFGS
-    monkeypatch.setattr(torch.optim, "LBFGS", lambda *a, max_iter, **k: lbfgs(*a, max_iter=min(3, max_iter), **k))
+pytestmark = pytest.mark.usefixtures("few_rounds")
 
 
 class Killed(Exception):
@@ -188,9 +181,9 @@ def test_a_planted_operation_without_a_deterministic_form_is_refused(
     monkeypatch, backbones, role_file, data, tmp_path
 ) -> None:
     planted(monkeypatch, lambda _, total: total[None].cumsum(0).sum())
-    with only_deterministic(), pytest.raises(DearError, match=r"no deterministic form.*leave out --deterministic"):
-        with os_errors_as_dear_errors():  # as every command does
-            on_gpu("coop", backbones["fp32"], role_file, data, tmp_path)
+    sentence = pytest.raises(DearError, match=r"no deterministic form.*leave out --deterministic")
+    with only_deterministic(), sentence, os_errors_as_dear_errors():  # the last one as every command does
+        on_gpu("coop", backbones["fp32"], role_file, data, tmp_path)
 
 
 @pytest.mark.parametrize(
