@@ -19,11 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.data.resolve import HELP
 
     add_backbone_arguments(parser)
-    parser.add_argument(
-        "--text-features",
-        metavar="FILE",
-        help="class names and their vectors (JSON, NPZ, safetensors, NPY + JSON), in place of the text tower",
-    )
+    add_text_features_argument(parser)
     add_gain_argument(parser)
     add_json_argument(parser)
     parser.add_argument("--data-root", metavar="DIR", help="folder of the known datasets")
@@ -36,6 +32,14 @@ def add_backbone_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="auto", metavar="MODEL", help=f"{MODEL_HELP} (default: auto)")
     parser.add_argument("--pretrained", help="OpenCLIP tag or checkpoint file, for a model given by its OpenCLIP name")
     add_device_arguments(parser)
+
+
+def add_text_features_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--text-features",
+        metavar="FILE",
+        help="class names and their vectors (JSON, NPZ, safetensors, NPY + JSON), in place of the text tower",
+    )
 
 
 def run(args: argparse.Namespace) -> None:

@@ -62,9 +62,10 @@ class Findings:
         if self.small:
             some = ", ".join(f"{name}: {count}" for name, count in self.small[:3])
             lines.append(
-                f"unbalanced: {len(self.small)} of {self.classes} classes have fewer training images than the largest, "
-                f"which has {self.most} ({some}{', ...' if len(self.small) > 3 else ''}); they will be answered too "
-                f"seldom: add images of them, or train on equally many with --shots {max(1, self.small[0][1])}"
+                f"unbalanced: {len(self.small)} of {self.classes} classes have fewer training images than the "
+                f"{self.most} that are taken of the largest ({some}{', ...' if len(self.small) > 3 else ''}); they "
+                "will be answered too seldom: add images of them, or train on equally many with "
+                f"--shots {max(1, self.small[0][1])}"
             )
         if self.same_name:
             some = ", ".join(" and ".join(map(repr, names)) for names in self.same_name[:3])

@@ -17,6 +17,7 @@ from dear.clip.text_table import TextTable
 from dear.core.errors import DearError
 from dear.core.files import read_json, sha256_of, write_bytes, write_json
 from dear.core.names import CLS
+from dear.core.progress import report
 from dear.core.schema import BackboneIdentity, Count, Name, check_shape, damaged
 from dear.core.tensors import (
     LOWER_RATE,
@@ -28,6 +29,7 @@ from dear.core.tensors import (
     require_fit,
 )
 from dear.core.version import __version__
+from dear.core.words import backbone_line
 from dear.data.prompts import check_class_names, check_name, check_template
 from dear.methods.base import Method
 from dear.methods.registry import METHODS, find_method
@@ -121,6 +123,7 @@ def load_adapter(
     folder = Path(folder)
     config = read_config(folder)
     identity = config["backbone"]
+    report(backbone_line(identity["model"], identity["pretrained"], f", adapted by {config['method']}"))
     backbone = backbone or load_backbone(identity["model"], identity["pretrained"], device=device, precision=precision)
     if identity.get("text_table"):
         backbone = backbone.with_text_table(TextTable.of_adapter(folder / TEXT_TABLE))

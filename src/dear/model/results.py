@@ -11,6 +11,7 @@ from dear.core.errors import DearError
 from dear.core.metrics import accuracy, harmonic_mean, is_above_chance, mcnemar, unique_names, wilson_interval
 from dear.core.names import inferences
 from dear.core.table import Table
+from dear.core.words import counted
 from dear.data.dataset import Dataset, Example
 from dear.methods.base import Method
 from dear.methods.registry import ZERO_SHOT
@@ -75,7 +76,7 @@ class PartResult:
     def __str__(self) -> str:
         lines = [] if self.part == ALL else [f"{self.part} classes:"]
         lines += [results_table(self.rows).text(), *([self.sentence] if self.sentence else [])]
-        if not self.above_chance:
+        if not self.above_chance and len(self.evaluation.per_class) > 1:
             lines.append("This accuracy is not above chance: someone who guesses could reach it.")
         per_class = sorted(self.evaluation.per_class.items(), key=lambda item: item[1].accuracy)
         worst = [f"{name} {own.accuracy:.0f}% of {own.images}" for name, own in per_class[:_WORST]]
@@ -237,7 +238,7 @@ def _sentence(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> str:
         other = row_of[verdict.against]
         who, share = other.method, f"{other.accuracy:.1f}%"
         gain = f"{this.accuracy - other.accuracy:+.1f} points"
-        counts = f"{verdict.only_this} images gained, {verdict.only_other} lost, p = {verdict.p:.2g}"
+        counts = f"{counted(verdict.only_this, 'image')} gained, {verdict.only_other} lost, p = {verdict.p:.2g}"
         if number == 0:
             words = {
                 WORTH_IT: f"Worth it: {gain} over {who}'s {share}",

@@ -125,6 +125,7 @@ class _Run:
             run.model, run.pretrained, device=device, precision=train.precision, text_features=run.text_features
         )
         self.source = ImageSource(backbone, cache, train.workers, run.fast_decode)
+        self.cut = ""  # what a time limit has cost
         find_method(run.method)(backbone, method)  # settings that do not fit the backbone are refused before any work
 
     def train(self) -> RunResult:
@@ -185,10 +186,14 @@ class _Run:
         return time.monotonic() - start
 
     def _adapt(self, data: Dataset, out: Path, estimate: RunEstimate) -> Method:
-        return adapt(
+        model = adapt(
             find_method(self.run.method), self.method, data, self.config, self.source, out, self._write_start,
             self.run.validate, self.whole, estimate,
         )  # fmt: skip
+        if estimate.epochs and estimate.epochs[0] < estimate.epochs[1]:
+            self.cut = "--time-limit: {} of {} epochs; more may be better".format(*estimate.epochs)
+            print(self.cut, flush=True)
+        return model
 
     def _write_start(self) -> None:
         if processes.is_rank_zero():  # a run that could not start leaves no folder
@@ -203,7 +208,7 @@ class _Run:
     def _facts(self) -> list[str]:
         backbone = " ".join(filter(None, (self.run.model, self.run.pretrained)))
         lines = division(self.whole, self.final, self.config.shots, self.run.folds or 0)
-        return [f"{self.run.method} on {backbone}; data: {self.run.data}", *lines]
+        return [f"{self.run.method} on {backbone}; data: {self.run.data}", *lines, *([self.cut] if self.cut else [])]
 
 
 def _seconds_after(later: int, comparison: float, test: float, training: float) -> float:
