@@ -14,7 +14,8 @@ from dear.cli import main
 from dear.core.metrics import is_above_chance, mcnemar
 from dear.data.dataset import Example, ImageFile
 from dear.model.compare import Entry, advice, advised, leaderboard_table
-from dear.model.results import WITHIN_NOISE, WORSE, WORTH_IT, Verdict, make_row, part_result
+from dear.model.evaluation import measured
+from dear.model.results import WITHIN_NOISE, WORSE, WORTH_IT, Row, Verdict, part_result
 from dear.training.run_folder import RunFolder
 
 
@@ -136,7 +137,7 @@ def test_a_leaderboard_is_sorted_and_names_the_cheapest_within_noise(model_folde
 
 def test_the_advice_is_the_best_without_training_if_it_is_within_noise() -> None:
     def entry(method: str, right: int, p: float | None, epochs: tuple[int, int] | None = None) -> Entry:
-        row = make_row(method, torch.arange(100) < right)
+        row = Row(*measured(torch.arange(100) < right), method)
         verdict = WITHIN_NOISE if p is None or p >= 0.05 else WORTH_IT
         return Entry(row, 1.0, None if p is None else Verdict(method, 0, 0, p, verdict), epochs)
 

@@ -44,14 +44,13 @@ def add_text_features_argument(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from dear.bench.zero_shot import zero_shot
-    from dear.core.metrics import is_above_chance, wilson_interval
+    from dear.core.metrics import interval_text, is_above_chance, wilson_interval
     from dear.core.table import Table
     from dear.data.resolve import resolve_dataset
     from dear.data.world.tasks import TASKS
     from dear.heads.gains import named_gains, parse_gains, with_gains
     from dear.heads.role_map import AUTO
     from dear.methods.shared.role_settings import find_roles
-    from dear.model.results import interval_text
 
     names = args.data or [f"world:{task}" for task in TASKS]
     datasets = [resolve_dataset(name, root=args.data_root) for name in names]

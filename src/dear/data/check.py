@@ -137,8 +137,13 @@ def _two_labels(dataset: Dataset, content: dict[Subject, str]) -> list[tuple[Sub
     return list(different.values())
 
 
-def check_before_training(dataset: Dataset, shots: int, whole: Dataset | None = None, folds: int = 0) -> None:
-    """Prints the task, warns on stderr, and refuses a dataset that cannot work. `whole`: before the few-shot draw."""
+def check_before_training(
+    dataset: Dataset, shots: int, whole: Dataset | None = None, folds: int = 0, seen: Dataset | None = None
+) -> None:
+    """Prints the task, warns on stderr, and refuses a dataset that cannot work.
+
+    `whole`: before the few-shot draw; `seen`: after it, with the classes that are trained on, if these are not all.
+    """
     if not dataset.train:
         raise DearError(f"{dataset.name} has no training images: train on another dataset, and test on this one.")
     findings = problems(dataset, shots)
@@ -146,7 +151,7 @@ def check_before_training(dataset: Dataset, shots: int, whole: Dataset | None = 
     if not dataset.test and not folds:
         raise DearError(f"{dataset.name} has no test images: add a test split, or more images for each class.")
     print(describe(dataset))
-    for line in division(whole or dataset, dataset, shots, folds):
+    for line in division(whole or dataset, seen or dataset, shots, folds):
         print(line)
     for line in findings.warnings():
         print(f"dear: warning: {line}", file=sys.stderr)
@@ -172,7 +177,10 @@ def division(whole: Dataset, drawn: Dataset, shots: int, folds: int = 0) -> list
         train, val, test = (len(part) for part in (whole.train, whole.val, whole.test))
         parts = f"{train} images to train on, {f'{val} to validate, ' if val else ''}{test} to test"
         lines.append(f"divided by us, {whole.rule} of each class: {parts} (--split changes it; --folds 4 tests on all)")
-    if len(drawn.train) < len(whole.train) and len(drawn.classes) == len(whole.classes):
+    if len(drawn.classes) < len(whole.classes):
+        classes = f"the first {len(drawn.classes)} of {len(whole.classes)} classes"
+        lines.append(f"trained on: {len(drawn.train)} images of {classes}; the others, novel, are only tested")
+    elif len(drawn.train) < len(whole.train):
         lines.append(f"trained on: {len(drawn.train)} of {len(whole.train)}, at most {shots} of a class (--shots)")
     return lines
 

@@ -36,6 +36,7 @@ from dear.methods.registry import METHODS, find_method
 from dear.training.run_folder import ADAPTER_CONFIG as CONFIG
 from dear.training.run_folder import ADAPTER_TEXT_TABLE as TEXT_TABLE
 from dear.training.run_folder import ADAPTER_WEIGHTS as WEIGHTS
+from dear.training.run_folder import CONFIG as RUN_CONFIG
 from dear.training.run_folder import RunFolder
 
 _FORMAT = 2
@@ -170,6 +171,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not (folder / CONFIG).is_file():
         if state := RunFolder(folder).state():
             raise DearError(f"{folder} is not finished: it {state}. The same `dear train` with --resume continues.")
+        if (folder / RUN_CONFIG).is_file():
+            raise DearError(f"{folder} is not finished: no epoch is done. The same `dear train` starts it again.")
         raise DearError(f"{folder} is not an adapter: it has no {CONFIG}. `dear train` makes one.")
     config = read_json(folder / CONFIG)
     if not isinstance(config, dict) or config.get("format") != _FORMAT or config.get("method") not in list(METHODS):

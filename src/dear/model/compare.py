@@ -8,11 +8,13 @@ from pathlib import Path
 
 from dear.clip import Backbone
 from dear.core.errors import DearError
+from dear.core.metrics import interval_text
 from dear.core.progress import phase
 from dear.core.table import Table
 from dear.core.words import counted
 from dear.data.dataset import Dataset
 from dear.methods.registry import METHODS, ZERO_SHOT, find_method, methods_for, recipe_of, simple_methods
+from dear.model.evaluation import measured
 from dear.model.results import (
     ALL,
     WITHIN_NOISE,
@@ -20,8 +22,6 @@ from dear.model.results import (
     Scores,
     Verdict,
     compare,
-    interval_text,
-    make_row,
     parts_of,
 )
 from dear.training.adapt import adapt
@@ -94,7 +94,8 @@ def leaderboard(
             )
         seconds[name], epochs[name] = time.monotonic() - start, estimate.epochs
         scores.add(name, model, parts, source)
-        print(f"{name}: {make_row(name, scores.right(name)).accuracy:.1f}% ({seconds[name]:.0f} s)", flush=True)
+        _, accuracy, _ = measured(scores.right(name))
+        print(f"{name}: {accuracy:.1f}% ({seconds[name]:.0f} s)", flush=True)
     if not seconds:
         raise DearError(f"There was no time for {', '.join(skipped)}: raise --time-limit.")
     return _ranked(scores, seconds, epochs), skipped
@@ -114,7 +115,7 @@ def _ranked(scores: Scores, seconds: Mapping[str, float], epochs: Mapping[str, t
     best = names[0]
     return [
         Entry(
-            make_row(name, right[name]),
+            Row(*measured(right[name]), name),
             seconds[name],
             None if name == best else compare(right[best], right[name], name),
             epochs[name],

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from dear.core.errors import DearError
-from dear.core.metrics import accuracy, harmonic_mean, is_above_chance, mcnemar, unique_names, wilson_interval
+from dear.core.metrics import accuracy, harmonic_mean, interval_text, is_above_chance, mcnemar, unique_names
 from dear.core.names import inferences
 from dear.core.table import Table
 from dear.core.words import counted
 from dear.data.dataset import Dataset, Example
 from dear.methods.base import Method
 from dear.methods.registry import ZERO_SHOT
-from dear.model.evaluation import Evaluation, evaluation_of
+from dear.model.evaluation import Evaluation, Measured, evaluation_of, measured
 from dear.training.adapt import predict_logits
 from dear.training.images import ImageSource
 
@@ -26,13 +26,10 @@ _WORST = 6  # classes that are named
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Measured):
     """One method on the test images."""
 
     method: str
-    images: int
-    accuracy: float  # %
-    interval: tuple[float, float]  # 95%
 
 
 @dataclass(frozen=True)
@@ -173,10 +170,6 @@ def results_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def interval_text(interval: tuple[float, float]) -> str:
-    return f"{interval[0]:.0f} to {interval[1]:.0f}"
-
-
 def part_result(
     part: str, method: str, logits: Mapping[str, Tensor], examples: Sequence[Example], classes: Sequence[str]
 ) -> PartResult:
@@ -187,7 +180,7 @@ def part_result(
     best = max(simple, key=lambda name: int(right[name].sum()), default=None)
     others = [name for name in (ZERO_SHOT, best) if name is not None and name != method and name in logits]
     verdicts = tuple(compare(right[method], right[name], name) for name in others)
-    rows = tuple(make_row(name, right[name]) for name in (*others, method))
+    rows = tuple(Row(*measured(right[name]), name) for name in (*others, method))
     return PartResult(
         part,
         rows,
@@ -197,11 +190,6 @@ def part_result(
         evaluation_of(logits[method], labels, classes),
         largest_losses(logits[method], examples, unique_names(classes)),
     )
-
-
-def make_row(method: str, right: Tensor) -> Row:
-    count, images = int(right.sum()), len(right)
-    return Row(method, images, 100 * count / images, wilson_interval(count, images))
 
 
 def compare(this: Tensor, other: Tensor, name: str) -> Verdict:

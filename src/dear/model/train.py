@@ -120,7 +120,7 @@ class _Run:
         drawn = self._draw(self.whole)
         self.final = self._seen(drawn)  # what the adapter that is saved has seen
         choice.say()
-        check_before_training(drawn, train.shots, self.whole, run.folds or 0)
+        check_before_training(drawn, train.shots, self.whole, run.folds or 0, self.final)
         backbone = load_backbone(
             run.model, run.pretrained, device=device, precision=train.precision, text_features=run.text_features
         )
