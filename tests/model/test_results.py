@@ -74,7 +74,8 @@ def test_a_run_says_whether_it_was_worth_it(folds, model_folder, tmp_path: Path,
     data, out = photos(tmp_path / "photos"), tmp_path / "run"
     arguments = ["train", "--model", f"local-dir:{model_folder}", "--data", str(data), "--method", "clip-adapter"]
     assert main([*arguments, "--epochs", "2", "--workers", "0", "--out", str(out), *folds]) == 0
-    printed, run = capsys.readouterr().out, RunFolder(out)
+    (printed, warnings), run = capsys.readouterr(), RunFolder(out)
+    assert "also in test" not in warnings  # a fold is not a leak
     assert printed.splitlines()[0] == f"backbone: local-dir:{model_folder}"
     assert ("cross-validation: each of 18 images is tested once" in printed) == bool(folds)
     part = run.results()["parts"]["all"]

@@ -17,6 +17,7 @@ from dear.core.errors import DearError
 from dear.core.files import sha256_of
 from dear.core.progress import Progress
 from dear.core.table import Table
+from dear.core.words import counted
 from dear.data.dataset import Dataset, Example, ImageFile, Picture
 from dear.data.decode import why_unopenable, why_unreadable
 from dear.data.prompts import as_read
@@ -188,6 +189,8 @@ def division(whole: Dataset, drawn: Dataset, shots: int, folds: int = 0) -> list
 def describe(dataset: Dataset) -> str:
     """The task in a few lines; class names take at most three."""
     counts = f"{len(dataset.train)} / {len(dataset.val)} / {len(dataset.test)} images to train / validate / test"
+    if not dataset.val and not dataset.test:  # of `fit` and --folds
+        counts = counted(len(dataset.train), "image")
     names = textwrap.wrap(
         f"{len(dataset.classes)} classes: {', '.join(dataset.classes)}", 118, max_lines=3, placeholder=" ..."
     )

@@ -67,13 +67,18 @@ class PartResult:
     evaluation: Evaluation
     largest_losses: tuple[Mistake, ...]
 
+    @property
+    def could_be_guessed(self) -> bool:
+        """Of one class every answer is right, and nothing is said."""
+        return not self.above_chance and len(self.evaluation.per_class) > 1
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def __str__(self) -> str:
         lines = [] if self.part == ALL else [f"{self.part} classes:"]
         lines += [results_table(self.rows).text(), *([self.sentence] if self.sentence else [])]
-        if not self.above_chance and len(self.evaluation.per_class) > 1:
+        if self.could_be_guessed:
             lines.append("This accuracy is not above chance: someone who guesses could reach it.")
         per_class = sorted(self.evaluation.per_class.items(), key=lambda item: item[1].accuracy)
         worst = [f"{name} {own.accuracy:.0f}% of {own.images}" for name, own in per_class[:_WORST]]

@@ -116,7 +116,8 @@ class _Run:
         if run.folds and not whole.rule:
             raise DearError(f"{whole.name} has a test split of its own: leave --folds out.")
         self.rounds = whole.folds(run.folds) if run.folds else [whole]
-        self.whole = replace(whole, train=(*whole.train, *whole.val, *whole.test), val=()) if run.folds else whole
+        everything = (*whole.train, *whole.val, *whole.test)
+        self.whole = replace(whole, train=everything, val=(), test=()) if run.folds else whole
         drawn = self._draw(self.whole)
         self.final = self._seen(drawn)  # what the adapter that is saved has seen
         choice.say()

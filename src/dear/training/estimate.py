@@ -43,6 +43,11 @@ class RunEstimate:
         self._steps += 1
 
     @property
+    def is_measured(self) -> bool:
+        """Whether there is more to go by than the first step."""
+        return self._steps > 1
+
+    @property
     def step_seconds(self) -> float:
         """Mean of all steps but the first, in which workers start and caches fill."""
         if self._steps < 2:

@@ -128,7 +128,7 @@ def fit(
                         f"loss {means['loss']:.3f}, accuracy {means['accuracy']:.1f}%, "
                         f"lr {lr:.1e}, {images_per_second:.1f} images/s"
                     )
-                    state += f", about {duration(seconds_left())} left"
+                    state += f", about {duration(seconds_left())} left" if estimate.is_measured else ""
                     bar.note(state)
                 bar.update()
         try:
