@@ -19,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     titles = "; ".join(f"{name}: {item.title}" for name, item in REPRODUCTIONS.items())
     parser.add_argument("table", metavar="TABLE", help=titles)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of results and of the page; not needed to see the plan")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder of results and of the page; not needed to see the plan"
+    )
     parser.add_argument(
         "--subset", action="store_true", help="a tiny version, on the bundled model and Attribute World: minutes"
     )
