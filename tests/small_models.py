@@ -69,6 +69,10 @@ VISION = {
         "layers": 3, "width": 48, "head_width": 12, "patch_size": 16, "image_size": 64, "no_ln_pre": True,
         "pool_type": "avg", "final_ln_after_pool": True,
     },
+    "CoCa": {
+        "layers": 3, "width": 48, "head_width": 12, "patch_size": 16, "image_size": 64, "attentional_pool": True,
+        "attn_pooler_queries": 5, "attn_pooler_heads": 4,
+    },
     "SigLIP": _timm("vit_small_siglip", "vit_base_patch16_siglip_224", "map", "none", **_SIZES),
     "PE-Core": _timm("vit_small_pe", "vit_pe_core_base_patch16_224", "map", None, **_SIZES),
     "PE-Core bigG": _timm(

@@ -193,15 +193,19 @@ def test_a_hub_name_downloads_config_weights_and_preprocessor_only(saved, monkey
         load_backbone("transformers:some/clip")
 
 
-TIMM = ["ViT-B-16-SigLIP", "PE-Core-T-16-384", "EVA02-B-16", "MobileCLIP-B", "ViTamin-S", "vit_medium_patch16_gap_256"]
+COMPOSED = [
+    "ViT-B-16-SigLIP", "PE-Core-T-16-384", "EVA02-B-16", "MobileCLIP-B", "ViTamin-S", "coca_ViT-B-32", "coca_base",
+    "vit_medium_patch16_gap_256",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TIMM)
+@pytest.mark.parametrize("name", COMPOSED)
 def test_one_name_of_each_family_is_built_as_it_is_judged(name: str) -> None:
     config = usable_models()[name]
     arguments = {key: value for key, value in config.items() if key != "custom_text"}
+    kind = open_clip.CoCa if name.startswith("coca") else open_clip.CustomTextCLIP
     with torch.device("meta"):
-        model = open_clip.CustomTextCLIP(**arguments)
+        model = kind(**arguments)
     backbone = wrap(model, open_clip.SimpleTokenizer(context_length=config["text_cfg"]["context_length"]), name)
     assert (backbone.image.tier, backbone.text.tier) == judge(config)[:2] == ("full", "full")
     size = backbone.image.image_size

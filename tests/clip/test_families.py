@@ -10,7 +10,10 @@ from dear.clip.masks import Masks
 from dear.clip.support import judge
 from small_models import STEMS, VISION, config_of, small
 
-READS = {"plain": "cls", "CLIPA": "mean", "SigLIP": "probe", "PE-Core": "probe", "EVA02-B": "cls", "gap": "mean"}
+READS = {
+    "plain": "cls", "CLIPA": "mean", "SigLIP": "probe", "CoCa": "probe", "PE-Core": "probe", "EVA02-B": "cls",
+    "gap": "mean",
+}  # fmt: skip
 
 
 def pixels_for(backbone, count: int = 2) -> torch.Tensor:

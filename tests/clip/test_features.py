@@ -26,7 +26,7 @@ CONFIGS = {
     "attention pool": {
         "vision_cfg": {
             "layers": 2, "width": 32, "head_width": 8, "patch_size": 16, "image_size": 64, "attentional_pool": True,
-            "attn_pooler_queries": 4,
+            "attn_pooler_queries": 4, "pool_type": "avg",
         },
     },
     "custom blocks": {

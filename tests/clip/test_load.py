@@ -17,11 +17,9 @@ from dear.core.errors import DearError
 from hostile import survives
 
 TIERS_OF_NAMES = {
-    ("full", "full"): 102,
+    ("full", "full"): 105,
     ("full", "words"): 10,  # text towers of Hugging Face
-    ("full", "features"): 1,  # coca_base
     ("features", "full"): 29,  # ConvNeXt, ResNet, MobileCLIP S, swin, relative positions
-    ("features", "features"): 2,  # CoCa
 }
 
 

@@ -13,7 +13,7 @@ from dear.methods.registry import find_method, methods_for
 from dear.methods.shared.attention_maps import read_attention
 from small_models import small
 
-FAMILIES = ["SigLIP", "PE-Core", "CLIPA", "EVA02-B"]
+FAMILIES = ["SigLIP", "PE-Core", "CLIPA", "EVA02-B", "CoCa"]
 CLASSES = ["cat", "polar bear", "dog"]
 
 

@@ -26,7 +26,7 @@ class FeatureImage(ImageTower):
         self.blocks, self.layers, self.heads, self.head_dim = (), 0, 0, 0
         self.grid, self.originals, self.image_size = (0, 0), 1, image_size
         with torch.no_grad():
-            self.width = self.dim = self.embed(self.like.new_zeros(1, 3, *image_size)).shape[-1]
+            self.width = self.read_width = self.dim = self.embed(self.like.new_zeros(1, 3, *image_size)).shape[-1]
 
     @property
     def like(self) -> Tensor:

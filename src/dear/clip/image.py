@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from dear.clip.attention import QueryGroup, attend, finish_block, merge_heads
 from dear.clip.layer_input import CachedHeads, CachedKV, CachedStates, Images, LayerInput, observer_of_this_thread
 from dear.clip.masks import Masks
+from dear.clip.probe import Probe
 from dear.clip.read_out import CLS, MEAN, PROBE, PlainEnds
 from dear.clip.tokens import LearnedTokens
 from dear.core.runtime import once
@@ -39,7 +40,8 @@ class ImageTower(PlainEnds):
 
     def __init__(self, visual: Any) -> None:
         self.visual = visual
-        self.read = MEAN if visual.pool_type == "avg" else CLS
+        self.reader = Probe(visual) if visual.attn_pool is not None else None
+        self.read = PROBE if self.reader else MEAN if visual.pool_type == "avg" else CLS
         self.norm_first = self.read == MEAN and not visual.final_ln_after_pool
         self.grid: tuple[int, int] = visual.grid_size
         self.prefix = 1  # tokens in front of the patches: CLS
@@ -53,6 +55,7 @@ class ImageTower(PlainEnds):
         self.heads: int = blocks[0].attn.num_heads
         self.width: int = blocks[0].attn.out_proj.in_features
         self.head_dim = self.width // self.heads
+        self.read_width = self.reader.width if self.reader else self.width  # of the state that is read
         self.originals = self.prefix + self.grid[0] * self.grid[1]  # CLS and patches
 
     # --- frozen ------------------------------------------------------------------------------------------

@@ -5,8 +5,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from dear.clip.coca_text import CocaText
 from dear.clip.features import FeatureImage, FeatureText
 from dear.clip.image import ImageTower
+from dear.clip.probe import is_known_pool
 from dear.clip.text import TextTower
 from dear.clip.timm_tower import TimmTower, why_called
 from dear.clip.whole_text import WholeText
@@ -21,9 +23,10 @@ def image_tower(model: Any, image_size: tuple[int, int]) -> ImageTower:
     visual = model.visual
     if type(visual) is TimmModel and why_called(visual) is None:
         return TimmTower(visual)
-    is_read = type(visual) is VisionTransformer and visual.attn_pool is None and visual.pool_type in ("tok", "avg")
-    if is_read and has_plain_blocks(visual.transformer.resblocks):
-        return ImageTower(visual)
+    if type(visual) is VisionTransformer and has_plain_blocks(visual.transformer.resblocks):
+        is_read = is_known_pool(visual) if visual.attn_pool is not None else visual.pool_type in ("tok", "avg")
+        if is_read:
+            return ImageTower(visual)
     return FeatureImage(model, image_size)
 
 
@@ -35,8 +38,11 @@ def text_side(model: Any, tokenizer: Callable[..., Tensor]) -> TextTower | Featu
     blocks = getattr(getattr(text, "transformer", None), "resblocks", None)
     # In a model without a tower of its own for text, the names begin with text_.
     pool, end = (getattr(text, f"text_{name}", None) or getattr(text, name, None) for name in ("pool_type", "eos_id"))
-    if blocks is None or getattr(text, "cls_emb", None) is not None or not has_plain_blocks(blocks):
+    if blocks is None or not has_plain_blocks(blocks):
         return FeatureText(model, tokenizer)
+    if getattr(text, "cls_emb", None) is not None:
+        known = text.attn_mask is not None and not getattr(text, "correct_cls_mask", False)
+        return CocaText(text, tokenizer) if known else FeatureText(model, tokenizer)
     if getattr(text, "attn_mask", None) is None and pool in ("argmax", "eos", "last", "first"):
         return WholeText(text, tokenizer, pool, end)
     if pool in ("argmax", "eos"):

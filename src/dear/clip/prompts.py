@@ -28,11 +28,12 @@ class Prompts:
     filled: Tensor  # [prompts, longest], True at an own token, False at padding
     slots: Tensor | None = None  # positions of the words that learned tokens replace, [tokens], all in the shared part
     places: processes.Places | None = None  # of local prompts: their positions among those of all processes
+    blind: Tensor | None = None  # True where the last token (CoCa's CLS) does not attend to itself, [prompts]
     padded: bool = False  # each prompt takes `longest` places of the packed states, whatever its length
     _by_shared: dict[tuple[str, int], Any] = field(default_factory=dict, repr=False)  # masks and orders, computed once
 
     @classmethod
-    def pack(cls, tokens: Tensor, eot: Tensor, slots: Sequence[int] = ()) -> "Prompts":
+    def pack(cls, tokens: Tensor, eot: Tensor, slots: Sequence[int] = (), blind: Tensor | None = None) -> "Prompts":
         """tokens [prompts, context]; eot [prompts], the position of each EOT."""
         shortest = int(eot.min())  # at least EOT is each prompt's own
         same = (tokens[:, :shortest] == tokens[:1, :shortest]).all(0)
@@ -50,6 +51,7 @@ class Prompts:
             shared,
             filled,
             torch.tensor(slots, device=device) if slots else None,
+            blind=blind,
         )
 
     def __len__(self) -> int:
@@ -74,15 +76,27 @@ class Prompts:
         return lengths.cumsum(0) - 1
 
     def causal_mask(self, shared: int) -> Tensor:
-        """Own token i attends to all shared tokens and to own tokens up to i: [longest, shared + longest], boolean."""
-        shape = (self.longest, shared + self.longest)
-        return self._once(
-            "causal", shared, lambda: torch.ones(shape, dtype=torch.bool, device=self.filled.device).tril(shared)
-        )
+        """Own token i attends to all shared tokens and to own tokens up to i: [longest, shared + longest], boolean;
+        [prompts, 1, longest, shared + longest] where a last token is blind."""
+
+        def compute() -> Tensor:
+            shape = (self.longest, shared + self.longest)
+            causal = torch.ones(shape, dtype=torch.bool, device=self.filled.device).tril(shared)
+            return causal if self.blind is None else causal & self._seen(shared)
+
+        return self._once("causal", shared, compute)
 
     def eot_mask(self, shared: int) -> Tensor:
         """EOT attends to all but padding: [prompts, 1, 1, shared + longest], boolean."""
-        return self._once("eot", shared, lambda: F.pad(self.filled, (shared, 0), value=True)[:, None, None])
+        return self._once("eot", shared, lambda: self._seen(shared))
+
+    def _seen(self, shared: int) -> Tensor:
+        """The tokens that somebody attends to: [prompts, 1, 1, shared + longest]."""
+        seen = self.filled
+        if self.blind is not None:
+            last = seen.sum(1, keepdim=True) - 1
+            seen = seen.scatter(1, last, ~self.blind[:, None])
+        return F.pad(seen, (shared, 0), value=True)[:, None, None]
 
     def unshared(self, shared: int, places: Tensor) -> tuple[Tensor, "Prompts", Tensor]:
         """How `unshare` repacks states: their order [packed], the new prompts, and the places [prompts, tokens]."""
@@ -113,10 +127,12 @@ class Prompts:
         index = index.index_copy(0, self.own_places, torch.arange(self.shared, len(self.ids), device=index.device))
         filled, index = self.filled[chosen], index.view_as(self.filled)[chosen]
         padded = not chosen.is_cpu
-        own = index.flatten() if padded else index[filled]
-        places = torch.cat([torch.arange(self.shared, device=index.device), own])
+        packed = index.flatten() if padded else index[filled]
+        places = torch.cat([torch.arange(self.shared, device=index.device), packed])
         filled = filled if padded else filled[:, : int(filled.sum(1).max())]
-        return Prompts(self.ids[places], self.positions[places], self.shared, filled, self.slots, padded=padded), places
+        blind = None if self.blind is None else self.blind[chosen]
+        own = Prompts(self.ids[places], self.positions[places], self.shared, filled, self.slots, None, blind, padded)
+        return own, places
 
     @cached_property
     def own(self) -> tuple["Prompts", Tensor, Tensor]:

@@ -2,23 +2,31 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+from dear.clip.attention import merge_heads
+from dear.clip.layer_input import LayerInput, observer_of_this_thread
+from dear.clip.probe import Probe
 
 CLS = "cls"
 """The state of the CLS token is read: OpenAI's and OpenCLIP's own ViTs, EVA, MobileCLIP B and L."""
 MEAN = "mean"
 """The mean over the patches: CLIPA, ViTamin."""
 PROBE = "probe"
-"""A constant query that attends to all tokens once: SigLIP, PE-Core."""
+"""A constant query that attends to all tokens once: SigLIP, PE-Core, CoCa."""
 
 
 class PlainEnds:
     """The ends of OpenCLIP's VisionTransformer. Other towers override what differs."""
 
     visual: Any
+    layers: int
     prefix: int  # tokens in front of the patches
     read = CLS
     norm_first = False  # whether the last LayerNorm is before a mean, not after it
+    reader: Probe | None = None  # set where a probe reads
 
     @property
     def layout(self) -> str:
@@ -33,7 +41,7 @@ class PlainEnds:
     @property
     def projection(self) -> Tensor:
         """[width, dim], behind `norm_out`: of a token alone."""
-        return self.visual.proj
+        return self.reader.of_one_token() @ self.head_matrix if self.reader else self.head_matrix
 
     @property
     def head_matrix(self) -> Tensor:
@@ -56,7 +64,7 @@ class PlainEnds:
 
     def norm_out(self, states: Tensor) -> Tensor:
         """The LayerNorm after the last layer, [..., width]."""
-        return self.visual.ln_post(states)
+        return self.reader.norm(states) if self.reader else self.visual.ln_post(states)
 
     def embed(self, pixels: Tensor) -> Tensor:
         """Normalised pixels [batch, 3, height, width] -> CLS and patches [batch, 1 + patches, width]."""
@@ -71,13 +79,32 @@ class PlainEnds:
 
         `learned`: states of learned tokens, which a probe attends to as well.
         """
+        if self.reader:
+            q, k, v = self.probe(states, learned)
+            if (observer := observer_of_this_thread.get()) is not None:  # as one more layer, with heads of its own
+                seen = LayerInput(self, self.layers + 1, self._probed(states))  # type: ignore[arg-type]
+                seen.q, seen.kv = q, (k, v)
+                observer(seen, None)
+            return self.reader.out(merge_heads(F.scaled_dot_product_attention(q, k, v)))[:, 0]
         if self.read == CLS:
             return states[:, 0]
         patches = states[:, self.prefix :]
         return (self.norm_out(patches) if self.norm_first else patches).mean(1)
 
+    def probe(self, states: Tensor, learned: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Query of the probe, keys and values of the tokens that it attends to, [batch, its heads, ..., head_dim]."""
+        assert self.reader is not None
+        states = self._probed(states)
+        return self.reader.attention(states if learned is None else torch.cat([states, learned], 1))
+
+    def _probed(self, states: Tensor) -> Tensor:
+        """The tokens that a probe attends to."""
+        return states
+
     def head_input(self, pooled: Tensor) -> Tensor:
         """The state that is read [..., width] -> what the last matrix gets."""
+        if self.reader:
+            return self.reader.finish(pooled)
         return pooled if self.norm_first else self.norm_out(pooled)
 
     def project(self, cls: Tensor) -> Tensor:

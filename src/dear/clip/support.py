@@ -150,9 +150,10 @@ def _why_image_is_called(vision: dict[str, Any]) -> str:
         return "" if known and vision.get("timm_proj") != "mlp" else f"its image tower is timm's {name}"
     if not isinstance(vision.get("layers", 12), int):
         return "its image tower is a ResNet"
-    if vision.get("attentional_pool"):
-        return "its image tower pools by attention"
-    if vision.get("pool_type", "tok") not in ("tok", "avg"):
+    pool, read = vision.get("attentional_pool"), vision.get("pool_type", "tok")
+    if pool and (isinstance(pool, str) or read != "tok"):
+        return "its image tower has two attention pools, or averages the queries of one"
+    if read not in ("tok", "avg"):
         return "its image tower reads neither CLS nor the mean over patches"
     return "its image tower has custom attention blocks" if _has_custom_blocks(vision) else ""
 
@@ -162,8 +163,10 @@ def _why_text_is_called(model_cfg: dict[str, Any]) -> str:
     text = model_cfg["text_cfg"]
     if text.get("hf_model_name"):
         return f"its text tower is Hugging Face's {text['hf_model_name']}"
-    if text.get("embed_cls"):
-        return "its text tower has a CLS token behind the words"
+    if text.get("embed_cls"):  # read at CLS, whatever the pool
+        if text.get("no_causal_mask"):
+            return "its text tower has a CLS token but no causal mask"
+        return "its text tower has custom attention blocks" if _has_custom_blocks(text) else ""
     pools = ("argmax", "eos", "last", "first") if text.get("no_causal_mask") else ("argmax", "eos")
     if text.get("pool_type", "argmax") not in pools:
         return "its text tower does not read the end-of-text token"

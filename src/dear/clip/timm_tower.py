@@ -6,13 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from dear.clip.attention import merge_heads, split_heads
 from dear.clip.blocks import TimmBlock, why_unknown
 from dear.clip.half import exact_copy
 from dear.clip.image import ImageTower
-from dear.clip.layer_input import LayerInput, observer_of_this_thread
+from dear.clip.probe import TimmProbe
 from dear.clip.read_out import CLS, MEAN, PROBE
 
 _READS = {"token": CLS, "avg": MEAN, "map": PROBE}
@@ -28,7 +26,8 @@ class TimmTower(ImageTower):
     def __init__(self, visual: Any) -> None:
         trunk = visual.trunk
         self.visual, self.vit = visual, trunk
-        self.read = PROBE if trunk.attn_pool is not None else _READS[trunk.global_pool]
+        self.reader = TimmProbe(trunk) if trunk.attn_pool is not None else None
+        self.read = PROBE if self.reader else _READS[trunk.global_pool]
         self.norm_first = self.read == MEAN and not isinstance(trunk.norm, nn.Identity)
         self.grid, self.prefix = tuple(trunk.patch_embed.grid_size), trunk.num_prefix_tokens
         self.image_size = tuple(trunk.patch_embed.img_size)
@@ -60,7 +59,7 @@ class TimmTower(ImageTower):
         return self.vit.norm_pre(tokens)
 
     def norm_out(self, states: Tensor) -> Tensor:
-        return self.vit.norm(states) if self.read == PROBE else self.vit.fc_norm(self.vit.norm(states))
+        return self.vit.norm(states) if self.reader else self.vit.fc_norm(self.vit.norm(states))
 
     # --- copies --------------------------------------------------------------------------------------------
 
@@ -97,37 +96,8 @@ class TimmTower(ImageTower):
 
     # --- reading out ---------------------------------------------------------------------------------------
 
-    def pool(self, states: Tensor, learned: Tensor | None = None) -> Tensor:
-        if self.read != PROBE:
-            return super().pool(states)
-        q, k, v = self.probe(states, learned)
-        if (observer := observer_of_this_thread.get()) is not None:  # as one more layer, with heads of its own
-            seen = LayerInput(self, self.layers + 1, self._probed(states))
-            seen.q, seen.kv = q, (k, v)
-            observer(seen, None)
-        return self.vit.attn_pool.proj(merge_heads(F.scaled_dot_product_attention(q, k, v)))[:, 0]
-
-    def probe(self, states: Tensor, learned: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Query of the probe, keys and values of the tokens that it attends to, [batch, pool heads, ..., head_dim]."""
-        pool = self.vit.attn_pool
-        states = self._probed(states)
-        tokens = states if learned is None else torch.cat([states, learned], 1)
-        keys, values = pool.kv(self.vit.norm(tokens)).chunk(2, -1)
-        query = pool.q(pool.latent).expand(tokens.shape[0], -1, -1)  # `len` would fix the batch of an ONNX graph
-        q, k, v = (split_heads(part, pool.num_heads) for part in (query, keys, values))
-        return q, k, v
-
     def _probed(self, states: Tensor) -> Tensor:
         return states if getattr(self.vit, "pool_include_prefix", True) else states[:, self.prefix :]
-
-    def head_input(self, pooled: Tensor) -> Tensor:
-        if self.read == PROBE:
-            return self.vit.fc_norm(pooled + self.pool_mlp(pooled))
-        return super().head_input(pooled)
-
-    def pool_mlp(self, pooled: Tensor) -> Tensor:
-        """What the probe's MLP adds to the pooled state, [..., width]."""
-        return self.vit.attn_pool.mlp(self.vit.attn_pool.norm(pooled))
 
     @property
     def head_matrix(self) -> Tensor:
@@ -143,17 +113,6 @@ class TimmTower(ImageTower):
         for linear in self._linears:
             bias = linear(bias) if bias is not None else linear.bias
         return bias
-
-    @property
-    def projection(self) -> Tensor:
-        """[width, dim], behind `norm_out`: of a token alone. Under a probe it is the linear part of the pool of one
-        token: attention over one key has the weight 1."""
-        if self.read != PROBE:
-            return self.head_matrix
-        pool = self.vit.attn_pool
-        value = pool.kv.weight[len(pool.kv.weight) // 2 :]
-        matrix = value.T @ pool.proj.weight.T
-        return matrix @ self.head_matrix if self._linears else matrix
 
 
 def why_called(visual: Any) -> str | None:

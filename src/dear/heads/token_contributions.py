@@ -8,8 +8,9 @@ the stream to the feature is linear, and a term's contribution is
 
 with gamma of the last LayerNorm. CLS: w = 1 / std at CLS. Mean over T patches: w = 1 / (T std). Probe: for each of its
 heads j, w_jt = alpha_jt / std_t, and G_j its value and output matrices. Biases belong to no term and are one constant.
-Behind a probe there is an MLP, which is not linear: it is a term of its own. With `through="gate"` it is shared out
-instead: GELU(z) = z Phi(z), which is linear for the Phi of the picture.
+Behind the probe of SigLIP there is an MLP, which is not linear: it is a term of its own. With `through="gate"` it is
+shared out instead: GELU(z) = z Phi(z), which is linear for the Phi of the picture. Behind the probe of CoCa there is a
+LayerNorm, whose std is held too.
 """
 
 from typing import Any
@@ -100,8 +101,9 @@ class _Reading:
         whole = tower.project(self.pooled)
         self.length = whole.norm(dim=-1)
         self.feature = whole / self.length[:, None]
-        if tower.read == PROBE:
-            self._set_gate()
+        self.reader = tower.reader
+        if self.reader is not None:
+            self._hold_pool()
 
     def of_heads(self, layer: int, outputs: Tensor) -> Tensor:
         """Outputs [images, heads, tokens, head_dim] of a layer -> contributions [images, heads, dim]."""
@@ -140,56 +142,53 @@ class _Reading:
     def finish(self, summed: Tensor) -> Tensor:
         """Weighted sums over tokens, [images, ..., J, width] -> contributions [images, ..., dim]."""
         scaled = self.norm.weight * _centred(summed)
-        if self.tower.read == PROBE:
-            scaled = torch.einsum("n...jd,jde->n...e", scaled, self._through_pool())
-            if self.through == "gate":
-                scaled = scaled + self._through_gate(scaled)
-        else:
-            scaled = scaled.squeeze(-2)
-        return self._project(scaled)
+        if self.reader is None:
+            return self._project(scaled.squeeze(-2))
+        return self._project(self._behind_pool(torch.einsum("n...jd,jde->n...e", scaled, self.reader.of_heads())))
 
     def constant(self) -> Tensor:
         """The part of the feature that belongs to no term, [images, dim]."""
-        tower = self.tower
-        offset = self.norm.bias
-        if tower.read == PROBE:
-            pool = tower.vit.attn_pool
-            offset = pool.proj(offset @ pool.kv.weight[len(offset) :].T + pool.kv.bias[len(offset) :])
-            if self.through == "gate":
-                mlp, normed = pool.mlp, pool.norm
-                linear = self._through_gate(offset.expand(len(self.length), -1))
-                of_bias = (self.gate * (mlp.fc1(normed.bias))) @ mlp.fc2.weight.T + mlp.fc2.bias
-                offset = offset + linear + of_bias
+        offset, reader, bias = self.norm.bias, self.reader, self.tower.head_bias
+        if reader is not None:
+            offset = self._behind_pool(reader.out(F.linear(offset, *reader.value())).expand(len(self.length), -1))
+            if reader.last_norm is not None:
+                offset = offset + reader.last_norm.bias
+            elif self.through == "gate":
+                mlp = reader.mlp.mlp
+                offset = offset + (self.gate * mlp.fc1(reader.mlp.norm.bias)) @ mlp.fc2.weight.T + mlp.fc2.bias
         offset = offset.expand(len(self.length), -1)
-        bias = tower.head_bias
         return self._project(offset) + (0 if bias is None else bias / self.length[:, None])
 
-    def pool_mlp(self) -> Tensor:
-        """The term of the probe's MLP, [images, dim]."""
-        return self._project(self.tower.pool_mlp(self.pooled))
+    def pool_mlp(self) -> Tensor | None:
+        """The term of the probe's MLP, [images, dim]; None: there is none, or it is shared out."""
+        if self.reader is None or self.reader.mlp is None or self.through == "gate":
+            return None
+        return self._project(self.reader.mlp_of(self.pooled))
 
     def _project(self, x: Tensor) -> Tensor:
         return x @ self.tower.head_matrix / self.length.view(-1, *[1] * (x.dim() - 1))
 
-    def _through_pool(self) -> Tensor:
-        """Value and output matrices of each head of the pool, one after the other, [J, width, width]."""
-        pool = self.tower.vit.attn_pool
-        value = pool.kv.weight[len(pool.kv.weight) // 2 :].unflatten(0, (pool.num_heads, -1))
-        return value.mT @ pool.proj.weight.T.unflatten(0, (pool.num_heads, -1))
-
-    def _set_gate(self) -> None:
-        """Phi of GELU(z) = z Phi(z) in the pool's MLP, [images, hidden]; and the std of the norm before it."""
-        pool = self.tower.vit.attn_pool
+    def _hold_pool(self) -> None:
+        """The std of the norm behind the pool, and Phi of GELU(z) = z Phi(z) in its MLP, [images, hidden]."""
+        if self.reader.last_norm is not None:
+            self.pool_std = _std(self.pooled, self.reader.last_norm)
+            return
+        pool = self.reader.mlp
         hidden = pool.mlp.fc1(pool.norm(self.pooled))
         self.gate = torch.where(hidden == 0, 0.5, pool.mlp.act(hidden) / hidden)
         self.pool_std = _std(self.pooled, pool.norm)
 
-    def _through_gate(self, x: Tensor) -> Tensor:
-        """The linear part of the pool's MLP on terms of the pooled state, [images, ..., width]."""
-        pool, places = self.tower.vit.attn_pool, [1] * (x.dim() - 2)
+    def _behind_pool(self, x: Tensor) -> Tensor:
+        """The linear part of what is behind the pool, on terms of the pooled state, [images, ..., width]."""
+        places = [1] * (x.dim() - 2)
+        if (last := self.reader.last_norm) is not None:
+            return last.weight * _centred(x) / self.pool_std.view(-1, *places, 1)
+        if self.through != "gate":
+            return x
+        pool = self.reader.mlp
         normed = pool.norm.weight * _centred(x) / self.pool_std.view(-1, *places, 1)
         hidden = (normed @ pool.mlp.fc1.weight.T) * self.gate.view(len(self.gate), *places, -1)
-        return hidden @ pool.mlp.fc2.weight.T
+        return x + hidden @ pool.mlp.fc2.weight.T
 
 
 @torch.no_grad()
@@ -215,12 +214,14 @@ def decompose_tokens(backbone: Backbone, pixels: Tensor, through: str = "own") -
         heads,
         torch.stack([read.of_states(mlp[:, :tokens]) for mlp in mlps], 1),
         read.constant(),
-        read.pool_mlp() if tower.read == PROBE and through == "own" else None,
+        read.pool_mlp(),
     )
 
 
 def final_norm(tower: Any) -> Any:
     """The last LayerNorm over the tokens, or over their mean."""
+    if tower.reader is not None:
+        return tower.reader.norm
     if not hasattr(tower, "vit"):
         return tower.visual.ln_post
     return tower.vit.fc_norm if isinstance(tower.vit.norm, nn.Identity) else tower.vit.norm

@@ -137,8 +137,8 @@ class StateCache:
         tower = self.backbone.image
         tokens = tower.originals if self.first_layer <= tower.layers else 1
         if {name: tuple(value.shape) for name, value in entry.items()} != {
-            "states": (tokens, tower.width),
-            "cls": (tower.width,),
+            "states": (tokens, tower.width if tokens > 1 else tower.read_width),
+            "cls": (tower.read_width,),
         }:
             raise DearError(f"{path} does not contain cached states of this backbone: {_REMOVE}.")
         return entry
