@@ -184,3 +184,7 @@ def test_an_unfinished_run_says_how_far_it_came(tmp_path: Path, model_folder, ca
     assert "stopped after epoch 1 of 3" in capsys.readouterr().err
     assert main([*arguments, "--resume"]) == 0
     assert "epoch 1 of 3 is done: training continues after it" in capsys.readouterr().err
+    assert main(["predict", str(out), str(data / "red"), "--json"]) == 0
+    printed, said = capsys.readouterr()
+    assert said.splitlines()[0] == f"backbone: local-dir:{model_folder}, adapted by clip-adapter"
+    assert all(json.loads(line)["path"] for line in printed.splitlines())
