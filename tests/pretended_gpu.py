@@ -48,15 +48,12 @@ TO_FP32 = {
     "log_softmax", "mse_loss", "nll_loss", "norm", "normalize", "pdist", "pow", "prod", "reciprocal", "rsqrt", "sinh",
     "softmax", "softplus", "sum", "tan",
 }  # fmt: skip
-
 TO_WIDEST = {"addcdiv", "addcmul", "atan2", "cat", "cross", "dot", "index_put", "scatter_add", "stack", "tensordot"}
 AUTOCAST = TO_HALF | TO_FP32 | TO_WIDEST
-# Those that CUDA refuses under `torch.use_deterministic_algorithms(True)`, of the list in its documentation.
+# On floats, CUDA refuses these under `torch.use_deterministic_algorithms(True)`, as its documentation says.
 NOT_DETERMINISTIC = {
-    aten.cumsum, aten.put, aten.put_, aten.histc, aten.kthvalue, aten.median, aten.adaptive_max_pool2d_backward,
-    aten._adaptive_avg_pool2d_backward, aten.avg_pool3d_backward, aten.upsample_bilinear2d_backward,
-    aten.upsample_bicubic2d_backward, aten.upsample_linear1d_backward, aten.grid_sampler_2d_backward,
-    aten.reflection_pad2d_backward, aten._embedding_bag_dense_backward, aten._ctc_loss_backward,
+    aten.cumsum, aten.put, aten.put_, aten.histc, aten.kthvalue, aten.median, aten._adaptive_avg_pool2d_backward,
+    aten.upsample_bilinear2d_backward, aten.upsample_bicubic2d_backward, aten.grid_sampler_2d_backward,
 }  # fmt: skip
 
 
@@ -133,11 +130,8 @@ class Gpu(TorchDispatchMode):
             return func(*args, **kwargs)
         if device is not None:
             kwargs["device"] = CPU
-        floats = bool(here) and here[0].is_floating_point()
-        if packet in NOT_DETERMINISTIC and floats and torch.are_deterministic_algorithms_enabled():
-            raise RuntimeError(
-                f"{packet} has no deterministic form: torch.use_deterministic_algorithms(True) refuses it"
-            )
+        if packet in NOT_DETERMINISTIC and torch.are_deterministic_algorithms_enabled() and here[0].is_floating_point():
+            raise RuntimeError(f"{packet} has no deterministic form: torch.use_deterministic_algorithms(True)")
         self._count(func, packet, args, tensors, here)
         outer = {id(x.values): x for x in here}
         args, kwargs = [_map(_values, x) for x in args], {name: _map(_values, x) for name, x in kwargs.items()}
@@ -160,12 +154,8 @@ class Gpu(TorchDispatchMode):
         elif packet is aten.copy_ and len(here) == 1:
             self.waits["copy between host and device"] += 1
             return
-        if (
-            packet is aten._to_copy
-            and here[0].values.untyped_storage().data_ptr() in self._frozen
-            and here[0].numel() > 1
-        ):
-            self.casts += 1
+        if packet is aten._to_copy and here[0].numel() > 1:
+            self.casts += here[0].values.untyped_storage().data_ptr() in self._frozen
         if strangers := [x for x in tensors if x.dim() and not isinstance(x, GpuTensor)]:
             raise RuntimeError(
                 f"Expected all tensors to be on the same device, but {func} got one of {tuple(strangers[0].shape)} "
