@@ -19,8 +19,8 @@ from dear.clip.pictures import pictures_of
 from dear.clip.shapes import require_fit
 from dear.clip.support import ConfigFile, judge, min_parameters, refusal, why_refused
 from dear.clip.text_table import TextTable
-from dear.clip.transformers_clip import load_transformers
 from dear.clip.transformers_files import PREFIX as TRANSFORMERS
+from dear.clip.transformers_load import load_transformers
 from dear.core.errors import DearError, first_line
 from dear.core.files import read_json
 from dear.core.progress import phase
