@@ -14,8 +14,11 @@ from dear.methods.registry import find_method
 from small_models import small
 
 sys.path.append(str(Path(__file__).parent))
+from dear_cases import role_map
 from naive_text import LABELS, NAMES, TEMPLATE, frozen_image, make, pixels
 from naive_words import LabelledImages
+
+from dear.heads.head_role import CORE_ATTRIBUTE, MIXED, HeadRole
 
 
 def naive_heads(backbone, images: Tensor, layer: int) -> tuple[Tensor, Tensor]:
@@ -100,6 +103,17 @@ def test_one_gain_is_the_same_for_all_heads(tiny) -> None:
     gains = adapted(tiny, gains="one").gains
     assert torch.equal(gains, gains[0, 0].expand_as(gains))
     assert adapted(tiny).gains.unique().numel() > 1
+
+
+def test_heads_of_one_role_share_a_gain(tiny, tmp_path: Path) -> None:
+    dealt = [*(HeadRole(CORE_ATTRIBUTE, name) for name in ("color", "shape")), HeadRole(MIXED)]
+    role_map(roles=dealt).save(tmp_path / "roles.json")
+    settings = {"gains": "roles", "roles": str(tmp_path / "roles.json"), "first_layer": 3}
+    gains = adapted(tiny, **settings).gains.flatten()
+    assert gains.unique().numel() == 3
+    assert torch.equal(gains, gains[:3].repeat(3)[: len(gains)])
+    alike = adapted(tiny, **settings, role_strategy="all_mixed").gains
+    torch.testing.assert_close(alike, adapted(tiny, gains="one", first_layer=3).gains)
 
 
 def test_texts_stay_clips_so_other_classes_can_be_answered(tiny) -> None:

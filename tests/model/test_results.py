@@ -13,7 +13,9 @@ import dear
 from dear.cli import main
 from dear.core.metrics import is_above_chance, mcnemar
 from dear.data.dataset import Example, ImageFile
-from dear.model.results import WITHIN_NOISE, WORSE, WORTH_IT, part_result
+from dear.model.compare import Entry, advice, advised, leaderboard_table
+from dear.model.evaluation import measured
+from dear.model.results import WITHIN_NOISE, WORSE, WORTH_IT, Row, Verdict, part_result
 from dear.training.run_folder import RunFolder
 
 
@@ -57,6 +59,14 @@ def test_the_verdict_is_that_of_the_paired_test(this, zero_shot, simple, verdict
     assert len([m for m in result.largest_losses if m.answer == "dog"]) == this.count(0)
 
 
+def test_classes_of_different_sizes_also_get_their_mean() -> None:
+    examples = [Example(ImageFile(Path(f"{i}.png")), int(i == 9)) for i in range(10)]
+    logits = {"dear": logits_with([1] * 10)}  # nine of the first class are right, the only one of the second is not
+    result = part_result("all", "dear", logits, examples, ["cat", "dog"])
+    assert result.evaluation.accuracy == 90
+    assert "per class, mean 50.0%, worst first: dog 0% of 1, cat 100% of 9" in str(result)
+
+
 def photos(folder: Path, classes: int = 3, each: int = 6) -> Path:
     colors = ["red", "green", "blue"]
     for label in range(classes):
@@ -72,7 +82,8 @@ def test_a_run_says_whether_it_was_worth_it(folds, model_folder, tmp_path: Path,
     data, out = photos(tmp_path / "photos"), tmp_path / "run"
     arguments = ["train", "--model", f"local-dir:{model_folder}", "--data", str(data), "--method", "clip-adapter"]
     assert main([*arguments, "--epochs", "2", "--workers", "0", "--out", str(out), *folds]) == 0
-    printed, run = capsys.readouterr().out, RunFolder(out)
+    (printed, warnings), run = capsys.readouterr(), RunFolder(out)
+    assert "also in test" not in warnings  # a fold is not a leak
     assert printed.splitlines()[0] == f"backbone: local-dir:{model_folder}"
     assert ("cross-validation: each of 18 images is tested once" in printed) == bool(folds)
     part = run.results()["parts"]["all"]
@@ -133,6 +144,23 @@ def test_a_leaderboard_is_sorted_and_names_the_cheapest_within_noise(model_folde
     assert "no time" in capsys.readouterr().err.lower()
 
 
+def test_the_advice_is_the_best_without_training_if_it_is_within_noise() -> None:
+    def entry(method: str, right: int, p: float | None, epochs: tuple[int, int] | None = None) -> Entry:
+        row = Row(*measured(torch.arange(100) < right), method)
+        verdict = WITHIN_NOISE if p is None or p >= 0.05 else WORTH_IT
+        return Entry(row, 1.0, None if p is None else Verdict(method, 0, 0, p, verdict), epochs)
+
+    entries = [entry("dear", 95, None, (3, 10)), entry("gda", 93, 0.4), entry("zero-shot", 90, 0.1)]
+    assert advised(entries).row.method == "gda"
+    assert "dear has the best accuracy, within noise of gda, zero-shot, and gda needs no training." in advice(entries)
+    assert "dear had fewer epochs than usual" in advice(entries)
+    assert leaderboard_table(entries).cells()[0][4] == "3 of 10"
+    entries = [entry("dear", 95, None, (10, 10)), entry("gda", 80, 0.01)]
+    assert advised(entries).row.method == "dear"
+    assert "dear has the best accuracy, beyond noise." in advice(entries)
+    assert "fewer epochs" not in advice(entries)
+
+
 def test_an_unfinished_run_says_how_far_it_came(tmp_path: Path, model_folder, capsys, monkeypatch) -> None:
     data, out = photos(tmp_path / "photos"), tmp_path / "run"
     stop = KeyboardInterrupt()
@@ -156,3 +184,7 @@ def test_an_unfinished_run_says_how_far_it_came(tmp_path: Path, model_folder, ca
     assert "stopped after epoch 1 of 3" in capsys.readouterr().err
     assert main([*arguments, "--resume"]) == 0
     assert "epoch 1 of 3 is done: training continues after it" in capsys.readouterr().err
+    assert main(["predict", str(out), str(data / "red"), "--json"]) == 0
+    printed, said = capsys.readouterr()
+    assert said.splitlines()[0] == f"backbone: local-dir:{model_folder}, adapted by clip-adapter"
+    assert all(json.loads(line)["path"] for line in printed.splitlines())

@@ -6,13 +6,17 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-_EXTRAS = {
+from dear.core.words import counted
+
+EXTRAS = {
     "data": ("datasets", "pyarrow"),
     "gallery": ("lancedb", "numkong"),
     "export": ("onnx", "onnxruntime", "onnxscript"),
     "roles": ("sentence_transformers", "hdbscan", "umap"),
     "serve": ("fastapi", "uvicorn", "multipart", "prometheus_client", "swagger_ui_bundle"),
     "ray": ("ray",),
+    "hf": ("transformers", "tokenizers"),
+    "sklearn": ("sklearn",),
 }
 _UNFINISHED = "training is not finished"
 _MIN_FREE = 2.0  # GB
@@ -68,7 +72,7 @@ def _device() -> str:
         return f"{torch.cuda.get_device_name()} (CUDA {torch.version.cuda})"
     if torch.backends.mps.is_available():
         return "MPS, the GPU of a Mac"
-    return f"CPU, {torch.get_num_threads()} threads; no CUDA"
+    return f"CPU, {counted(torch.get_num_threads(), 'thread')}; no CUDA"
 
 
 def _gpu() -> str:
@@ -81,10 +85,10 @@ def _extras() -> str:
     from importlib.util import find_spec
 
     def state(extra: str) -> str:
-        absent = [name for name in _EXTRAS[extra] if find_spec(name) is None]
+        absent = [name for name in EXTRAS[extra] if find_spec(name) is None]
         return f"{extra} yes" if not absent else f"{extra} no (pip install 'dear-vlm[{extra}]')"
 
-    return ", ".join(map(state, _EXTRAS))
+    return ", ".join(map(state, EXTRAS))
 
 
 def _bundled_model() -> str:
@@ -184,7 +188,9 @@ def _gallery(folder: Path) -> str:
 
     gallery = Gallery.open(folder)
     missing = sum(not path.startswith("world:") and not Path(path).is_file() for path in gallery.paths())
-    return f"a gallery of {len(gallery)} images" + (f", {missing} of them missing on disk" if missing else "")
+    return f"a gallery of {counted(len(gallery), 'image')}" + (
+        f", {missing} of them missing on disk" if missing else ""
+    )
 
 
 def _results(folder: Path) -> str:
@@ -195,7 +201,7 @@ def _results(folder: Path) -> str:
     damaged = list(_damaged(files))
     if damaged:
         raise DearError(f"{len(damaged)} of {len(files)} results are damaged; the first: {damaged[0]}")
-    return f"{len(files)} results, all complete"
+    return f"{counted(len(files), 'result')}, all complete"
 
 
 def _damaged(files: list[Path]) -> Iterator[str]:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dear.core.words import counted
+
 if TYPE_CHECKING:
     from dear.bench.reproduce import Reproduction
     from dear.bench.results import Cell
@@ -19,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     titles = "; ".join(f"{name}: {item.title}" for name, item in REPRODUCTIONS.items())
     parser.add_argument("table", metavar="TABLE", help=titles)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of results and of the page")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder of results and of the page; not needed to see the plan"
+    )
     parser.add_argument(
         "--subset", action="store_true", help="a tiny version, on the bundled model and Attribute World: minutes"
     )
@@ -48,11 +52,15 @@ def run(args: argparse.Namespace) -> None:
     from dear.core.errors import DearError
 
     item = find_reproduction(args.table)
+    if args.out is None and not args.dry_run:
+        raise DearError("Name a folder for results and page: --out DIR; or see the plan alone: --dry-run.")
     print(f"{args.table}: {item.title}" + (", subset" if args.subset else ""))
     overrides = {"model": args.model, "pretrained": args.pretrained} if args.model else {}
-    report = args.out / "report"
     if item.heads:
-        if not args.dry_run:
+        if args.dry_run:
+            print("heads are measured and nothing is trained: minutes on one core, no dataset")
+        else:
+            report = args.out / "report"
             write_report([], report, [_heads(args, overrides)])
             print(f"wrote {report / 'results.html'}")
         return
@@ -65,6 +73,7 @@ def run(args: argparse.Namespace) -> None:
     if result_files(args.out) and not args.resume:
         raise DearError(f"{args.out} already holds results: continue with --resume, or choose another --out.")
     _run_cells(cells, args)
+    report = args.out / "report"
     write_report([args.out], report, [_beside_the_paper(item, cells, args)])
     print(f"wrote {report / 'results.html'}, results.md, tables/ and figures/")
 
@@ -81,7 +90,8 @@ def _show_plan(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:
     args.show("plan", table)
     hours, datasets = gpu_hours(cells), sorted({name for cell in cells for name in (cell.dataset, *cell.targets)})
     cost = "minutes on one core" if hours is None else f"about {hours:.0f} A100 hours (derived, an upper bound)"
-    print(f"\n{len(cells)} cells on {', '.join(datasets)}: {cost}, {disk_megabytes(cells) / 1000:.1f} GB of disk\n")
+    disk = f"{disk_megabytes(cells) / 1000:.1f} GB of disk"
+    print(f"\n{counted(len(cells), 'cell')} on {', '.join(datasets)}: {cost}, {disk}\n")
 
 
 def _run_cells(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:

@@ -20,7 +20,6 @@ from dear.clip.layer_input import CachedHeads, Images, LayerInput
 from dear.clip.masks import Masks
 from dear.clip.timm_tower import TimmTower
 from dear.core.errors import DearError
-from dear.heads.head_role import CORE_ATTRIBUTE
 from dear.heads.role_map import Head, RoleMap
 
 ALL = "all"
@@ -130,11 +129,10 @@ def named_gains(names: Mapping[str, float], roles: RoleMap) -> Gains:
     """
     if roles.means is None:
         raise DearError("This role map has no means of its heads, which gains need: make it again with `dear roles`.")
-    known = {ALL: list(roles.roles)}
-    for role in dict.fromkeys(head.role for head in roles.roles.values()):
-        if role != CORE_ATTRIBUTE:
-            known[role] = [at for at, head in roles.roles.items() if head.role == role]
-    known |= {name: roles.heads_for(name) for name in roles.core}
+    known: dict[str, list[Head]] = {ALL: list(roles.roles)}
+    for at in roles.roles:
+        known.setdefault(roles.part_of(at), []).append(at)
+    known |= {name: [] for name in roles.core if name not in known}
     gains = torch.ones(len(roles.layers), roles.heads)
     for name in sorted(names, key=lambda name: (name != ALL, bool(re.fullmatch(r"\d+\.\d+", name)))):
         for layer, head in _heads(name, known, roles):

@@ -79,6 +79,11 @@ class RoleMap:
         means = [[self.roles[layer, head].mean for head in range(self.heads)] for layer in self.layers]
         return None if any(mean is None for row in means for mean in row) else means  # type: ignore[return-value]
 
+    def part_of(self, head: Head) -> str:
+        """The attribute of a core attribute head, and the role of any other: what gains are named by."""
+        role = self.roles[head]
+        return role.concept if role.role == CORE_ATTRIBUTE and role.concept else role.role
+
     def heads_for(self, attribute: str) -> list[Head]:
         """The heads for an attribute: core attribute heads with this concept, perhaps none."""
         return [at for at, head in self.roles.items() if head.role == CORE_ATTRIBUTE and head.concept == attribute]

@@ -10,18 +10,22 @@ from torch.nn import functional as F
 from dear.clip import Backbone
 from dear.clip.image import last_third
 from dear.clip.layer_input import CachedHeads, LayerInput
-from dear.core.config import Config as Settings
 from dear.core.config import setting
 from dear.heads.gains import Gains, require_sum
 from dear.methods.base import LabelledImages, Method, normalized
+from dear.methods.shared.role_settings import RoleSettings, pick_roles
 
 
 @dataclass(frozen=True)
-class HeadGainsConfig(Settings):
+class HeadGainsConfig(RoleSettings):
     """Gains of heads, and the projection behind them."""
 
     first_layer: int | None = setting(None, "first layer whose heads have a gain; default: 9 of 12", low=1)
-    gains: str = setting("heads", "one gain for each head, one for all, or none", choices=("heads", "one", "none"))
+    gains: str = setting(
+        "heads",
+        "one gain for each head, for each role (of the role map), for all heads, or none",
+        choices=("heads", "roles", "one", "none"),
+    )
     gain_pull: float = setting(0.1, "weight of the squared logarithms of the gains, summed", low=0.0)
     pull: float | None = setting(
         1.0, "weight of the squared distance of the projection from its start; null: it stays", low=0.0
@@ -81,12 +85,12 @@ class HeadGains(Method):
             self.projection = self.fitted_projection(tower.head_input(self.scaled(seen)), labels)
 
     def fitted_gains(self, seen: CachedHeads, labels: Tensor) -> Tensor:
-        tower, one = self.backbone.image, self.config.gains == "one"
+        tower = self.backbone.image
         assert self.heads_from is not None
-        # [images, heads, width]
-        deviations = tower.written(seen.outputs - self.head_means, self.heads_from).flatten(1, 2)
-        if one:
-            deviations = deviations.sum(1, keepdim=True)
+        written = tower.written(seen.outputs - self.head_means, self.heads_from).flatten(1, 2)  # [images, heads, width]
+        groups = self.groups().to(written.device)
+        deviations = written.new_zeros(len(written), int(groups.max()) + 1, written.shape[2])
+        deviations.index_add_(1, groups, written)
         logarithms = deviations.new_zeros(deviations.shape[1])
 
         def loss() -> Tensor:
@@ -94,7 +98,22 @@ class HeadGains(Method):
             features = F.normalize(tower.project(cls), dim=-1)
             return self.cross_entropy(features, labels) + self.config.gain_pull * logarithms.square().sum()
 
-        return minimise(logarithms, loss).exp().expand(self.gains.numel()).view_as(self.gains)
+        return minimise(logarithms, loss).exp()[groups].view_as(self.gains)
+
+    def groups(self) -> Tensor:
+        """[layers * heads]: heads with the same number share a gain."""
+        heads = torch.arange(self.gains.numel())
+        if self.config.gains == "heads":
+            return heads
+        if self.config.gains == "one":
+            return torch.zeros_like(heads)
+        assert self.heads_from is not None
+        tower = self.backbone.image
+        roles = pick_roles(self.config, self.backbone)
+        roles.check_backbone(self.backbone.identity.to_json(), tower.layers, tower.heads)
+        names = [roles.part_of(at) for at in sorted(roles.for_layers(self.heads_from).roles)]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        return torch.tensor([numbers[name] for name in names])
 
     def fitted_projection(self, states: Tensor, labels: Tensor) -> Tensor:
         """`states`: after the last LayerNorm, [images, width]."""

@@ -1,10 +1,9 @@
 """ProKeR: kernel ridge regression of what zero-shot leaves to explain (Bendou et al., CVPR 2025)."""
 
-from functools import lru_cache, partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from dear.methods.shared.closed_form import ClosedForm, Head
 from dear.methods.shared.leave_one_out import KernelRidge
@@ -30,17 +29,17 @@ class ProKeRHead(Head):
         self.register_buffer("beta", like.new_tensor(1.0))
 
     def fit(self, features: Tensor, labels: Tensor, text: Tensor) -> None:
-        plain = self.zero_shot(features, text)
-        residuals = F.one_hot(labels, len(text)).to(features) - plain / self.temperature
+        residuals = -features @ text.T
+        residuals[torch.arange(len(labels), device=labels.device), labels] += 1
         order = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))
         landmarks = order[:_LANDMARKS].to(features.device)
 
-        @lru_cache(maxsize=1)  # one at a time: each has the size of all features
+        @cache
         def fitted(beta: float) -> KernelRidge:
             return KernelRidge(features, residuals, landmarks, beta)
 
         def parts(beta: float, ridge: float, rows: Tensor) -> list[Tensor]:
-            return [plain[rows], fitted(beta).left_out(ridge, rows)]
+            return [self.zero_shot(features[rows], text), fitted(beta).left_out(ridge, rows)]
 
         choices = {(beta, ridge): partial(parts, beta, ridge) for beta in _BETAS for ridge in _RIDGES}
         published = (3.0, 0.05)  # for one image per class

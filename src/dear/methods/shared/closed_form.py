@@ -10,13 +10,13 @@ from dear.clip import Backbone
 from dear.core.config import Config as Settings
 from dear.methods.base import LabelledImages, Method
 from dear.methods.shared.class_index import frozen_features, positions
+from dear.methods.shared.leave_one_out import BLOCK
 from dear.methods.shared.stacking import stack
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 _JUDGED, _WEIGHED = 500_000, 2_000_000  # logits by which settings are chosen, and then a and b, at most
-_BLOCK = 2000
 Choice = TypeVar("Choice")
 LeftOut = Callable[[Tensor], list[Tensor]]
 """Positions of labelled images -> parts of their logits, [rows, classes] each, every row by the fit without it."""
@@ -86,7 +86,7 @@ class Head(nn.Module):
             best = min(choices, key=lambda name: weighed(name, few)[1])
             mix = weighed(best, more)[0]
         self.mix = self.mix.new_tensor(mix.expand(2).tolist())
-        blocks = torch.arange(len(labels), device=labels.device).split(_BLOCK)
+        blocks = torch.arange(len(labels), device=labels.device).split(BLOCK)
         weights = mix.to(labels.device)[:, None, None]
         self.left_out = torch.cat([(weights * torch.stack(choices[best](block))).sum(0).float() for block in blocks])
         return best

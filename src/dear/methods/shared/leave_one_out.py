@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+BLOCK = 2000  # images at a time, where all would take much memory
+
 
 def class_means(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """Means [classes, dim] and numbers of images [classes]; the mean of a class without images is zero."""
@@ -84,16 +86,20 @@ class KernelRidge:
     """
 
     def __init__(self, features: Tensor, targets: Tensor, landmarks: Tensor, beta: float) -> None:
-        self.beta, self.landmarks, self.targets = beta, features[landmarks], targets
-        columns = self.kernel(features)  # [images, landmarks]
-        values, vectors = torch.linalg.eigh(columns[landmarks])
+        self.beta, self.landmarks, self.features, self.targets = beta, features[landmarks], features, targets
+        values, vectors = torch.linalg.eigh(self.kernel(self.landmarks))
         keep = values > values[-1] * len(values) * torch.finfo(values.dtype).eps
         self.to_map, self.spectrum = vectors[:, keep] / values[keep].sqrt(), values[keep]  # [landmarks, rank], [rank]
+        squares = values.new_zeros(len(landmarks), len(landmarks))
+        products = values.new_zeros(len(landmarks), targets.shape[1])
+        for x, y in zip(features.split(BLOCK), targets.split(BLOCK), strict=True):
+            columns = self.kernel(x)  # [block, landmarks]
+            squares.addmm_(columns.T, columns)
+            products.addmm_(columns.T, y)
         if len(landmarks) < len(features):  # else the mapped features are orthogonal as they are
-            spectrum, turn = torch.linalg.eigh(self.to_map.T @ (columns.T @ columns) @ self.to_map)
+            spectrum, turn = torch.linalg.eigh(self.to_map.T @ squares @ self.to_map)
             self.to_map, self.spectrum = self.to_map @ turn, spectrum.clamp(min=0)
-        self.mapped = columns @ self.to_map  # [images, rank], orthogonal columns
-        self.projected = self.mapped.T @ targets  # [rank, outputs]
+        self.projected = self.to_map.T @ products  # [rank, outputs]
 
     def kernel(self, features: Tensor) -> Tensor:
         """[images, landmarks]"""
@@ -105,7 +111,7 @@ class KernelRidge:
 
     def left_out(self, ridge: float, rows: Tensor) -> Tensor:
         """Predictions [rows, outputs] for the images `rows`, each by the fit without it: y - e / (1 - h)."""
-        mapped, targets = self.mapped[rows], self.targets[rows]
+        mapped, targets = self.kernel(self.features[rows]) @ self.to_map, self.targets[rows]  # [rows, rank]
         shrunk = mapped / (self.spectrum + ridge)
         leverage = (mapped * shrunk).sum(1, keepdim=True)
         return targets - (targets - shrunk @ self.projected) / (1 - leverage)
@@ -120,7 +126,6 @@ class TextAndMeans:
     def __init__(self, features: Tensor, labels: Tensor, text: Tensor) -> None:
         self.means, self.counts = class_means(features, labels, len(text))
         self.features, self.labels, self.text = features, labels, text
-        self.by_text, self.by_mean = features @ text.T, features @ self.means.T  # [images, classes]
 
     def _share(self, counts: Tensor, strength: float, prior: float) -> Tensor:
         return strength * counts / (counts + prior).clamp(min=1)
@@ -135,7 +140,7 @@ class TextAndMeans:
         own, x = self.labels[rows], self.features[rows]
         share = self._share(self.counts, strength, prior)
         lengths = (self.text + share[:, None] * self.means).norm(dim=1).clamp(min=1e-12)
-        cosines = (self.by_text[rows] + share * self.by_mean[rows]) / lengths
+        cosines = (x @ self.text.T + share * (x @ self.means.T)) / lengths
         rest = self.counts[own] - 1
         mean = (self.means[own] * self.counts[own, None] - x) / rest.clamp(min=1)[:, None]
         vector = F.normalize(self.text[own] + self._share(rest, strength, prior)[:, None] * mean, dim=1)
