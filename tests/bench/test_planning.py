@@ -29,7 +29,7 @@ def test_shots_that_no_class_has_are_left_out_and_cheap_cells_come_first(small, 
     assert trained == sorted(trained)
     text = grid.describe(set())
     assert "no class has more than 6 training images: no 16 shots" in text
-    assert "24 cells: 1 datasets, 3 methods, 2 seeds, shots 1, 2, 4, 8; 7 of them are equal to another" in text
+    assert "24 cells: 1 dataset, 3 methods, 2 seeds, shots 1, 2, 4, 8; 7 of them are equal to another" in text
 
 
 def test_a_copy_equals_what_would_have_been_measured(small, tmp_path: Path) -> None:

@@ -1,14 +1,18 @@
-"""Tiny trees in the layout of each known dataset."""
+"""Tiny trees in the layout of each known dataset, and a server."""
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from dear.data.known import download as downloads
 from dear.data.known import find_known
+
+from .server import Server
 
 SPLITS = ("train", "val", "test")
 
@@ -137,3 +141,14 @@ def tree(tmp_path: Path) -> Callable[[str], Path]:
         return tmp_path
 
     return build
+
+
+@pytest.fixture
+def server(monkeypatch) -> Iterator[Server]:
+    monkeypatch.setattr(downloads, "_WAIT", 0.01)
+    monkeypatch.setattr(downloads, "_BLOCK", 40_000)
+    server = Server()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()

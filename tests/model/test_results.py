@@ -13,7 +13,9 @@ import dear
 from dear.cli import main
 from dear.core.metrics import is_above_chance, mcnemar
 from dear.data.dataset import Example, ImageFile
-from dear.model.results import WITHIN_NOISE, WORSE, WORTH_IT, part_result
+from dear.model.compare import Entry, advice, advised, leaderboard_table
+from dear.model.evaluation import measured
+from dear.model.results import WITHIN_NOISE, WORSE, WORTH_IT, Row, Verdict, part_result
 from dear.training.run_folder import RunFolder
 
 
@@ -72,7 +74,8 @@ def test_a_run_says_whether_it_was_worth_it(folds, model_folder, tmp_path: Path,
     data, out = photos(tmp_path / "photos"), tmp_path / "run"
     arguments = ["train", "--model", f"local-dir:{model_folder}", "--data", str(data), "--method", "clip-adapter"]
     assert main([*arguments, "--epochs", "2", "--workers", "0", "--out", str(out), *folds]) == 0
-    printed, run = capsys.readouterr().out, RunFolder(out)
+    (printed, warnings), run = capsys.readouterr(), RunFolder(out)
+    assert "also in test" not in warnings  # a fold is not a leak
     assert printed.splitlines()[0] == f"backbone: local-dir:{model_folder}"
     assert ("cross-validation: each of 18 images is tested once" in printed) == bool(folds)
     part = run.results()["parts"]["all"]
@@ -131,6 +134,23 @@ def test_a_leaderboard_is_sorted_and_names_the_cheapest_within_noise(model_folde
     assert rows[0]["p against the best"] is None
     assert main([*arguments, "--methods", "clip-adapter", "--time-limit", "1s"]) == 2
     assert "no time" in capsys.readouterr().err.lower()
+
+
+def test_the_advice_is_the_best_without_training_if_it_is_within_noise() -> None:
+    def entry(method: str, right: int, p: float | None, epochs: tuple[int, int] | None = None) -> Entry:
+        row = Row(*measured(torch.arange(100) < right), method)
+        verdict = WITHIN_NOISE if p is None or p >= 0.05 else WORTH_IT
+        return Entry(row, 1.0, None if p is None else Verdict(method, 0, 0, p, verdict), epochs)
+
+    entries = [entry("dear", 95, None, (3, 10)), entry("gda", 93, 0.4), entry("zero-shot", 90, 0.1)]
+    assert advised(entries).row.method == "gda"
+    assert "dear has the best accuracy, within noise of gda, zero-shot, and gda needs no training." in advice(entries)
+    assert "dear had fewer epochs than usual" in advice(entries)
+    assert leaderboard_table(entries).cells()[0][4] == "3 of 10"
+    entries = [entry("dear", 95, None, (10, 10)), entry("gda", 80, 0.01)]
+    assert advised(entries).row.method == "dear"
+    assert "dear has the best accuracy, beyond noise." in advice(entries)
+    assert "fewer epochs" not in advice(entries)
 
 
 def test_an_unfinished_run_says_how_far_it_came(tmp_path: Path, model_folder, capsys, monkeypatch) -> None:

@@ -20,6 +20,7 @@ from dear.core.figure import figure_png
 from dear.core.files import read_text, write_bytes, write_text
 from dear.core.table import Table
 from dear.core.version import __version__
+from dear.core.words import counted
 
 TITLE = "Benchmark results"
 _ASSETS = Path(__file__).parent / "assets"
@@ -72,7 +73,7 @@ def summary(results: Sequence[Result]) -> str:
     methods, datasets, seeds = ({getattr(c, name) for c in cells} for name in ("method", "dataset", "seed"))
     backbones = sorted({str(c.settings["model"]) for c in cells if "model" in c.settings})
     counts = [(len(cells), "cell"), (len(datasets), "dataset"), (len(methods), "method"), (len(seeds), "seed")]
-    sizes = ", ".join(f"{number} {unit}" + ("s" if number > 1 else "") for number, unit in counts)
+    sizes = ", ".join(counted(number, unit) for number, unit in counts)
     return sizes + (f"; backbone {', '.join(backbones)}" if backbones else "") + "."
 
 

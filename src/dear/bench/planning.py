@@ -11,12 +11,14 @@ from dear.bench.protocols import BASE_TO_NOVEL, TEST
 from dear.bench.results import Cell
 from dear.bench.workbench import Workbench
 from dear.core.progress import duration
+from dear.core.words import counted
 from dear.data.dataset import Dataset
 from dear.data.splits import COOP_SPLIT
 from dear.methods.base import Method
 from dear.methods.registry import METHODS, find_method
 from dear.training.config import FRESH, TrainConfig, fixed_views, training_length
 
+_PARTS = ("dataset", "method", "seed")  # of a grid
 _TIMED = 4  # images
 _BACKWARD = 3  # cost of a training step in passes of its images: forward, and about twice as much backward
 
@@ -71,15 +73,13 @@ class GridPlan:
 
     def describe(self, done: Collection[str]) -> str:
         """The plan in a few lines; `done`: names of cells with results."""
-        counts = [f"{len(self.cells)} cells: {len({cell.dataset for cell in self.cells})} datasets"]
-        counts += [f"{len({cell.method for cell in self.cells})} methods"]
-        counts += [f"{len({cell.seed for cell in self.cells})} seeds"]
+        counts = [counted(len({getattr(cell, noun) for cell in self.cells}), noun) for noun in _PARTS]
         counts += [f"shots {', '.join(map(str, sorted({cell.shots for cell in self.cells})))}"]
         keys = [key for cell in self.cells if (key := constant_key(cell))]
         copied = len(keys) - len(set(keys))
         note = f"; {copied} of them are equal to another, and copied" if copied else ""
         missing = [cell for cell in self.cells if cell.name not in done]
-        lines = [*self.notes, ", ".join(counts) + note]
+        lines = [*self.notes, f"{counted(len(self.cells), 'cell')}: {', '.join(counts)}{note}"]
         if missing:
             cost = duration(self._seconds(missing))
             lines.append(f"to do: {len(missing)}, cheap ones first, very roughly {cost}")

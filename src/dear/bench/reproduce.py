@@ -8,6 +8,7 @@ from dear.bench.ablations import ABLATIONS, Rows, ablation_cells
 from dear.bench.grid import plan
 from dear.bench.protocols import BASE_TO_NOVEL, CROSS_DATASET, DOMAIN, FEW_SHOT, FEW_SHOTS
 from dear.bench.results import Cell
+from dear.bench.summary import is_zero_shot
 from dear.core.errors import DearError
 
 METHODS_OF_PAPER = {
@@ -83,7 +84,7 @@ def reproduction_cells(
     settings = {**(SUBSET if subset else FULL), **overrides}
     cells = plan(item.protocol, datasets, methods or item.methods, seeds, settings, shots, targets)
     if item.protocol == FEW_SHOT:  # zero-shot is the same at any number of shots
-        cells = [cell for cell in cells if cell.method != "zero-shot" or cell.shots == shots[0]]
+        cells = [cell for cell in cells if not is_zero_shot(cell) or cell.shots == shots[0]]
     if item.ablation is None:
         return cells
     name, values = item.ablation

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dear.commands.train import add_constants_argument
+from dear.core.words import counted
 
 if TYPE_CHECKING:
     from dear.bench.results import Cell, Result
@@ -79,7 +80,9 @@ def after_interrupt(args: argparse.Namespace) -> str:
     from dear.bench.results import result_files
 
     done = len(result_files(args.out))
-    return f"{done} finished cells are in {args.out}: the same command continues" if done else "no cell was finished"
+    if not done:
+        return "no cell was finished"
+    return f"{counted(done, 'finished cell')} in {args.out}: the same command continues"
 
 
 def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
@@ -164,7 +167,7 @@ def not_above_chance(results: "Sequence[Result]") -> list[str]:
     for result in results:
         for one in result.evaluations:
             right = round(one.accuracy / 100 * one.images)
-            if one.per_class and not is_above_chance(right, one.images, len(one.per_class)):
+            if len(one.per_class) > 1 and not is_above_chance(right, one.images, len(one.per_class)):
                 what = f"{result.cell.method} on {result.cell.dataset} ({one.name})"
                 lines[what] = f"{what}: {one.accuracy:.1f}% of {len(one.per_class)} classes is not above chance"
     return list(lines.values())
@@ -174,4 +177,4 @@ def show_tables(tables: "dict[str, Table]", results: int, args: argparse.Namespa
     for title, table in tables.items():
         print(f"\n{title}")
         args.show(title, table)
-    print(f"\n{results} results in {args.out}    all tables and figures: dear report {args.out}")
+    print(f"\n{counted(results, 'result')} in {args.out}    all tables and figures: dear report {args.out}")

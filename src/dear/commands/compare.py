@@ -3,15 +3,18 @@
 import argparse
 import shlex
 
+_SHOTS = 16
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.commands.zero_shot import add_backbone_arguments
+    from dear.commands.zero_shot import add_backbone_arguments, add_text_features_argument
     from dear.core.config import number
     from dear.core.table import add_json_argument
     from dear.data.resolve import HELP
 
     parser.add_argument("data", metavar="DATA", help=HELP)
     add_backbone_arguments(parser)
+    add_text_features_argument(parser)
     parser.add_argument("--data-root", metavar="DIR", help="folder of the known datasets")
     parser.add_argument("--template", help="prompt with one {} for the class name; default: the dataset's own")
     parser.add_argument("--class-names", metavar="FILE", help="JSON file to rename classes")
@@ -21,7 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="names from `dear methods` (default: zero-shot, all that need no training, clip-adapter, experts, dear)",
     )  # fmt: skip
     parser.add_argument(
-        "--shots", type=number("--shots", 1, 10**6), default=16, help="training images per class (default: 16)"
+        "--shots",
+        type=number("--shots", 1, 10**6),
+        default=_SHOTS,
+        help=f"training images per class (default: {_SHOTS})",
     )
     parser.add_argument("--seed", type=number("--seed", 0, 2**32 - 1), default=1, help="random seed (default: 1)")
     parser.add_argument(
@@ -36,7 +42,7 @@ def run(args: argparse.Namespace) -> None:
     from dear.data.check import check_before_training
     from dear.data.resolve import resolve_dataset
     from dear.methods.registry import find_method
-    from dear.model.compare import advice, default_methods, leaderboard, leaderboard_table
+    from dear.model.compare import advice, advised, default_methods, leaderboard, leaderboard_table
     from dear.training.config import TrainConfig
     from dear.training.estimate import parse_duration
     from dear.training.images import ImageSource
@@ -57,6 +63,15 @@ def run(args: argparse.Namespace) -> None:
     print(advice(entries))
     if skipped:
         print(f"no time for {', '.join(skipped)}: raise --time-limit")
-    model = " ".join(["--model", choice.model, *(["--pretrained", choice.pretrained] if choice.pretrained else [])])
-    best = entries[0].row.method
-    print(f"train it: dear train --data {shlex.quote(args.data)} {model} --method {best} --out RUN")
+    model = {"model": choice.model, "pretrained": choice.pretrained}
+    print(f"train it: {_train_command(args, {**model, 'method': advised(entries).row.method})}")
+
+
+def _train_command(args: argparse.Namespace, settings: dict[str, str | None]) -> str:
+    """`dear train` with the same data and settings."""
+    names = ("text_features", "data_root", "template", "class_names", "split")
+    settings = {"data": args.data, **settings, **{name: getattr(args, name) for name in names}}
+    if args.shots != _SHOTS:
+        settings["shots"] = args.shots
+    flags = [f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in settings.items() if value]
+    return f"dear train {' '.join(flags)} --out RUN"

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shots",
         type=number("--shots", 1, 10**6),
         default=16,
-        help="smallest number of training images per class (default: 16)",
+        help="training images per class that a run takes (default: 16)",
     )
     add_json_argument(check)
     check.set_defaults(action=_check)
@@ -170,7 +170,8 @@ def _check(args: argparse.Namespace) -> None:
 
     dataset = resolve_dataset(args.data, root=args.data_root)
     entry = find_known(args.data) if args.data_root else None  # as `resolve_dataset` does
-    print("\n".join([describe(dataset), *division(dataset, dataset, args.shots)]) + "\n")
+    drawn = dataset.few_shot(args.shots, 1) if dataset.train else dataset
+    print("\n".join([describe(dataset), *division(dataset, drawn, args.shots)]) + "\n")
     table = Table(["part", "found", "known"])
     parts = {"classes": dataset.classes, "train": dataset.train, "val": dataset.val, "test": dataset.test}
     published = (entry.class_count, *entry.image_counts) if entry else (None,) * 4

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from dear.core.words import counted
+
 _EXTRAS = {
     "data": ("datasets", "pyarrow"),
     "gallery": ("lancedb", "numkong"),
@@ -68,7 +70,7 @@ def _device() -> str:
         return f"{torch.cuda.get_device_name()} (CUDA {torch.version.cuda})"
     if torch.backends.mps.is_available():
         return "MPS, the GPU of a Mac"
-    return f"CPU, {torch.get_num_threads()} threads; no CUDA"
+    return f"CPU, {counted(torch.get_num_threads(), 'thread')}; no CUDA"
 
 
 def _gpu() -> str:
@@ -184,7 +186,9 @@ def _gallery(folder: Path) -> str:
 
     gallery = Gallery.open(folder)
     missing = sum(not path.startswith("world:") and not Path(path).is_file() for path in gallery.paths())
-    return f"a gallery of {len(gallery)} images" + (f", {missing} of them missing on disk" if missing else "")
+    return f"a gallery of {counted(len(gallery), 'image')}" + (
+        f", {missing} of them missing on disk" if missing else ""
+    )
 
 
 def _results(folder: Path) -> str:
@@ -195,7 +199,7 @@ def _results(folder: Path) -> str:
     damaged = list(_damaged(files))
     if damaged:
         raise DearError(f"{len(damaged)} of {len(files)} results are damaged; the first: {damaged[0]}")
-    return f"{len(files)} results, all complete"
+    return f"{counted(len(files), 'result')}, all complete"
 
 
 def _damaged(files: list[Path]) -> Iterator[str]:

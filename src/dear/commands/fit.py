@@ -40,6 +40,6 @@ def run(args: argparse.Namespace) -> None:
     if comparison.candidates:
         args.show("comparison", comparison.table())
     print(comparison.reason, *([comparison.advice] if comparison.advice else []), sep="\n")
-    if result.test:
-        print(f"test accuracy (%): {result.test['all']:.1f}")
+    if line := result.test_line():
+        print(line)
     print_next(args.out)

@@ -4,6 +4,7 @@ import argparse
 import sys
 
 from dear.commands.device import add_device_arguments
+from dear.core.words import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +54,7 @@ def run(args: argparse.Namespace) -> None:
     from dear.gallery.storage import INFO, resolve
     from dear.heads.gains import parse_gains
     from dear.parallel.cluster import cluster_from_args
+    from dear.training.backbone import choose_backbone
 
     cluster = cluster_from_args(args, args.device)
     images = args.sources if args.model else args.sources[1:]
@@ -61,7 +63,9 @@ def run(args: argparse.Namespace) -> None:
     if args.model or args.sources:
         encoder: Encoder
         if args.model:
-            encoder = HeadEncoder.load(args.model, args.pretrained, args.roles, args.device, args.precision)
+            choice = choose_backbone(args.model, args.pretrained, images)
+            choice.say()
+            encoder = HeadEncoder.load(choice.model, choice.pretrained, args.roles, args.device, args.precision)
         else:
             encoder = AdapterEncoder.load(args.sources[0], args.device, args.precision)
         if args.gain:
@@ -81,4 +85,6 @@ def run(args: argparse.Namespace) -> None:
         )
         if len(gallery) == 0:
             raise DearError("No image could be read: check the files.")
-    print(f"gallery: {args.out}, {len(gallery)} images    try: dear search {args.out} --image IMAGE --by color")
+    print(
+        f"gallery: {args.out}, {counted(len(gallery), 'image')}    try: dear search {args.out} --image IMAGE --by color"
+    )

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dear.core.words import counted
+
 if TYPE_CHECKING:
     from dear.bench.reproduce import Reproduction
     from dear.bench.results import Cell
@@ -88,7 +90,8 @@ def _show_plan(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:
     args.show("plan", table)
     hours, datasets = gpu_hours(cells), sorted({name for cell in cells for name in (cell.dataset, *cell.targets)})
     cost = "minutes on one core" if hours is None else f"about {hours:.0f} A100 hours (derived, an upper bound)"
-    print(f"\n{len(cells)} cells on {', '.join(datasets)}: {cost}, {disk_megabytes(cells) / 1000:.1f} GB of disk\n")
+    disk = f"{disk_megabytes(cells) / 1000:.1f} GB of disk"
+    print(f"\n{counted(len(cells), 'cell')} on {', '.join(datasets)}: {cost}, {disk}\n")
 
 
 def _run_cells(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:

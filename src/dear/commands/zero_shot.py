@@ -19,11 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.data.resolve import HELP
 
     add_backbone_arguments(parser)
-    parser.add_argument(
-        "--text-features",
-        metavar="FILE",
-        help="class names and their vectors (JSON, NPZ, safetensors, NPY + JSON), in place of the text tower",
-    )
+    add_text_features_argument(parser)
     add_gain_argument(parser)
     add_json_argument(parser)
     parser.add_argument("--data-root", metavar="DIR", help="folder of the known datasets")
@@ -38,16 +34,23 @@ def add_backbone_arguments(parser: argparse.ArgumentParser) -> None:
     add_device_arguments(parser)
 
 
+def add_text_features_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--text-features",
+        metavar="FILE",
+        help="class names and their vectors (JSON, NPZ, safetensors, NPY + JSON), in place of the text tower",
+    )
+
+
 def run(args: argparse.Namespace) -> None:
     from dear.bench.zero_shot import zero_shot
-    from dear.core.metrics import is_above_chance, wilson_interval
+    from dear.core.metrics import interval_text, is_above_chance, wilson_interval
     from dear.core.table import Table
     from dear.data.resolve import resolve_dataset
     from dear.data.world.tasks import TASKS
     from dear.heads.gains import named_gains, parse_gains, with_gains
     from dear.heads.role_map import AUTO
     from dear.methods.shared.role_settings import find_roles
-    from dear.model.results import interval_text
 
     names = args.data or [f"world:{task}" for task in TASKS]
     datasets = [resolve_dataset(name, root=args.data_root) for name in names]

@@ -71,6 +71,11 @@ def wilson_interval(right: int, images: int) -> tuple[float, float]:
     return 100 * max(0.0, centre - half), 100 * min(1.0, centre + half)
 
 
+def interval_text(interval: tuple[float, float], decimals: int = 0) -> str:
+    """Such as "60 to 91"."""
+    return f"{interval[0]:.{decimals}f} to {interval[1]:.{decimals}f}"
+
+
 def binomial_tail(successes: int, trials: int, chance: float) -> float:
     """P(at least so many successes), each of probability `chance`; exact."""
     if successes <= 0:

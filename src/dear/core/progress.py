@@ -122,6 +122,12 @@ def phase(title: str, has_bar: bool = False) -> Iterator[None]:
             _print_part(f"{title}: {seconds:.0f} s\n")
 
 
+def report(text: str) -> None:
+    """Prints a line to stderr inside `reporting_phases`."""
+    if _reports_phases:
+        _print_part(f"{text}\n")
+
+
 def _print_part(text: str) -> None:
     print(text, end="", file=sys.stderr, flush=True)
 

@@ -17,6 +17,7 @@ from dear.core.errors import DearError
 from dear.core.files import sha256_of
 from dear.core.progress import Progress
 from dear.core.table import Table
+from dear.core.words import counted
 from dear.data.dataset import Dataset, Example, ImageFile, Picture
 from dear.data.decode import why_unopenable, why_unreadable
 from dear.data.prompts import as_read
@@ -62,9 +63,10 @@ class Findings:
         if self.small:
             some = ", ".join(f"{name}: {count}" for name, count in self.small[:3])
             lines.append(
-                f"unbalanced: {len(self.small)} of {self.classes} classes have fewer training images than the largest, "
-                f"which has {self.most} ({some}{', ...' if len(self.small) > 3 else ''}); they will be answered too "
-                f"seldom: add images of them, or train on equally many with --shots {max(1, self.small[0][1])}"
+                f"unbalanced: {len(self.small)} of {self.classes} classes have fewer training images than the "
+                f"{self.most} that are taken of the largest ({some}{', ...' if len(self.small) > 3 else ''}); they "
+                "will be answered too seldom: add images of them, or train on equally many with "
+                f"--shots {max(1, self.small[0][1])}"
             )
         if self.same_name:
             some = ", ".join(" and ".join(map(repr, names)) for names in self.same_name[:3])
@@ -136,8 +138,13 @@ def _two_labels(dataset: Dataset, content: dict[Subject, str]) -> list[tuple[Sub
     return list(different.values())
 
 
-def check_before_training(dataset: Dataset, shots: int, whole: Dataset | None = None, folds: int = 0) -> None:
-    """Prints the task, warns on stderr, and refuses a dataset that cannot work. `whole`: before the few-shot draw."""
+def check_before_training(
+    dataset: Dataset, shots: int, whole: Dataset | None = None, folds: int = 0, seen: Dataset | None = None
+) -> None:
+    """Prints the task, warns on stderr, and refuses a dataset that cannot work.
+
+    `whole`: before the few-shot draw; `seen`: after it, with the classes that are trained on, if these are not all.
+    """
     if not dataset.train:
         raise DearError(f"{dataset.name} has no training images: train on another dataset, and test on this one.")
     findings = problems(dataset, shots)
@@ -145,7 +152,7 @@ def check_before_training(dataset: Dataset, shots: int, whole: Dataset | None = 
     if not dataset.test and not folds:
         raise DearError(f"{dataset.name} has no test images: add a test split, or more images for each class.")
     print(describe(dataset))
-    for line in division(whole or dataset, dataset, shots, folds):
+    for line in division(whole or dataset, seen or dataset, shots, folds):
         print(line)
     for line in findings.warnings():
         print(f"dear: warning: {line}", file=sys.stderr)
@@ -171,7 +178,10 @@ def division(whole: Dataset, drawn: Dataset, shots: int, folds: int = 0) -> list
         train, val, test = (len(part) for part in (whole.train, whole.val, whole.test))
         parts = f"{train} images to train on, {f'{val} to validate, ' if val else ''}{test} to test"
         lines.append(f"divided by us, {whole.rule} of each class: {parts} (--split changes it; --folds 4 tests on all)")
-    if len(drawn.train) < len(whole.train) and len(drawn.classes) == len(whole.classes):
+    if len(drawn.classes) < len(whole.classes):
+        classes = f"the first {len(drawn.classes)} of {len(whole.classes)} classes"
+        lines.append(f"trained on: {len(drawn.train)} images of {classes}; the others, novel, are only tested")
+    elif len(drawn.train) < len(whole.train):
         lines.append(f"trained on: {len(drawn.train)} of {len(whole.train)}, at most {shots} of a class (--shots)")
     return lines
 
@@ -179,6 +189,8 @@ def division(whole: Dataset, drawn: Dataset, shots: int, folds: int = 0) -> list
 def describe(dataset: Dataset) -> str:
     """The task in a few lines; class names take at most three."""
     counts = f"{len(dataset.train)} / {len(dataset.val)} / {len(dataset.test)} images to train / validate / test"
+    if not dataset.val and not dataset.test:  # of `fit` and --folds
+        counts = counted(len(dataset.train), "image")
     names = textwrap.wrap(
         f"{len(dataset.classes)} classes: {', '.join(dataset.classes)}", 118, max_lines=3, placeholder=" ..."
     )

@@ -15,8 +15,10 @@ from dear.clip import Backbone, load_backbone
 from dear.core.errors import DearError
 from dear.core.files import sha256_of
 from dear.core.names import CLS
+from dear.core.progress import report
 from dear.core.runtime import pick_device
 from dear.core.schema import Count, Finite, Name, Positive, check_shape
+from dear.core.words import backbone_line
 from dear.heads.contributions import HeadContributions
 from dear.heads.gains import named_gains, with_gains
 from dear.heads.role_map import AUTO, Head
@@ -148,6 +150,7 @@ class HeadEncoder:
     def from_spec(cls, spec: Mapping[str, Any], device: str, precision: str) -> "HeadEncoder":
         identity = spec["backbone"]
         where = pick_device(device)
+        report(backbone_line(identity["model"], identity["pretrained"]))
         backbone = load_backbone(identity["model"], identity["pretrained"], device=where, precision=precision)
         backbone.identity.require_same(identity, "The gallery")
         encoder = cls(backbone, spec["heads"], spec.get("roles", AUTO))

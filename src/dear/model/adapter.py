@@ -17,6 +17,7 @@ from dear.clip.text_table import TextTable
 from dear.core.errors import DearError
 from dear.core.files import read_json, sha256_of, write_bytes, write_json
 from dear.core.names import CLS
+from dear.core.progress import report
 from dear.core.schema import BackboneIdentity, Count, Name, check_shape, damaged
 from dear.core.tensors import (
     LOWER_RATE,
@@ -28,12 +29,14 @@ from dear.core.tensors import (
     require_fit,
 )
 from dear.core.version import __version__
+from dear.core.words import backbone_line
 from dear.data.prompts import check_class_names, check_name, check_template
 from dear.methods.base import Method
 from dear.methods.registry import METHODS, find_method
 from dear.training.run_folder import ADAPTER_CONFIG as CONFIG
 from dear.training.run_folder import ADAPTER_TEXT_TABLE as TEXT_TABLE
 from dear.training.run_folder import ADAPTER_WEIGHTS as WEIGHTS
+from dear.training.run_folder import CONFIG as RUN_CONFIG
 from dear.training.run_folder import RunFolder
 
 _FORMAT = 2
@@ -121,6 +124,7 @@ def load_adapter(
     folder = Path(folder)
     config = read_config(folder)
     identity = config["backbone"]
+    report(backbone_line(identity["model"], identity["pretrained"], f", adapted by {config['method']}"))
     backbone = backbone or load_backbone(identity["model"], identity["pretrained"], device=device, precision=precision)
     if identity.get("text_table"):
         backbone = backbone.with_text_table(TextTable.of_adapter(folder / TEXT_TABLE))
@@ -167,6 +171,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not (folder / CONFIG).is_file():
         if state := RunFolder(folder).state():
             raise DearError(f"{folder} is not finished: it {state}. The same `dear train` with --resume continues.")
+        if (folder / RUN_CONFIG).is_file():
+            raise DearError(f"{folder} is not finished: no epoch is done. The same `dear train` starts it again.")
         raise DearError(f"{folder} is not an adapter: it has no {CONFIG}. `dear train` makes one.")
     config = read_json(folder / CONFIG)
     if not isinstance(config, dict) or config.get("format") != _FORMAT or config.get("method") not in list(METHODS):

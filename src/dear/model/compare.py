@@ -2,16 +2,28 @@
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dear.clip import Backbone
 from dear.core.errors import DearError
+from dear.core.metrics import interval_text
+from dear.core.progress import phase
 from dear.core.table import Table
+from dear.core.words import counted
 from dear.data.dataset import Dataset
 from dear.methods.registry import METHODS, ZERO_SHOT, find_method, methods_for, recipe_of, simple_methods
-from dear.model.results import ALL, Row, Scores, Verdict, compare, interval_text, make_row, parts_of
+from dear.model.evaluation import measured
+from dear.model.results import (
+    ALL,
+    WITHIN_NOISE,
+    Row,
+    Scores,
+    Verdict,
+    compare,
+    parts_of,
+)
 from dear.training.adapt import adapt
 from dear.training.config import TrainConfig
 from dear.training.estimate import RunEstimate
@@ -28,6 +40,16 @@ class Entry:
     row: Row
     seconds: float
     against_best: Verdict | None  # None: the best one itself
+    epochs: tuple[int, int] | None = None  # trained, and those of its recipe
+
+    @property
+    def needs_training(self) -> bool:
+        return METHODS[self.row.method].trained
+
+    @property
+    def is_level(self) -> bool:
+        """Whether it is the best one, or within noise of it."""
+        return self.against_best is None or self.against_best.verdict == WITHIN_NOISE
 
 
 def default_methods(backbone: Backbone) -> list[str]:
@@ -50,7 +72,10 @@ def leaderboard(
     parts, scores = parts_of(dataset, ALL), Scores()
     scores.add_images(parts)
     seconds: dict[str, float] = {}
+    epochs: dict[str, tuple[int, int] | None] = {}
     skipped = []
+    if not all(METHODS[name].trained for name in methods):
+        _encode(dataset, source)  # now, so that it does not count as the time of the first method
     order = sorted(methods, key=lambda name: METHODS[name].trained)
     for number, name in enumerate(order):
         start = time.monotonic()
@@ -67,46 +92,72 @@ def leaderboard(
             model = adapt(
                 kind, kind.Config.pick(recipe), dataset, config, source, Path(work), pool=dataset, estimate=estimate
             )
-        seconds[name] = time.monotonic() - start
+        seconds[name], epochs[name] = time.monotonic() - start, estimate.epochs
         scores.add(name, model, parts, source)
-        print(f"{name}: {make_row(name, scores.right(name)).accuracy:.1f}% ({seconds[name]:.0f} s)", flush=True)
+        _, accuracy, _ = measured(scores.right(name))
+        print(f"{name}: {accuracy:.1f}% ({seconds[name]:.0f} s)", flush=True)
     if not seconds:
         raise DearError(f"There was no time for {', '.join(skipped)}: raise --time-limit.")
-    return _ranked(scores, seconds), skipped
+    return _ranked(scores, seconds, epochs), skipped
 
 
-def _ranked(scores: Scores, seconds: dict[str, float]) -> list[Entry]:
+def _encode(dataset: Dataset, source: ImageSource) -> None:
+    """The features of all images, which every method without training needs."""
+    kind = find_method(ZERO_SHOT)
+    with phase(f"encoding {counted(len(dataset.train) + len(dataset.test), 'image')}, for all methods", has_bar=True):
+        for _ in source.images((*dataset.train, *dataset.test), kind(source.backbone, kind.Config()), "encoding"):
+            pass
+
+
+def _ranked(scores: Scores, seconds: Mapping[str, float], epochs: Mapping[str, tuple[int, int] | None]) -> list[Entry]:
     right = {name: scores.right(name) for name in seconds}
     names = sorted(right, key=lambda name: (-int(right[name].sum()), seconds[name]))
     best = names[0]
     return [
         Entry(
-            make_row(name, right[name]),
+            Row(*measured(right[name]), name),
             seconds[name],
             None if name == best else compare(right[best], right[name], name),
+            epochs[name],
         )
         for name in names
     ]
 
 
 def leaderboard_table(entries: Sequence[Entry]) -> Table:
-    table = Table(["method", "accuracy (%)", "95% interval", "seconds to fit", "p against the best"])
+    table = Table(["method", "accuracy (%)", "95% interval", "seconds to fit", "epochs", "p against the best"])
     for entry in entries:
         p = None if entry.against_best is None else f"{entry.against_best.p:.2g}"
         row = entry.row
-        table.add(row.method, row.accuracy, interval_text(row.interval), round(entry.seconds, 1), p)
+        table.add(
+            row.method,
+            row.accuracy,
+            interval_text(row.interval),
+            round(entry.seconds, 1),
+            _epochs_text(entry.epochs),
+            p,
+        )
     return table
 
 
+def _epochs_text(epochs: tuple[int, int] | None) -> str | None:
+    return None if epochs is None else str(epochs[0]) if epochs[0] == epochs[1] else f"{epochs[0]} of {epochs[1]}"
+
+
+def advised(entries: Sequence[Entry]) -> Entry:
+    """The best one; the best without training, if that is within noise of it."""
+    return next((entry for entry in entries if entry.is_level and not entry.needs_training), entries[0])
+
+
 def advice(entries: Sequence[Entry]) -> str:
-    """The cheapest method that is not beyond noise below the best one."""
-    level = [e for e in entries if e.against_best is None or e.against_best.p >= 0.05]
-    cheapest = min(level, key=lambda entry: entry.seconds)
-    best = entries[0].row
-    if cheapest.row.method == best.method:
-        return f"{best.method} is the best, and no cheaper one is within noise of it."
-    others = ", ".join(e.row.method for e in level if e.row.method != best.method)
-    return (
-        f"{best.method} is ahead, but within noise of {others} (p of at least 0.05 on the same images); "
-        f"the cheapest of these is {cheapest.row.method}."
-    )
+    """What follows from a leaderboard, in a few sentences."""
+    best, choice = entries[0], advised(entries)
+    others = ", ".join(entry.row.method for entry in entries[1:] if entry.is_level)
+    found = f"{best.row.method} has the best accuracy, " + (f"within noise of {others}" if others else "beyond noise")
+    found += "." if choice is best else f", and {choice.row.method} needs no training."
+    if len(entries) > 1:
+        found += f" As the best of {len(entries)} on the same images it looks a little better than it is."
+    short = [entry.row.method for entry in entries if entry.epochs and entry.epochs[0] < entry.epochs[1]]
+    if short:
+        found += f" {', '.join(short)} had fewer epochs than usual, and may do better with a longer --time-limit."
+    return found

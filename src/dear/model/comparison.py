@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.core.metrics import accuracy, calibration_error, wilson_interval
+from dear.core.metrics import accuracy, calibration_error, interval_text, wilson_interval
 from dear.core.table import Table
 from dear.methods.shared.closed_form import Head
 from dear.methods.shared.stacking import stack
@@ -55,7 +55,7 @@ class Comparison:
         table = Table(["method", "accuracy (%)", "95% interval", "cross entropy", "calibration error (%)", "measured"])
         for row in self.candidates:
             mark = "* " if row.method == self.chosen else "  "
-            interval = f"{row.interval[0]:.1f} to {row.interval[1]:.1f}"
+            interval = interval_text(row.interval, 1)
             entropy = f"{row.cross_entropy:.3f}"
             table.add(mark + row.method, row.accuracy, interval, entropy, row.calibration_error, row.measured)
         return table

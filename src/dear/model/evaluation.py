@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dear.core.errors import DearError
-from dear.core.metrics import evaluation, unique_names, wilson_interval
+from dear.core.metrics import evaluation, interval_text, unique_names, wilson_interval
 from dear.core.table import Table
 from dear.data.dataset import Dataset, Example
 from dear.data.resolve import resolve_dataset
@@ -24,21 +24,20 @@ _SPLITS = ("train", "val", "test", "all")
 
 
 @dataclass(frozen=True)
-class ClassAccuracy:
+class Measured:
+    """An accuracy on some images."""
+
     images: int
     accuracy: float  # %
-    interval: tuple[float, float]  # 95%
+    interval: tuple[float, float]  # 95%, Wilson's
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """Accuracies in %, with 95% intervals (Wilson's); `str` gives a table."""
+class Evaluation(Measured):
+    """Accuracies of a model on all images and per class; `str` gives a table."""
 
-    images: int
-    accuracy: float
-    interval: tuple[float, float]
     calibration_error: float  # %
-    per_class: dict[str, ClassAccuracy]
+    per_class: dict[str, Measured]
     confused: tuple[tuple[str, str, int], ...]  # (true class, answer, images), most frequent first
 
     def to_json(self) -> dict[str, Any]:
@@ -46,9 +45,8 @@ class Evaluation:
 
     def table(self) -> Table:
         table = Table(["class", "images", "accuracy (%)", "95% interval"])
-        parts: list[tuple[str, ClassAccuracy | Evaluation]] = [*self.per_class.items(), ("all", self)]
-        for name, part in parts:
-            table.add(name, part.images, part.accuracy, f"{part.interval[0]:.1f} to {part.interval[1]:.1f}")
+        for name, part in [*self.per_class.items(), ("all", self)]:
+            table.add(name, part.images, part.accuracy, interval_text(part.interval, 1))
         return table
 
     def __str__(self) -> str:
@@ -88,15 +86,18 @@ def evaluation_of(logits: Tensor, labels: Tensor, classes: Sequence[str]) -> Eva
     right = logits.argmax(-1) == labels
     metrics = evaluation(logits, labels, classes)
     per_class = {
-        name: ClassAccuracy(
-            int(own.sum()), metrics["per_class"][name], wilson_interval(int(right[own].sum()), int(own.sum()))
-        )
+        name: Measured(*measured(right[own]))
         for own, name in ((labels == number, name) for number, name in enumerate(unique_names(classes)))
         if own.any()
     }
     confused = tuple((true, answer, count) for true, answer, count in metrics["confused"])
-    interval = wilson_interval(int(right.sum()), len(right))
-    return Evaluation(len(labels), metrics["accuracy"], interval, metrics["ece"], per_class, confused)
+    return Evaluation(*measured(right), metrics["ece"], per_class, confused)
+
+
+def measured(right: Tensor) -> tuple[int, float, tuple[float, float]]:
+    """The fields of `Measured` for answers that are right or not, [images]."""
+    count, images = int(right.sum()), len(right)
+    return images, 100 * count / images, wilson_interval(count, images)
 
 
 def _divided_as_in_training(data: Dataset, predictor: Predictor) -> Dataset:

@@ -17,10 +17,11 @@ from torch import Tensor
 from dear.clip import Backbone, load_backbone
 from dear.core.errors import DearError
 from dear.core.lock import only_writer
+from dear.core.metrics import interval_text, wilson_interval
 from dear.core.names import inferences
 from dear.core.progress import progress
 from dear.core.runtime import pick_device
-from dear.data.check import content_hash, problems
+from dear.data.check import content_hash, describe, problems
 from dear.data.dataset import Dataset
 from dear.data.resolve import name_in_memory, resolve_dataset
 from dear.methods.base import Method
@@ -50,10 +51,18 @@ class FitResult:
     predictor: Predictor
     comparison: Comparison
     test: Mapping[str, float]  # test accuracy (%), if the data has test images of its own
+    test_images: int
+
+    def test_line(self) -> str:
+        """The accuracy on test images of the data's own, with its interval; empty without any."""
+        if not self.test_images:
+            return ""
+        found = self.test["all"]
+        interval = interval_text(wilson_interval(round(found / 100 * self.test_images), self.test_images))
+        return f"test accuracy: {found:.1f}% of {self.test_images} images that were not fitted ({interval})"
 
     def __str__(self) -> str:
-        test = [f"test accuracy (%): {self.test['all']:.1f}"] if self.test else []
-        return "\n".join([str(self.comparison), *test])
+        return "\n".join(filter(None, (str(self.comparison), self.test_line())))
 
 
 def default_cache() -> Path:
@@ -87,6 +96,7 @@ def fit_run(
         run = replace(run, model=choice.model, pretrained=choice.pretrained)
         backbone = load_backbone(run.model, run.pretrained, device=pick_device(device), text_features=run.text_features)
         choice.say()
+        print(_task(dataset), flush=True)
         source = ImageSource(backbone, cache or default_cache(), fast_decode=run.fast_decode)
         model, comparison = fit(dataset, backbone, source, run.method, thorough)
         model.set_classes(dataset.classes, dataset.template)
@@ -105,7 +115,7 @@ def fit_run(
     adapter = Adapter(model.eval().requires_grad_(False), comparison.chosen, dataset.classes, dataset.template)
     predictor = Predictor(adapter)
     predictor.comparison = comparison
-    return FitResult(predictor, comparison, test)
+    return FitResult(predictor, comparison, test, len(dataset.test))
 
 
 def labelled_images(dataset: Dataset) -> Dataset:
@@ -114,11 +124,21 @@ def labelled_images(dataset: Dataset) -> Dataset:
     dataset = replace(dataset, train=images, val=(), test=() if dataset.rule else dataset.test)
     if not images:
         raise DearError(f"{dataset.name} has no labelled images: give some of each class.")
-    findings = problems(dataset, 2)
+    findings = problems(dataset, 1)  # classes of different sizes are no fault: every image is used
     findings.refuse_unreadable()
     for line in findings.warnings():
         print(f"dear: warning: {line}", file=sys.stderr)
     return dataset
+
+
+def _task(dataset: Dataset) -> str:
+    """The classes, what is done with their images, and which cannot be checked."""
+    lines = [describe(dataset), f"all {len(dataset.train)} labelled images are used, each answered by a fit without it"]
+    images = Counter(example.label for example in dataset.train)
+    if alone := [name for label, name in enumerate(dataset.classes) if images[label] == 1]:
+        some = ", ".join(alone[:3]) + (", ..." if len(alone) > 3 else "")
+        lines.append(f"left aside there, with one image only: {some}")
+    return "\n".join(lines)
 
 
 def fit(

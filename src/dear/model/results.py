@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from dear.core.errors import DearError
-from dear.core.metrics import accuracy, harmonic_mean, is_above_chance, mcnemar, unique_names, wilson_interval
+from dear.core.metrics import accuracy, harmonic_mean, interval_text, is_above_chance, mcnemar, unique_names
 from dear.core.names import inferences
 from dear.core.table import Table
+from dear.core.words import counted
 from dear.data.dataset import Dataset, Example
 from dear.methods.base import Method
 from dear.methods.registry import ZERO_SHOT
-from dear.model.evaluation import Evaluation, evaluation_of
+from dear.model.evaluation import Evaluation, Measured, evaluation_of, measured
 from dear.training.adapt import predict_logits
 from dear.training.images import ImageSource
 
@@ -25,13 +26,10 @@ _WORST = 6  # classes that are named
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Measured):
     """One method on the test images."""
 
     method: str
-    images: int
-    accuracy: float  # %
-    interval: tuple[float, float]  # 95%
 
 
 @dataclass(frozen=True)
@@ -69,13 +67,18 @@ class PartResult:
     evaluation: Evaluation
     largest_losses: tuple[Mistake, ...]
 
+    @property
+    def could_be_guessed(self) -> bool:
+        """Of one class every answer is right, and nothing is said."""
+        return not self.above_chance and len(self.evaluation.per_class) > 1
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def __str__(self) -> str:
         lines = [] if self.part == ALL else [f"{self.part} classes:"]
         lines += [results_table(self.rows).text(), *([self.sentence] if self.sentence else [])]
-        if not self.above_chance:
+        if self.could_be_guessed:
             lines.append("This accuracy is not above chance: someone who guesses could reach it.")
         per_class = sorted(self.evaluation.per_class.items(), key=lambda item: item[1].accuracy)
         worst = [f"{name} {own.accuracy:.0f}% of {own.images}" for name, own in per_class[:_WORST]]
@@ -172,10 +175,6 @@ def results_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def interval_text(interval: tuple[float, float]) -> str:
-    return f"{interval[0]:.0f} to {interval[1]:.0f}"
-
-
 def part_result(
     part: str, method: str, logits: Mapping[str, Tensor], examples: Sequence[Example], classes: Sequence[str]
 ) -> PartResult:
@@ -186,7 +185,7 @@ def part_result(
     best = max(simple, key=lambda name: int(right[name].sum()), default=None)
     others = [name for name in (ZERO_SHOT, best) if name is not None and name != method and name in logits]
     verdicts = tuple(compare(right[method], right[name], name) for name in others)
-    rows = tuple(make_row(name, right[name]) for name in (*others, method))
+    rows = tuple(Row(*measured(right[name]), name) for name in (*others, method))
     return PartResult(
         part,
         rows,
@@ -196,11 +195,6 @@ def part_result(
         evaluation_of(logits[method], labels, classes),
         largest_losses(logits[method], examples, unique_names(classes)),
     )
-
-
-def make_row(method: str, right: Tensor) -> Row:
-    count, images = int(right.sum()), len(right)
-    return Row(method, images, 100 * count / images, wilson_interval(count, images))
 
 
 def compare(this: Tensor, other: Tensor, name: str) -> Verdict:
@@ -237,7 +231,7 @@ def _sentence(rows: Sequence[Row], verdicts: Sequence[Verdict]) -> str:
         other = row_of[verdict.against]
         who, share = other.method, f"{other.accuracy:.1f}%"
         gain = f"{this.accuracy - other.accuracy:+.1f} points"
-        counts = f"{verdict.only_this} images gained, {verdict.only_other} lost, p = {verdict.p:.2g}"
+        counts = f"{counted(verdict.only_this, 'image')} gained, {verdict.only_other} lost, p = {verdict.p:.2g}"
         if number == 0:
             words = {
                 WORTH_IT: f"Worth it: {gain} over {who}'s {share}",

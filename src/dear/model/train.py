@@ -116,15 +116,17 @@ class _Run:
         if run.folds and not whole.rule:
             raise DearError(f"{whole.name} has a test split of its own: leave --folds out.")
         self.rounds = whole.folds(run.folds) if run.folds else [whole]
-        self.whole = replace(whole, train=(*whole.train, *whole.val, *whole.test), val=()) if run.folds else whole
+        everything = (*whole.train, *whole.val, *whole.test)
+        self.whole = replace(whole, train=everything, val=(), test=()) if run.folds else whole
         drawn = self._draw(self.whole)
         self.final = self._seen(drawn)  # what the adapter that is saved has seen
         choice.say()
-        check_before_training(drawn, train.shots, self.whole, run.folds or 0)
+        check_before_training(drawn, train.shots, self.whole, run.folds or 0, self.final)
         backbone = load_backbone(
             run.model, run.pretrained, device=device, precision=train.precision, text_features=run.text_features
         )
         self.source = ImageSource(backbone, cache, train.workers, run.fast_decode)
+        self.cut = ""  # what a time limit has cost
         find_method(run.method)(backbone, method)  # settings that do not fit the backbone are refused before any work
 
     def train(self) -> RunResult:
@@ -185,10 +187,14 @@ class _Run:
         return time.monotonic() - start
 
     def _adapt(self, data: Dataset, out: Path, estimate: RunEstimate) -> Method:
-        return adapt(
+        model = adapt(
             find_method(self.run.method), self.method, data, self.config, self.source, out, self._write_start,
             self.run.validate, self.whole, estimate,
         )  # fmt: skip
+        if estimate.epochs and estimate.epochs[0] < estimate.epochs[1]:
+            self.cut = "--time-limit: {} of {} epochs; more may be better".format(*estimate.epochs)
+            print(self.cut, flush=True)
+        return model
 
     def _write_start(self) -> None:
         if processes.is_rank_zero():  # a run that could not start leaves no folder
@@ -203,7 +209,7 @@ class _Run:
     def _facts(self) -> list[str]:
         backbone = " ".join(filter(None, (self.run.model, self.run.pretrained)))
         lines = division(self.whole, self.final, self.config.shots, self.run.folds or 0)
-        return [f"{self.run.method} on {backbone}; data: {self.run.data}", *lines]
+        return [f"{self.run.method} on {backbone}; data: {self.run.data}", *lines, *([self.cut] if self.cut else [])]
 
 
 def _seconds_after(later: int, comparison: float, test: float, training: float) -> float:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dear.core.names import DECOUPLED, inferences
+from dear.core.progress import report
+from dear.core.words import backbone_line
 from dear.model.answer import Answer, make_answer
 from dear.model.export.folder import ExportFolder
 from dear.server.model_thread import Engine
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 def open_engine(folder: Path, device: str = "auto", precision: str = "auto") -> Engine:
     """A run folder, or a folder made by `dear export`."""
     if ExportFolder(folder).exists:
-        return OnnxEngine(folder)
+        engine = OnnxEngine(folder)
+        report(backbone_line(engine.backbone, None, ", exported"))
+        return engine
     from dear import load
 
     return TorchEngine(load(folder, device=device, precision=precision))

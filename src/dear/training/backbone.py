@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dear.clip import MINI
-from dear.core.errors import DearError, shortened
+from dear.core.errors import DearError
+from dear.core.words import backbone_line
 from dear.data.resolve import is_world
 
 AUTO = "auto"
@@ -26,8 +27,8 @@ class BackboneChoice(NamedTuple):
 
     def say(self) -> None:
         """Prints the name; warns of a toy on stderr."""
-        name = shortened(" ".join(filter(None, (self.model, self.pretrained))))
-        print(f"backbone: {name.encode('utf-8', 'backslashreplace').decode()}{self.note}", flush=True)
+        line = backbone_line(self.model, self.pretrained, self.note)
+        print(line.encode("utf-8", "backslashreplace").decode(), flush=True)
         if self.is_toy:
             print(
                 f"dear: warning: {MINI} knows drawn pictures only: on photos it is little better than guessing, and "

@@ -29,6 +29,7 @@ class RunEstimate:
 
     def __init__(self, after: Callable[[float], float] = lambda training: 0.0, deadline: float | None = None) -> None:
         self.after, self.deadline = after, deadline
+        self.epochs: tuple[int, int] | None = None  # after a training: its epochs, and those of its settings
         self._steps, self._began, self._first, self._last = 0, 0.0, 0.0, 0.0
 
     def start(self) -> None:
@@ -40,6 +41,11 @@ class RunEstimate:
         self._last = time.monotonic()
         self._first = self._last if self._steps == 0 else self._first
         self._steps += 1
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether there is more to go by than the first step."""
+        return self._steps > 1
 
     @property
     def step_seconds(self) -> float:

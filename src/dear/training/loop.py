@@ -23,6 +23,7 @@ from dear.training.estimate import RunEstimate
 from dear.training.run_folder import CHANGEABLE, CHECKPOINT, TENSORBOARD, RunFolder
 from dear.training.sums import EpochSums
 
+_LOG_EVERY = 5.0  # seconds: short epochs do not all get a line in a log
 _READ_EVERY = 20  # steps: on a GPU, losses are read and checked after so many
 
 
@@ -90,6 +91,7 @@ def fit(
         log_line(f"epoch {done} of {epochs} is done: training continues after it")
     model.train()
     estimate.start()
+    logged = -math.inf
     while epoch < epochs:
         torch.manual_seed(hash((config.seed, epoch)))  # dropout depends on the epoch only
         batches = data.epoch(epoch)
@@ -126,7 +128,7 @@ def fit(
                         f"loss {means['loss']:.3f}, accuracy {means['accuracy']:.1f}%, "
                         f"lr {lr:.1e}, {images_per_second:.1f} images/s"
                     )
-                    state += f", about {duration(seconds_left())} left"
+                    state += f", about {duration(seconds_left())} left" if estimate.is_measured else ""
                     bar.note(state)
                 bar.update()
         try:
@@ -142,7 +144,9 @@ def fit(
         if validate is not None:
             record["validation"] = validate()
             model.train()
-        log_line(f"epoch {epoch + 1}/{epochs}: {state}")
+        if time.monotonic() - logged >= _LOG_EVERY or epoch + 1 == epochs:
+            logged = time.monotonic()
+            log_line(f"epoch {epoch + 1}/{epochs}: {state}")
         history.append(record)
         if processes.is_rank_zero():
             RunFolder(out).write_history(history)
@@ -155,8 +159,7 @@ def fit(
         if estimate.deadline is not None:  # by the clock of the first process, for all
             epochs = processes.all_gather_objects(estimate.affordable_epochs(epoch, epochs, len(batches)))[0]
             steps = min(steps, epochs * len(batches))
-    if epochs < planned:
-        log_line(f"--time-limit: {epochs} of {planned} epochs")
+    estimate.epochs = (epochs, planned)
     if average:
         average.put_into(model)
     model.eval()

@@ -1,0 +1,13 @@
+"""Words of messages."""
+
+from dear.core.errors import shortened
+
+
+def counted(number: int, noun: str) -> str:
+    """Such as "1 cell" and "2 cells", of nouns with a regular plural."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def backbone_line(model: str, pretrained: str | None, note: str = "") -> str:
+    """The first line of every command that loads a backbone."""
+    return f"backbone: {shortened(' '.join(filter(None, (model, pretrained))))}{note}"
