@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from PIL import Image
 
 from dear import __version__
 from dear.cli import COMMANDS, GROUPS, main
+from dear.commands.doctor import EXTRAS
 
 DEAR = "import sys; from dear.cli import main; sys.exit(main())"
 
@@ -145,6 +147,12 @@ def test_an_unwritable_out_leaves_everything_as_it_was(tmp_path: Path, out: str,
     assert "Cannot write" in capsys.readouterr().err
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["file", "folder.png"]
     assert (tmp_path / "file").read_text() == "old"
+
+
+def test_the_doctor_knows_every_extra() -> None:
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    (everything,) = re.findall(r'^all = \["dear-vlm\[(.*)\]"\]', project, re.MULTILINE)
+    assert set(EXTRAS) == set(everything.split(","))
 
 
 def test_backbones_lists_the_bundled_model_and_what_each_can_do(capsys) -> None:

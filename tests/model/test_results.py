@@ -59,6 +59,14 @@ def test_the_verdict_is_that_of_the_paired_test(this, zero_shot, simple, verdict
     assert len([m for m in result.largest_losses if m.answer == "dog"]) == this.count(0)
 
 
+def test_classes_of_different_sizes_also_get_their_mean() -> None:
+    examples = [Example(ImageFile(Path(f"{i}.png")), int(i == 9)) for i in range(10)]
+    logits = {"dear": logits_with([1] * 10)}  # nine of the first class are right, the only one of the second is not
+    result = part_result("all", "dear", logits, examples, ["cat", "dog"])
+    assert result.evaluation.accuracy == 90
+    assert "per class, mean 50.0%, worst first: dog 0% of 1, cat 100% of 9" in str(result)
+
+
 def photos(folder: Path, classes: int = 3, each: int = 6) -> Path:
     colors = ["red", "green", "blue"]
     for label in range(classes):
@@ -176,3 +184,7 @@ def test_an_unfinished_run_says_how_far_it_came(tmp_path: Path, model_folder, ca
     assert "stopped after epoch 1 of 3" in capsys.readouterr().err
     assert main([*arguments, "--resume"]) == 0
     assert "epoch 1 of 3 is done: training continues after it" in capsys.readouterr().err
+    assert main(["predict", str(out), str(data / "red"), "--json"]) == 0
+    printed, said = capsys.readouterr()
+    assert said.splitlines()[0] == f"backbone: local-dir:{model_folder}, adapted by clip-adapter"
+    assert all(json.loads(line)["path"] for line in printed.splitlines())

@@ -14,6 +14,7 @@ from dear.bench.protocols import ProtocolName
 from dear.core.errors import DearError
 from dear.core.files import is_temporary, read_json, to_json, write_text
 from dear.core.schema import Count, Finite, Name, Percent, damaged
+from dear.core.words import counted
 
 FORMAT = 1
 CELLS = "cells"
@@ -59,7 +60,7 @@ class Cell(Struct, frozen=True):
 
     def __str__(self) -> str:
         variant = f" ({self.variant.ablation}: {self.variant.value})" if self.variant else ""
-        return f"{self.method}{variant} on {Path(self.dataset).name}, {self.shots} shots, seed {self.seed}"
+        return f"{self.method}{variant} on {Path(self.dataset).name}, {counted(self.shots, 'shot')}, seed {self.seed}"
 
 
 class Evaluation(Struct, frozen=True, omit_defaults=True):

@@ -22,6 +22,7 @@ from dear.bench.summary import (
     series,
 )
 from dear.core.table import Table
+from dear.core.words import counted
 from dear.methods.registry import METHODS, is_ours
 
 AVERAGE = "Average"
@@ -122,7 +123,9 @@ def ablation_tables(results: Iterable[Result]) -> dict[str, Table]:
 
 
 def list_missing(results: Sequence[Result]) -> list[str]:
-    return [f"{label} on {data}, seed {seed}, {shots} shots" for data, label, seed, shots in missing(results)]
+    return [
+        f"{label} on {data}, seed {seed}, {counted(shots, 'shot')}" for data, label, seed, shots in missing(results)
+    ]
 
 
 def _base_to_novel(results: list[Result], name: str) -> list[Block]:

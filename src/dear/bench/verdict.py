@@ -14,6 +14,7 @@ from dear.bench.reproduce import FULL, METHODS_OF_PAPER
 from dear.bench.results import Result
 from dear.bench.summary import HM, TARGETS, Series, Stat, average, series
 from dear.core.table import Table
+from dear.core.words import counted
 from dear.data.known import KNOWN
 
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # 97.5% of Student's t, 1 to 9 degrees
@@ -152,7 +153,7 @@ def _why_not(results: Sequence[Result]) -> str:
     if cell.settings.get("text_features"):
         return "a table of texts instead of the text tower"
     if cell.shots != 16:
-        return f"{cell.shots} shots"
+        return counted(cell.shots, "shot")
     entry = next((k for k in KNOWN if paper_name(cell.dataset) == paper_name(k.name)), None)
     own = {e.name: e.images for e in results[0].evaluations if e.name in (BASE, NOVEL, cell.dataset)}
     if entry is None or sum(own.values()) != entry.image_counts[2]:

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
     if skipped:
         print(f"no time for {', '.join(skipped)}: raise --time-limit")
     model = {"model": choice.model, "pretrained": choice.pretrained}
-    print(f"train it: {_train_command(args, {**model, 'method': advised(entries).row.method})}")
+    print(f"then: {_train_command(args, {**model, 'method': advised(entries).row.method})}")
 
 
 def _train_command(args: argparse.Namespace, settings: dict[str, str | None]) -> str:

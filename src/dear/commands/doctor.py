@@ -8,13 +8,15 @@ from pathlib import Path
 
 from dear.core.words import counted
 
-_EXTRAS = {
+EXTRAS = {
     "data": ("datasets", "pyarrow"),
     "gallery": ("lancedb", "numkong"),
     "export": ("onnx", "onnxruntime", "onnxscript"),
     "roles": ("sentence_transformers", "hdbscan", "umap"),
     "serve": ("fastapi", "uvicorn", "multipart", "prometheus_client", "swagger_ui_bundle"),
     "ray": ("ray",),
+    "hf": ("transformers", "tokenizers"),
+    "sklearn": ("sklearn",),
 }
 _UNFINISHED = "training is not finished"
 _MIN_FREE = 2.0  # GB
@@ -83,10 +85,10 @@ def _extras() -> str:
     from importlib.util import find_spec
 
     def state(extra: str) -> str:
-        absent = [name for name in _EXTRAS[extra] if find_spec(name) is None]
+        absent = [name for name in EXTRAS[extra] if find_spec(name) is None]
         return f"{extra} yes" if not absent else f"{extra} no (pip install 'dear-vlm[{extra}]')"
 
-    return ", ".join(map(state, _EXTRAS))
+    return ", ".join(map(state, EXTRAS))
 
 
 def _bundled_model() -> str:

@@ -61,8 +61,10 @@ class Progress:
 
     def __str__(self) -> str:
         elapsed = time.monotonic() - self._began
-        left = self.left() if self.left else elapsed / max(1, self.done - self._start) * (self.total - self.done)
-        times = f"{tqdm.format_interval(elapsed)}, about {duration(left)} left"
+        times = tqdm.format_interval(elapsed)
+        if self.left is None:  # else the note beside the count has it
+            left = elapsed / max(1, self.done - self._start) * (self.total - self.done)
+            times += f", about {duration(left)} left"
         return f"{self.title}: {self.done} of {self.total} {self.unit}s ({times})" + f" {self._note}".rstrip()
 
 

@@ -111,7 +111,8 @@ def _encode(dataset: Dataset, source: ImageSource) -> None:
 
 def _ranked(scores: Scores, seconds: Mapping[str, float], epochs: Mapping[str, tuple[int, int] | None]) -> list[Entry]:
     right = {name: scores.right(name) for name in seconds}
-    names = sorted(right, key=lambda name: (-int(right[name].sum()), seconds[name]))
+    # Of equally good ones the simplest is first: zero-shot needs no images at all.
+    names = sorted(right, key=lambda name: (-int(right[name].sum()), name != ZERO_SHOT, seconds[name]))
     best = names[0]
     return [
         Entry(

@@ -40,6 +40,15 @@ class Evaluation(Measured):
     per_class: dict[str, Measured]
     confused: tuple[tuple[str, str, int], ...]  # (true class, answer, images), most frequent first
 
+    @property
+    def mean_over_classes(self) -> float:
+        """In %, each class counting the same, however many images it has."""
+        return sum(own.accuracy for own in self.per_class.values()) / len(self.per_class)
+
+    @property
+    def is_balanced(self) -> bool:
+        return len({own.images for own in self.per_class.values()}) == 1
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

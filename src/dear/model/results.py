@@ -82,7 +82,8 @@ class PartResult:
             lines.append("This accuracy is not above chance: someone who guesses could reach it.")
         per_class = sorted(self.evaluation.per_class.items(), key=lambda item: item[1].accuracy)
         worst = [f"{name} {own.accuracy:.0f}% of {own.images}" for name, own in per_class[:_WORST]]
-        lines.append(f"per class{', worst first' if len(per_class) > 1 else ''}: {', '.join(worst)}"
+        mean = "" if self.evaluation.is_balanced else f", mean {self.evaluation.mean_over_classes:.1f}%"
+        lines.append(f"per class{mean}{', worst first' if len(per_class) > 1 else ''}: {', '.join(worst)}"
                      f"{', ...' if len(per_class) > _WORST else ''}")  # fmt: skip
         if self.evaluation.confused:
             pairs = [f"{true} taken for {answer} ({count})" for true, answer, count in self.evaluation.confused[:3]]

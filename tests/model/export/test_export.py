@@ -115,20 +115,31 @@ def test_the_folder_is_whole_and_tells_no_paths(exported, exported_run) -> None:
 
 
 def test_the_example_answers_as_dear_predict_without_torch(exported, exported_run, tmp_path, capsys) -> None:
+    (tmp_path / "5").mkdir()  # a folder of folders
     for i, example in enumerate(world_task("colors").test[:6]):
-        example.picture.open().resize((90 + 7 * i, 111)).save(tmp_path / f"{i}.png")
+        example.picture.open().resize((90 + 7 * i, 111)).save(tmp_path / ("5/5.png" if i == 5 else f"{i}.png"))
     (tmp_path / "notes.txt").write_text("not an image")
     assert main(["predict", str(exported_run), str(tmp_path), "--csv", "--device", "cpu"]) == 0
     expected = list(csv.DictReader(capsys.readouterr().out.splitlines()))
-    command = [sys.executable, "-c", WITHOUT_TORCH, str(exported / "classify.py"), str(tmp_path)]
-    done = subprocess.run(command, text=True, capture_output=True, timeout=120)
+
+    def classify(*arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", WITHOUT_TORCH, exported / "classify.py", *arguments]
+        return subprocess.run(list(map(str, command)), text=True, capture_output=True, timeout=120)
+
+    done = classify(tmp_path)
     assert done.stderr == ""
     found = [line.split("\t") for line in done.stdout.splitlines()]
     assert [(f[0], f[1]) for f in found] == [(e["path"], e["class"]) for e in expected]
     assert np.allclose([float(f[2]) for f in found], [float(e["probability"]) for e in expected], atol=1e-5)
-    done = subprocess.run([*command, "model_int8.onnx"], text=True, capture_output=True, timeout=120)
-    assert len(done.stdout.splitlines()) == 6
-    assert len((exported / "classify.py").read_text().splitlines()) <= 40
+    (tmp_path / "broken.png").write_bytes(b"broken")
+    done = classify(tmp_path / "1.png", tmp_path / "broken.png", tmp_path / "5", "--model", "model_int8.onnx")
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == [found[1][0], found[5][0]]
+    assert done.stderr.startswith(f"skipped: {tmp_path / 'broken.png'} cannot be read")
+    assert done.returncode == 0
+    (tmp_path / "empty").mkdir()
+    done = classify(tmp_path / "empty")
+    assert "is neither an image nor a folder with images" in done.stderr
+    assert done.returncode == 2
 
 
 @pytest.mark.parametrize("mode", ["shortest", "squash"])

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -27,12 +28,21 @@ if __name__ == "__main__":
         "--model", default="model.onnx", help="file of the model, beside this one (default: %(default)s)"
     )
     args, here, suffixes = parser.parse_args(), Path(__file__).parent, Image.registered_extensions()
+    files: list[Path] = []
+    for name in map(Path, args.images):
+        found = [name] if name.is_file() else sorted(p for p in name.rglob("*") if p.suffix.lower() in suffixes)
+        if not found:
+            parser.error(f"{name} is neither an image nor a folder with images")
+        files += found
     about = json.loads((here / "model.json").read_text(encoding="utf-8"))
     model = onnxruntime.InferenceSession(here / args.model, providers=["CPUExecutionProvider"])
-    folders = [sorted(p.iterdir()) if p.is_dir() else [p] for p in map(Path, args.images)]
-    for path in (p for files in folders for p in files if p.suffix.lower() in suffixes or str(p) in args.images):
-        with Image.open(path) as image:
-            pixels = to_pixels(ImageOps.exif_transpose(image), about["pixels"])  # upright, as the camera was held
+    for path in files:
+        try:
+            with Image.open(path) as image:
+                pixels = to_pixels(ImageOps.exif_transpose(image), about["pixels"])  # upright, as the camera was held
+        except (OSError, ValueError, Image.DecompressionBombError) as error:
+            print(f"skipped: {path} cannot be read ({error})", file=sys.stderr)
+            continue
         features, logits = model.run(None, {"pixels": pixels[None]})  # features: one row for each of "components"
         likelihood = np.exp(logits[0] - logits[0].max())
         best = likelihood.argmax()
