@@ -11,9 +11,13 @@ from dear.clip import Backbone
 from dear.clip.image import last_third
 from dear.clip.layer_input import CachedHeads, LayerInput
 from dear.core.config import setting
+from dear.core.errors import DearError
 from dear.heads.gains import Gains, require_plain
+from dear.heads.role_map import find_role_map
 from dear.methods.base import LabelledImages, Method, normalized
 from dear.methods.shared.role_settings import RoleSettings, pick_roles
+
+_TOLD, _TELLING = 4, 0.1  # heads that are named, and the least logarithm of their gains
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,23 @@ class HeadGains(Method):
             self.gains = self.fitted_gains(seen, labels)
         if self.config.pull is not None:
             self.projection = self.fitted_projection(tower.norm_out(self.scaled(seen)), labels)
+
+    def learned(self) -> str:
+        """The heads whose gain is farthest from 1, with their parts in the backbone's role map, if it has one."""
+        assert self.heads_from is not None
+        try:
+            known = find_role_map(self.config.roles, self.backbone)
+            parts = {at: f" ({known.part_of(at)})" for at in known.roles}
+        except DearError:  # there is no role map
+            parts = {}
+        logarithms = self.gains.clamp(min=1e-6).log().abs().flatten()
+        told = [n for n in logarithms.argsort(descending=True).tolist()[:_TOLD] if logarithms[n] > _TELLING]
+        words = []
+        for number in told:
+            row, head = divmod(number, self.gains.shape[1])
+            at = self.heads_from + row, head
+            words.append(f"{at[0]}.{head}{parts.get(at, '')} x {self.gains[row, head]:.2f}")
+        return f"heads (layer.head) that count more or less than in CLIP: {', '.join(words)}" if words else ""
 
     def fitted_gains(self, seen: CachedHeads, labels: Tensor) -> Tensor:
         tower = self.backbone.image

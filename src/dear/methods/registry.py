@@ -151,6 +151,7 @@ METHODS = {
 
 
 ZERO_SHOT = "zero-shot"
+DEFAULT = "head-gains"  # of `dear train`, by the rule in results/clip/notes.md
 
 
 def simple_methods() -> list[str]:
