@@ -110,3 +110,15 @@ def loss(model, tokenizer, pixels: Tensor, labels: Tensor, prompts: list[str], d
     fusion = 1 - alpha[0] if config.fusion_loss == "linear" else -alpha[0].log()
     total = F.cross_entropy(logits, labels) + config.lambda_reg * moved + config.lambda_fusion * fusion
     return total, logits
+
+
+def same_with_gradients(fast: Tensor, plain: Tensor, raw: dict) -> None:
+    """Both outputs, and their gradients by the values of `raw`, are equal in fp64."""
+    torch.testing.assert_close(fast, plain, atol=1e-10, rtol=1e-10)
+    weights = torch.randn_like(fast)
+    got, expected = (
+        torch.autograd.grad((values * weights).sum(), list(raw.values()), allow_unused=True) for values in (fast, plain)
+    )
+    for one, other in zip(got, expected, strict=True):
+        one, other = (torch.zeros(()) if g is None else g for g in (one, other))  # of beta 0
+        torch.testing.assert_close(one, other.expand_as(one) if one.dim() else one, atol=1e-10, rtol=1e-10)

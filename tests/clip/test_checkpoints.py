@@ -183,7 +183,8 @@ def test_a_hub_name_downloads_config_weights_and_preprocessor_only(saved, monkey
     info = SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in files])
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: info)
     assert load_backbone("transformers:some/clip").name == "transformers:some/clip"
-    assert asked == [("some/clip", ["config.json", "preprocessor_config.json", "tokenizer.json", "model.safetensors"])]
+    others = ["config.json", "preprocessor_config.json", "tokenizer.json", "vocab.txt"]
+    assert asked == [("some/clip", [*others, "model.safetensors"])]
 
     def fail(name: str, allow_patterns: list[str]) -> str:
         raise ConnectionError("no network\nat all")

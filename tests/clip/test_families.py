@@ -7,7 +7,7 @@ from PIL import Image
 from dear.clip import LearnedTokens, wrap
 from dear.clip.layer_input import CachedStates
 from dear.clip.masks import Masks
-from dear.clip.support import judge
+from dear.clip.support import judge, sums_heads
 from small_models import STEMS, VISION, config_of, small
 
 READS = {
@@ -27,6 +27,7 @@ def test_features_equal_open_clip(family: str) -> None:
     tower, pixels = backbone.image, pixels_for(backbone)
     assert tower.tier == "full" == judge(config_of(family)).image
     assert tower.read == READS.get(family, tower.read)
+    assert (not tower.why_no_sum) == sums_heads(config_of(family))
     expected = backbone.model.encode_image(pixels)
     torch.testing.assert_close(tower.encode(pixels), expected, atol=1e-10, rtol=1e-10)
     assert backbone.dim == expected.shape[1]

@@ -68,6 +68,15 @@ def test_wrap_says_what_is_missing() -> None:
         wrap(torch.nn.Linear(2, 2), open_clip.SimpleTokenizer(), "mine")
 
 
+@pytest.mark.parametrize(("part", "tower"), [("visual.transformer", "image"), ("transformer", "text")])
+def test_a_model_that_computes_something_else_is_refused(tiny, part: str, tower: str) -> None:
+    """As a newer OpenCLIP might, under the names of today: a whole tower that does more than its blocks."""
+    backbone = tiny()
+    backbone.model.get_submodule(part).register_forward_hook(lambda module, inputs, out: out.flip(-1))
+    with pytest.raises(DearError, match=f"its {tower} tower computes something else"):
+        wrap(backbone.model, backbone.text.tokenizer, "mine")
+
+
 def test_every_name_is_judged() -> None:
     """By configs alone; the numbers are those of OpenCLIP 3.3 and may only grow."""
     assert len(usable_models()) == len(open_clip.list_models()) >= 144
@@ -179,14 +188,18 @@ def test_broken_local_dirs_are_refused(local_dir, tmp_path) -> None:
 def test_configs_with_any_field_missing_of_another_kind_or_too_large(local_dir) -> None:
     folder, _, _ = local_dir
     config = json.loads((folder / "open_clip_config.json").read_text())
-    config["model_cfg"]["text_cfg"]["vocab_size"] = 500  # random weights come quicker
-    config["preprocess_cfg"] = {"size": 224, "mean": [0.5] * 3, "std": [0.5] * 3}
+    config["model_cfg"]["vision_cfg"]["image_size"] = 64  # one picture is encoded whenever it loads
+    config["preprocess_cfg"] = {"size": 64, "mean": [0.5] * 3, "std": [0.5] * 3}
 
     def use(changed: object) -> object:
         (folder / "open_clip_config.json").write_text(json.dumps(changed))
         return load_backbone(f"local-dir:{folder}", random_weights=True)
 
     use(config)
+    config["model_cfg"]["text_cfg"]["vocab_size"] = 500
+    with pytest.raises(DearError, match="more words than its text tower"):
+        use(config)
+    config["model_cfg"]["text_cfg"]["vocab_size"] = 49408
     assert survives(use, config, [None, -1, 90_000, 10**9, "x", []]) > 60
 
 

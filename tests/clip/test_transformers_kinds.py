@@ -1,4 +1,4 @@
-"""SigLIP and MetaCLIP 2 as transformers saves them: features equal transformers' own outputs."""
+"""SigLIP, MetaCLIP 2 and Chinese-CLIP as transformers saves them: features equal transformers' own outputs."""
 
 import json
 from pathlib import Path
@@ -114,3 +114,74 @@ def test_metaclip_2_equals_transformers(tmp_path: Path) -> None:
         )
     torch.testing.assert_close(image, wanted.image_embeds, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(text_features, wanted.text_embeds, atol=1e-5, rtol=1e-5)
+
+
+@pytest.fixture
+def chinese(tmp_path: Path):
+    """A small Chinese-CLIP in the form of the hub: a vocabulary, no tokenizer.json, weights with position_ids."""
+    torch.manual_seed(0)
+    config = transformers.ChineseCLIPConfig(
+        vision_config={**TOWER, "image_size": 32, "patch_size": 8},
+        text_config={**TOWER, "vocab_size": 60, "max_position_embeddings": 64, "type_vocab_size": 2},
+        projection_dim=24,
+    )
+    model = shaken(transformers.ChineseCLIPModel(config))
+    weights = model.state_dict() | {"text_model.embeddings.position_ids": torch.arange(64)[None]}
+    torch.save(weights, tmp_path / "pytorch_model.bin")
+    (tmp_path / "config.json").write_text(config.to_json_string())
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "杰",
+        "尼",
+        "龟",
+        "小",
+        "火",
+        "cat",
+        "a",
+        "##s",
+        "!",
+        "龙",
+        "photo",
+    ]
+    (tmp_path / "vocab.txt").write_text("\n".join([*words, *(f"w{i}" for i in range(60 - len(words)))]))
+    return model, tmp_path
+
+
+def test_chinese_clip_equals_transformers(chinese) -> None:
+    model, folder = chinese
+    backbone = load_backbone(f"transformers:{folder}")
+    assert (backbone.image.tier, backbone.text.tier, backbone.text.context) == ("full", "words", 52)
+    texts = ["杰尼龟", "A Photo: 小火龙!", "cats"]
+    ids = backbone.text.tokenizer(texts)
+    theirs = transformers.BertTokenizer(str(folder / "vocab.txt"))(texts, padding="max_length", max_length=52)
+    assert ids.tolist() == theirs["input_ids"]
+    pixels = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        wanted = model(input_ids=ids, attention_mask=(ids != 0).long(), pixel_values=pixels)
+        image, text = (F.normalize(f, dim=-1) for f in (backbone.image.encode(pixels), backbone.text.encode(texts)))
+    torch.testing.assert_close(image, wanted.image_embeds, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(text, wanted.text_embeds, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(backbone.temperature * image @ text.T, wanted.logits_per_image, atol=1e-4, rtol=1e-4)
+    assert backbone.pictures["resize_mode"] == "squash"
+    with pytest.raises(DearError, match="longer than the 52 tokens"):
+        backbone.text.encode(["杰" * 51])
+
+
+def test_broken_chinese_clips_are_refused(chinese) -> None:
+    _, folder = chinese
+    config = json.loads((folder / "config.json").read_text())
+    changes = {
+        "do not fit its config.json": [{"hidden_size": 10**8}, {"num_attention_heads": 5}, {"type_vocab_size": 3}],
+        "activations": [{"hidden_act": "relu"}],
+        "is damaged": [{"type_vocab_size": "x"}],
+    }
+    for sentence, values in changes.items():
+        for value in values:
+            changed = {**config, "text_config": {**config["text_config"], **value}}
+            (folder / "config.json").write_text(json.dumps(changed))
+            with pytest.raises(DearError, match=sentence):
+                load_backbone(f"transformers:{folder}")

@@ -42,6 +42,8 @@ def test_codes_are_the_contributions_themselves(family: str) -> None:
     some = reader.sum_of([(3, 0), (3, 2)], codes)
     torch.testing.assert_close(some, codes[:, 0, 0] + codes[:, 0, 2])
     torch.testing.assert_close(torch.einsum("nlhc,lhcd->nlhd", codes, reader.maps), codes)
+    _, outputs = reader.coordinates_and_outputs(pixels)
+    assert (outputs is None) == bool(backbone.image.why_no_sum)
     assert 1 <= reader.rank(codes[:, 0, 0].T @ codes[:, 0, 0]) <= backbone.dim
 
 

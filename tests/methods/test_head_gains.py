@@ -2,11 +2,16 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from dear.heads.gains import Gains, with_gains
+from dear.methods.registry import find_method
+from small_models import small
 
 sys.path.append(str(Path(__file__).parent))
 from dear_cases import role_map
@@ -117,3 +122,54 @@ def test_texts_stay_clips_so_other_classes_can_be_answered(tiny) -> None:
     assert method.can_answer(["whale"])
     expected = method.backbone.temperature * features(method, pixels()) @ method.classes.frozen.T
     torch.testing.assert_close(method.logits(features(method, pixels())[:, None], method.encode_text()), expected)
+
+
+def naive_read(backbone, images: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+    """On the model's own blocks: what heads of a layer put out, [images, heads, head_dim], and the state after the last
+    layer, [images, width]; at CLS (timm's towers), or averaged over the patches (CLIPA)."""
+    tower, visual = backbone.image, backbone.model.visual
+    timm = hasattr(visual, "trunk")
+    x = tower.embed(images)
+    for number, block in enumerate(visual.trunk.blocks if timm else visual.transformer.resblocks, 1):
+        if number == layer:
+            attn, y = block.attn, block.norm1(x) if timm else block.ln_1(x)
+            q, k, v = (attn.qkv(y) if timm else F.linear(y, attn.in_proj_weight, attn.in_proj_bias)).chunk(3, -1)
+            if getattr(attn, "q_bias", None) is not None:
+                q, v = q + attn.q_bias, v + attn.v_bias
+            q, k, v = (part.unflatten(-1, (attn.num_heads, -1)).transpose(1, 2) for part in (q, k, v))
+            outputs = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
+        x = block(x)
+    return (outputs[:, :, 0], x[:, 0]) if timm else (outputs[:, :, 1:].mean(2), x[:, 1:].mean(1))
+
+
+@pytest.mark.parametrize("family", ["CLIPA", "EVA01", "MobileCLIP2-L"])
+def test_other_towers_whose_state_is_a_sum_of_heads(family: str) -> None:
+    """Read by a mean behind the last layer, or at the CLS of timm's towers, with a bias at the end."""
+    backbone = small(family)
+    torch.manual_seed(5)
+    images = torch.randn(6, 3, *backbone.image.image_size, dtype=torch.float64)
+    kind = find_method("head-gains")
+    method = kind(backbone, kind.Config(first_layer=3, gain_pull=0.01)).double()
+    method.set_classes(NAMES[:3], TEMPLATE)
+    with torch.no_grad():
+        clip = F.normalize(backbone.model.encode_image(images), dim=-1)
+        torch.testing.assert_close(features(method, images), clip)
+    method.before_training(SimpleNamespace(train=lambda: [(images, torch.tensor([0, 1, 2, 0, 1, 2]))]))
+    assert (method.gains - 1).abs().max() > 1e-3
+    outputs, x = naive_read(backbone, images, 3)
+    visual, timm = backbone.model.visual, hasattr(backbone.model.visual, "trunk")
+    out = (
+        visual.trunk.blocks[2].attn.proj if hasattr(visual, "trunk") else visual.transformer.resblocks[2].attn.out_proj
+    )
+    columns = out.weight.unflatten(1, (4, -1))
+    for head, gain in enumerate(method.gains[0]):
+        x = x + (gain - 1) * (outputs[:, head] - outputs[:, head].mean(0)) @ columns[:, head].T
+    if timm:
+        normed, bias = visual.trunk.fc_norm(visual.trunk.norm(x)), visual.trunk.head.bias
+    else:
+        normed, bias = visual.ln_post(x), 0.0
+    expected = F.normalize(normed @ method.projection + bias, dim=-1)
+    torch.testing.assert_close(features(method, images), expected, atol=1e-9, rtol=1e-9)
+    gained = with_gains(backbone, Gains(3, method.head_means, method.gains)).image
+    same = gained.project(gained.layer_input(images, 4).frozen_cls)
+    torch.testing.assert_close(same, normed @ backbone.image.head_matrix + bias, atol=1e-9, rtol=1e-9)

@@ -135,18 +135,20 @@ class ImageTower(PlainEnds):
 
     @torch.no_grad()
     def head_outputs(self, images: Images, first: int) -> CachedHeads:
-        """The frozen CLS state, and the outputs at CLS of the heads from layer `first` on."""
+        """The frozen state that is read, and the outputs of the heads from layer `first` on: at CLS, or their mean over
+        the patches, as the state is read."""
         if isinstance(images, CachedHeads):
             return images
         outputs = []
         for x in self.walk(self.layer_input(images, first)):
-            attended = attend(x.cls_q, *x.kv, [QueryGroup(1)])  # [batch, heads, 1, head_dim]
-            outputs.append(attended[:, :, 0])
-        cls = finish_block(self.blocks[-1], x.states[:, :1], merge_heads(attended))[:, 0]
+            q, residual = (x.cls_q, x.states[:, :1]) if self.read == CLS else (x.q, x.states)
+            attended = attend(q, *x.kv, [QueryGroup(q.shape[2])])  # [batch, heads, queries, head_dim]
+            outputs.append(attended[:, :, 0] if self.read == CLS else attended[:, :, self.prefix :].mean(2))
+        cls = self.pool(finish_block(self.blocks[-1], residual, merge_heads(attended)))
         return CachedHeads(cls, torch.stack(outputs, 1))
 
     def written(self, outputs: Tensor, first: int) -> Tensor:
-        """What heads from layer `first` on write to the CLS state: outputs [batch, layers, heads, head_dim] ->
+        """What heads from layer `first` on write to the state that is read: outputs [batch, layers, heads, head_dim] ->
         [batch, layers, heads, width], without the bias of the output projection."""
         maps = [block.ls_1(block.attn.out_proj.weight.T) for block in self.blocks[first - 1 :]]
         return torch.einsum("nlhd,lhdw->nlhw", outputs, torch.stack(maps).unflatten(1, (self.heads, -1)))

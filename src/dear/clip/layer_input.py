@@ -52,7 +52,7 @@ class CachedKV(NamedTuple):
 
 
 class CachedHeads(NamedTuple):
-    """The result of the whole tower for some images, and what the heads of its last layers put out at CLS."""
+    """The result of the whole tower for some images, and what the heads of its last layers put out where it is read."""
 
     frozen_cls: Tensor  # CLS state after the frozen tower, [batch, width]
     outputs: Tensor  # before the output projection, [batch, layers, heads, head_dim]

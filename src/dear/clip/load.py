@@ -14,13 +14,13 @@ from torch import Tensor
 from dear.clip.half import halve_blocks
 from dear.clip.identity import BackboneIdentity, hash_weights, hash_words
 from dear.clip.image import ImageTower
-from dear.clip.modules import activation_of, image_tower, text_side
+from dear.clip.modules import activation_of, image_tower, text_side, why_different
 from dear.clip.pictures import pictures_of
 from dear.clip.shapes import require_fit
 from dear.clip.support import ConfigFile, judge, min_parameters, refusal, why_refused
 from dear.clip.text_table import TextTable
-from dear.clip.transformers_clip import load_transformers
 from dear.clip.transformers_files import PREFIX as TRANSFORMERS
+from dear.clip.transformers_load import load_transformers
 from dear.core.errors import DearError, first_line
 from dear.core.files import read_json
 from dear.core.progress import phase
@@ -192,13 +192,15 @@ def wrap(
             raise refusal(name, f"{type(model).__name__} is no pair of image and text towers: it has no {part}")
     model.eval().requires_grad_(False)
     preprocess = PreprocessCfg(**getattr(model.visual, "preprocess_cfg", {"size": model.visual.image_size}))
-    image = image_tower(model, _size(preprocess.size))
+    image, text = image_tower(model, _size(preprocess.size)), text_side(model, tokenizer)
+    if reason := why_different(model, image, text):
+        raise refusal(name, reason)
     # The config of ViTamin-XL-384 names 256 px, but its tower takes 384.
     preprocess = replace(preprocess, size=image.image_size)
     backbone = Backbone(
         model,
         image,
-        text_side(model, tokenizer),
+        text,
         image_transform_v2(preprocess, is_train=False),
         tuple(preprocess.mean),
         tuple(preprocess.std),

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from dear.clip.coca_text import CocaText
 from dear.clip.features import FeatureImage, FeatureText
@@ -65,6 +67,33 @@ def _is_plain(attn: Any) -> bool:
     nothing = object()
     without = all(getattr(attn, name, nothing) is None for name in ("logit_scale", "head_scale"))
     return type(attn).__name__ == "Attention" and identities and without and attn.in_proj_weight is not None
+
+
+@torch.no_grad()
+def why_different(model: Any, image: ImageTower, text: Any) -> str | None:
+    """Why features of a grey picture, or of one word, are not those of the model itself; None: they are.
+
+    Costs two pictures; a newer version of OpenCLIP or timm could change what a known module computes.
+    """
+    reason = "its {} tower computes something else than this version of dear knows"
+    like = image.like
+    if like.is_meta or like.dtype not in (torch.float32, torch.float64):
+        return None
+    grey = like.new_zeros(1, 3, *image.image_size)
+    if image.tier == "full" and not _same(image.encode(grey), model.encode_image(grey, normalize=False)):
+        return reason.format("image")
+    if text.tier == "full":
+        words = text.tokenizer(["a"]).to(like.device)
+        if int(words.max()) >= text.module.token_embedding.num_embeddings:
+            return "its tokenizer has more words than its text tower"
+        if not _same(text.encode(["a"]), model.encode_text(words, normalize=False)):
+            return reason.format("text")
+    return None
+
+
+def _same(mine: Tensor, theirs: Tensor) -> bool:
+    mine, theirs = F.normalize(mine, dim=-1), F.normalize(theirs, dim=-1)
+    return torch.allclose(mine, theirs, rtol=0, atol=1e-3, equal_nan=True)
 
 
 def activation_of(model: Any) -> str:

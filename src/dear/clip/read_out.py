@@ -1,9 +1,11 @@
 """The two ends of an image tower: what is before its first layer, and what reads the class feature after its last."""
 
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dear.clip.attention import merge_heads
@@ -22,6 +24,7 @@ class PlainEnds:
     """The ends of OpenCLIP's VisionTransformer. Other towers override what differs."""
 
     visual: Any
+    blocks: Sequence[Any]
     layers: int
     prefix: int  # tokens in front of the patches
     read = CLS
@@ -52,6 +55,19 @@ class PlainEnds:
     def head_bias(self) -> Tensor | None:
         """What is added behind the last matrix, [dim]."""
         return None
+
+    @cached_property
+    def why_no_sum(self) -> str:
+        """Why the state that is read is no sum to which each head adds a linear function of its outputs; "": it is."""
+        if self.reader:
+            return "its class feature is read by a probe, which weighs tokens anew for each picture"
+        if self.norm_first:
+            return "its patches are normalised before their mean is read"
+        if any(
+            getattr(block.attn, "inner_norm", None) or isinstance(block.ls_1, nn.LayerNorm) for block in self.blocks
+        ):
+            return "what its heads put out is normalised together"
+        return "" if self.blocks else "its image tower is called as a whole"
 
     @property
     def class_embedding(self) -> list[float]:

@@ -177,6 +177,14 @@ def _has_custom_blocks(tower: dict[str, Any]) -> bool:
     return tower.get("block_type") not in (None, "default") or any(tower.get(key) for key in _CUSTOM_BLOCKS)
 
 
+def sums_heads(model_cfg: dict[str, Any]) -> bool:
+    """Whether the heads of a model can have gains, by its config (see `ImageTower.why_no_sum`)."""
+    vision = model_cfg["vision_cfg"]
+    name, pool = vision.get("timm_model_name") or "", vision.get("attentional_pool") or vision.get("timm_pool") == "map"
+    norm_first = "_gap" in name or (vision.get("pool_type") == "avg" and not vision.get("final_ln_after_pool"))
+    return not (_why_image_is_called(vision) or pool or norm_first or name.startswith("eva02"))
+
+
 @cache
 def usable_models() -> dict[str, dict[str, Any]]:
     """OpenCLIP name -> config, of every model that is not refused."""

@@ -9,11 +9,8 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
-from dear.clip.support import refusal
-from dear.clip.transformers_files import CONFIG, FolderTokenizer, find_folder, read_pictures, read_weights
-from dear.clip.transformers_siglip import load_siglip
+from dear.clip.transformers_files import CONFIG, FolderTokenizer, read_pictures, read_weights
 from dear.core.errors import DearError
-from dear.core.files import read_json
 from dear.core.schema import Finite, Positive, check_shape
 
 _VOCABULARY = 49408  # tokens of CLIP's own tokenizer
@@ -28,7 +25,7 @@ _VISION = {
     **_COMMON, "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12,
     "image_size": 224, "patch_size": 32, "num_channels": 3,
 }  # fmt: skip
-_PROJECTION = 512
+PROJECTION = 512
 
 
 class _Tower(TypedDict, total=False):
@@ -40,7 +37,9 @@ class _Tower(TypedDict, total=False):
     layer_norm_eps: Finite
     max_position_embeddings: Positive
     vocab_size: Positive
+    type_vocab_size: Positive
     eos_token_id: int | None
+    pad_token_id: int | None
     image_size: Positive
     patch_size: Positive
     num_channels: Positive
@@ -79,20 +78,8 @@ _TRANSPOSED = {"visual_projection.weight": "visual.proj", "text_projection.weigh
 _TOWERS = {"vision_model": "visual.transformer.resblocks", "text_model": "transformer.resblocks"}
 
 
-def load_transformers(source: str) -> tuple[Any, Any]:
-    """An OpenCLIP model with weights from a folder or the hub, and its tokenizer.
-
-    A config is judged by its model_type alone; code that it names is never run.
-    """
-    folder = find_folder(source)
-    config = read_json(folder / CONFIG)
-    kind = config.get("model_type") if isinstance(config, dict) else None
-    if kind not in _KINDS:
-        raise refusal(source, f"it is {kind or 'no model'} in transformers, not one of {', '.join(_KINDS)}")
-    return _KINDS[kind](folder, config, source)
-
-
-def _load_clip(folder: Path, config: dict[str, Any], source: str) -> tuple[Any, Any]:
+def load_clip(folder: Path, config: dict[str, Any], source: str) -> tuple[Any, Any]:
+    """The model with its weights, and its tokenizer."""
     import open_clip
 
     own_words = config["model_type"] == "metaclip_2"
@@ -119,22 +106,14 @@ def _load_clip(folder: Path, config: dict[str, Any], source: str) -> tuple[Any, 
     return model, open_clip.SimpleTokenizer(context_length=context)
 
 
-_KINDS = {"clip": _load_clip, "metaclip_2": _load_clip, "siglip": load_siglip}
-
-
 def openclip_config(config: dict[str, Any], source: str, own_words: bool = False) -> dict[str, Any]:
     """Arguments of OpenCLIP's `CLIP` from a transformers config.
 
     `own_words`: it has a tokenizer of its own, and is read at the first end-of-text token (MetaCLIP 2).
     """
-    check_shape(config, _Config, f"{CONFIG} of {source}", "save it again with transformers")
-    # Older files have other names for these parts, which win if both are there.
-    text = _TEXT | (config.get("text_config") or {}) | (config.get("text_config_dict") or {})
-    vision = _VISION | (config.get("vision_config") or {}) | (config.get("vision_config_dict") or {})
+    text, vision = tower_configs(config, source, _TEXT)
     if text["vocab_size"] != _VOCABULARY and not own_words:
         raise DearError(f"{source} can't be used, because its vocabulary is not that of CLIP's tokenizer.")
-    if vision["num_channels"] != 3:
-        raise DearError(f"{source} can't be used, because its images have {vision['num_channels']} channels, not 3.")
     activations = {text["hidden_act"], vision["hidden_act"]}
     if activations not in ({"quick_gelu"}, {"gelu"}):
         raise DearError(
@@ -142,14 +121,9 @@ def openclip_config(config: dict[str, Any], source: str, own_words: bool = False
             "must have quick_gelu, or both gelu."
         )
     return {
-        "embed_dim": config.get("projection_dim", _PROJECTION),
+        "embed_dim": config.get("projection_dim", PROJECTION),
         "quick_gelu": activations == {"quick_gelu"},
-        "vision_cfg": {
-            **_tower(vision),
-            "head_width": vision["hidden_size"] // vision["num_attention_heads"],
-            "image_size": vision["image_size"],
-            "patch_size": vision["patch_size"],
-        },
+        "vision_cfg": vision_arguments(vision),
         "text_cfg": {
             **_tower(text),
             "heads": text["num_attention_heads"],
@@ -157,6 +131,27 @@ def openclip_config(config: dict[str, Any], source: str, own_words: bool = False
             "vocab_size": text["vocab_size"],
             **({"pool_type": "eos", "eos_id": text.get("eos_token_id", 2)} if own_words else {}),
         },
+    }
+
+
+def tower_configs(config: dict[str, Any], source: str, text: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The configs of text and image tower, with defaults for what they omit; `text`: the defaults of the text tower."""
+    check_shape(config, _Config, f"{CONFIG} of {source}", "save it again with transformers")
+    # Older files have other names for these parts, which win if both are there.
+    text = text | (config.get("text_config") or {}) | (config.get("text_config_dict") or {})
+    vision = _VISION | (config.get("vision_config") or {}) | (config.get("vision_config_dict") or {})
+    if vision["num_channels"] != 3:
+        raise DearError(f"{source} can't be used, because its images have {vision['num_channels']} channels, not 3.")
+    return text, vision
+
+
+def vision_arguments(vision: dict[str, Any]) -> dict[str, Any]:
+    """OpenCLIP's vision_cfg."""
+    return {
+        **_tower(vision),
+        "head_width": vision["hidden_size"] // vision["num_attention_heads"],
+        "image_size": vision["image_size"],
+        "patch_size": vision["patch_size"],
     }
 
 

@@ -17,7 +17,7 @@ from dear.core.schema import Finite, check_shape
 
 PREFIX = "transformers:"
 CONFIG = "config.json"
-_PREPROCESSOR, _TOKENIZER = "preprocessor_config.json", "tokenizer.json"
+_PREPROCESSOR, _TOKENIZER, _WORDS = "preprocessor_config.json", "tokenizer.json", "vocab.txt"  # the last: BERT's
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # in this order; each also in parts, with an index
 _RESAMPLING = {2: "bilinear", 3: "bicubic"}  # as PIL numbers them
 
@@ -53,14 +53,15 @@ def _patterns(name: str) -> list[str]:
     """The files to download: config and preprocessor, and weights in the first form that there is; no code."""
     from huggingface_hub import HfApi
 
+    others = [CONFIG, _PREPROCESSOR, _TOKENIZER, _WORDS]
     names = [file.rfilename for file in HfApi().model_info(name, timeout=10).siblings or ()]
     for weights in _WEIGHTS:
         stem, _, ending = weights.rpartition(".")
         if weights in names:
-            return [CONFIG, _PREPROCESSOR, _TOKENIZER, weights]
+            return [*others, weights]
         if f"{weights}.index.json" in names:
-            return [CONFIG, _PREPROCESSOR, _TOKENIZER, f"{weights}.index.json", f"{stem}-*.{ending}"]
-    return [CONFIG, _PREPROCESSOR, _TOKENIZER, *_WEIGHTS]
+            return [*others, f"{weights}.index.json", f"{stem}-*.{ending}"]
+    return [*others, *_WEIGHTS]
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
@@ -92,24 +93,30 @@ def read_pictures(folder: Path, source: str, size: int, default: dict[str, Any])
 
 
 class FolderTokenizer:
-    """The tokenizer.json of a folder, padded and cut to the context; `clean`: one of OpenCLIP's ways to clean texts."""
+    """The tokenizer.json of a folder, else BERT's of its vocab.txt, padded and cut to the context.
+
+    `clean`: one of OpenCLIP's ways to clean texts.
+    """
 
     def __init__(self, folder: Path, context_length: int, pad_id: int, clean: str = "whitespace") -> None:
         from open_clip.tokenizer import get_clean_fn
 
         try:
-            from tokenizers import Tokenizer
+            from tokenizers import BertWordPieceTokenizer, Tokenizer
         except ModuleNotFoundError:
             raise DearError(f"{folder} has a tokenizer of its own: pip install 'dear-vlm[hf]'.") from None
-        if not (folder / _TOKENIZER).is_file():
+        read, file = Tokenizer.from_file, folder / _TOKENIZER
+        if not file.is_file() and (folder / _WORDS).is_file():
+            read, file = BertWordPieceTokenizer, folder / _WORDS  # in lower case, one token for each Chinese character
+        if not file.is_file():
             raise DearError(
                 f"{folder} has no {_TOKENIZER}: load its tokenizer once with transformers' AutoTokenizer and save it "
                 "there with save_pretrained."
             )
         try:
-            self._tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
+            self._tokenizer: Any = read(str(file))
         except Exception as error:  # it raises no kind of its own
-            raise DearError(f"{folder / _TOKENIZER} cannot be read: {first_line(error)}.") from error
+            raise DearError(f"{file} cannot be read: {first_line(error)}.") from error
         self.context_length, self._pad, self._clean = context_length, pad_id, get_clean_fn(clean)
 
     def __call__(self, texts: Sequence[str], context_length: int | None = None) -> Tensor:

@@ -51,21 +51,22 @@ def _show_one(name: str) -> None:
 
     from dear.clip.load import read_config
     from dear.clip.pictures import tag_settings
-    from dear.clip.support import judge, refusal, why_refused
-    from dear.methods.registry import METHODS, methods_for
+    from dear.clip.support import judge, refusal, sums_heads, why_refused
+    from dear.methods.registry import DEFAULT, METHODS, methods_for
 
     config = read_config(name)
     if reason := why_refused(config):
         raise refusal(name, reason)
     tiers, tags = judge(config), open_clip.list_pretrained_tags_by_model(name)
-    working = methods_for(tiers.image, tiers.text)
+    working = methods_for(tiers.image, tiers.text, sums_heads(config))
+    missing = [name for name in METHODS if name not in working]
     lines = {
         "image tower": f"{tiers.image}, {_tower(config['vision_cfg'])}",
         "text tower": f"{tiers.text}, {_tower(config['text_cfg'])}",
         "why not full": tiers.reason,
         "features": f"{config['embed_dim']} numbers",
         "weights": _size(config),
-        "methods": "all" if len(working) == len(METHODS) else ", ".join(working),
+        "methods": ("all" + (" but head-gains" if missing else "")) if len(missing) < 2 else ", ".join(working),
         "heads": "roles, search by attribute, explain" if tiers.image == "full" else "not known",
         "pictures": "; ".join(tag_settings(name)) or "OpenAI's mean and std, bicubic, shortest side, centre crop",
         "tags": ", ".join(tags) or "none: give a file with --pretrained",
@@ -75,8 +76,8 @@ def _show_one(name: str) -> None:
     }
     if name not in open_clip.list_models():
         lines["use"] = f"dear train --model {name} --data PHOTOS --out RUN"
-    if working and "dear" not in working:
-        lines["use"] += f" --method {'coop' if 'coop' in working else 'tip-adapter-f'}"
+    if working and DEFAULT not in working:
+        lines["use"] += f" --method {'prolip' if 'prolip' in working else 'tip-adapter-f'}"
     print(name)
     for title, line in lines.items():
         if line:

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
     from dear.core.table import Table
     from dear.data.resolve import resolve_dataset
     from dear.data.world.tasks import TASKS
-    from dear.heads.gains import named_gains, parse_gains, with_gains
+    from dear.heads.gains import named_gains, parse_gains, require_sum, with_gains
     from dear.heads.role_map import AUTO
     from dear.methods.shared.role_settings import find_roles
 
@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> None:
     datasets = [resolve_dataset(name, root=args.data_root) for name in names]
     backbone, choice = chosen_backbone(args, names)
     if args.gain:
+        require_sum(backbone)
         backbone = with_gains(backbone, named_gains(parse_gains(args.gain), find_roles(AUTO, backbone)))
     choice.say()
     table = Table(["data", "classes", "images", "chance", "all", "95% interval", "base", "novel"])

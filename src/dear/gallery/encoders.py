@@ -20,7 +20,7 @@ from dear.core.runtime import pick_device
 from dear.core.schema import Count, Finite, Name, Positive, check_shape
 from dear.core.words import backbone_line
 from dear.heads.contributions import HeadContributions
-from dear.heads.gains import named_gains, with_gains
+from dear.heads.gains import named_gains, require_sum, with_gains
 from dear.heads.role_map import AUTO, Head
 from dear.methods.shared.role_settings import find_roles
 from dear.model.adapter import CONFIG
@@ -161,6 +161,7 @@ class HeadEncoder:
         return f"heads of {spec['backbone']['model']}{_gain(spec)}"
 
     def with_gain(self, gains: Mapping[str, float]) -> "HeadEncoder":
+        require_sum(self.backbone)
         chosen = named_gains(gains, find_roles(self.roles, self.backbone))
         changed = HeadEncoder(with_gains(self.backbone, chosen), self.heads, self.roles)
         changed.spec |= {"gain": dict(gains), "roles": self.roles}

@@ -1,7 +1,8 @@
 """Gains: what chosen heads add to an image feature beyond their mean, scaled. Gain 1 is CLIP, gain 0 the mean head.
 
-The CLS state x after the last layer is a sum to which every head adds its part. With gains g, and mean outputs m over
-some images, it becomes x + sum_h (g_h - 1) (o_h - m_h) W_h. Later layers do not see it: only direct effects are scaled.
+The CLS state x after the last layer is a sum to which every head adds its part; so is the mean over patches. With gains
+g, and mean outputs m over some images, it becomes x + sum_h (g_h - 1) (o_h - m_h) W_h. Later layers do not see it: only
+direct effects are scaled. What a probe reads is no such sum: it weighs tokens anew for each picture.
 """
 
 import re
@@ -17,8 +18,8 @@ from dear.clip import Backbone
 from dear.clip.image import ImageTower
 from dear.clip.layer_input import CachedHeads, Images, LayerInput
 from dear.clip.masks import Masks
+from dear.clip.timm_tower import TimmTower
 from dear.core.errors import DearError
-from dear.heads.contributions import is_plain
 from dear.heads.role_map import Head, RoleMap
 
 ALL = "all"
@@ -50,7 +51,7 @@ class GainTower(ImageTower):
     """An image tower with gains. Head outputs of the last images are kept, so other gains for them cost a product."""
 
     def __init__(self, tower: ImageTower, gains: Gains) -> None:
-        self.plain: ImageTower = tower.plain if isinstance(tower, GainTower) else tower
+        self.plain: ImageTower = getattr(tower, "plain", tower)
         # With the plain tower, so that all towers with gains share it.
         self._kept: OrderedDict[tuple[int, int], CachedHeads] = self.plain.__dict__.setdefault("_kept", OrderedDict())
         self.__dict__.update(self.plain.__dict__)
@@ -89,16 +90,24 @@ class GainTower(ImageTower):
         return found
 
 
-def require_plain(backbone: Backbone) -> None:
-    """Refuses a backbone whose class feature is not read from CLS, or whose heads are not known."""
-    if backbone.image.tier != "full" or not is_plain(backbone):
-        raise DearError(f"Heads of {backbone.name} can have no gain: its class feature is not read from the CLS token.")
+class TimmGainTower(GainTower, TimmTower):
+    """The same of a tower of timm."""
+
+
+def require_sum(backbone: Backbone) -> None:
+    """Refuses a backbone in which the state that is read is no sum of what heads write."""
+    if reason := backbone.image.why_no_sum:
+        raise DearError(
+            f"Heads of {backbone.name} can have no gain, because {reason}: take --method prolip or gda in place of "
+            "head-gains, and for --gain a backbone that is read at CLS, such as ViT-B-16."
+        )
 
 
 def with_gains(backbone: Backbone, gains: Gains) -> Backbone:
     """The backbone with a `GainTower`; weights are shared."""
-    require_plain(backbone)
-    return replace(backbone, image=GainTower(backbone.image, gains))
+    require_sum(backbone)
+    kind = TimmGainTower if isinstance(backbone.image, TimmTower) else GainTower
+    return replace(backbone, image=kind(backbone.image, gains))
 
 
 def parse_gains(texts: Sequence[str]) -> dict[str, float]:

@@ -55,8 +55,19 @@ class TokenContributions(HeadContributions):
         values = torch.linalg.eigvalsh(outer).flip(0).clamp(min=0).cumsum(0)
         return int((values < 0.99 * values[-1]).sum()) + 1
 
-    @torch.no_grad()
     def codes_and_feature(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        return self._codes(pixels)[:2]
+
+    @torch.no_grad()
+    def _codes(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Codes, feature, and the outputs of heads where they are read, [images, layers, heads, head_dim]."""
+        if not self.tower.why_no_sum:  # heads write to the state that is read: as if it were one token
+            cls, found = self.tower.head_outputs(pixels, self.first_layer)
+            read = _Reading(self.tower, cls[:, None], self.through, cls)
+            terms = [
+                read.of_heads(layer, out[:, :, None]) for layer, out in zip(self.layers, found.unbind(1), strict=True)
+            ]
+            return torch.stack(terms, 1), read.feature, found
         x = self.tower.trunk(pixels, self.first_layer - 1)
         outputs = []
         for layer in self.layers:
@@ -65,27 +76,26 @@ class TokenContributions(HeadContributions):
         read = _Reading(self.tower, x, self.through)
         tokens = read.weights.shape[-1]
         terms = [read.of_heads(layer, out[:, :, :tokens]) for layer, out in zip(self.layers, outputs, strict=True)]
-        return torch.stack(terms, 1), read.feature
+        return torch.stack(terms, 1), read.feature, None
 
     def sum_of(self, heads: Any, codes: Tensor) -> Tensor:
         layers, numbers = [layer - self.first_layer for layer, _ in heads], [head for _, head in heads]
         return codes[:, layers, numbers].sum(1)
 
-    def coordinates(self, pixels: Tensor) -> Tensor:
-        return self.codes(pixels).cpu().double()
-
     def coordinates_and_outputs(self, pixels: Tensor) -> tuple[Tensor, Tensor | None]:
-        return self.coordinates(pixels), None
+        codes, _, outputs = self._codes(pixels)
+        return codes.cpu().double(), None if outputs is None else outputs.cpu().double().sum(0)
 
 
 class _Reading:
     """What is held fixed for some pictures, from their states after the last layer, and the way to the feature."""
 
-    def __init__(self, tower: Any, states: Tensor, through: str) -> None:
-        """states [images, tokens, width]; of CLS alone, if CLS is read."""
+    def __init__(self, tower: Any, states: Tensor, through: str, pooled: Tensor | None = None) -> None:
+        """states [images, tokens, width]; of CLS alone, if CLS is read. `pooled`: the state that is read, if `states`
+        are that alone."""
         self.tower, self.through = tower, through
         norm = self.norm = final_norm(tower)
-        if tower.read == CLS:
+        if tower.read == CLS or pooled is not None:
             weights = 1 / _std(states[:, :1], norm)[:, None]
         elif tower.read == MEAN:
             patches = states.new_zeros(states.shape[:2])
@@ -97,7 +107,7 @@ class _Reading:
             alpha = attention_weights(q, k, None)[:, :, 0]
             weights = F.pad(alpha, (states.shape[1] - alpha.shape[-1], 0)) / _std(states, norm)[:, None]
         self.weights = weights  # [images, J, tokens]
-        self.pooled = tower.pool(states)
+        self.pooled = tower.pool(states) if pooled is None else pooled
         whole = tower.project(self.pooled)
         self.length = whole.norm(dim=-1)
         self.feature = whole / self.length[:, None]

@@ -12,7 +12,7 @@ from dear.clip.image import last_third
 from dear.clip.layer_input import CachedHeads, LayerInput
 from dear.core.config import setting
 from dear.core.errors import DearError
-from dear.heads.gains import Gains, require_plain
+from dear.heads.gains import Gains, require_sum
 from dear.heads.role_map import find_role_map
 from dear.methods.base import LabelledImages, Method, normalized
 from dear.methods.shared.role_settings import RoleSettings, pick_roles
@@ -38,7 +38,7 @@ class HeadGainsConfig(RoleSettings):
 
 class HeadGains(Method):
     """f = n(ln_post(x + sum_h (g_h - 1) (o_h - m_h) W_h) P), with o_h what head h puts out at CLS and m_h its mean over
-    the labelled images.
+    the labelled images. Where the mean over patches is read, o_h is the mean over patches too.
 
     First the gains, which minimise cross entropy + gain_pull |log g|^2; then P, as ProLIP does, on the CLS states that
     they give. Both by L-BFGS on the labelled images as they are, in seconds. With g = 1 and P = P0 it is CLIP; texts
@@ -54,16 +54,16 @@ class HeadGains(Method):
 
     def __init__(self, backbone: Backbone, config: HeadGainsConfig) -> None:
         super().__init__(backbone, config)
-        require_plain(backbone)
+        require_sum(backbone)
         tower = backbone.image
         self.heads_from = min(config.first_layer or last_third(tower.layers), tower.layers)
         shape = tower.layers - self.heads_from + 1, tower.heads
         self.register_buffer("gains", tower.like.new_ones(shape))
         self.register_buffer("head_means", tower.like.new_zeros(*shape, tower.head_dim))
-        self.register_buffer("projection", tower.projection.detach().clone())
+        self.register_buffer("projection", tower.head_matrix.detach().contiguous().clone())
 
     def scaled(self, images: CachedHeads) -> Tensor:
-        """CLS states [batch, width] with the gains."""
+        """States that are read, [batch, width], with the gains."""
         assert self.heads_from is not None
         return Gains(self.heads_from, self.head_means, self.gains).apply(self.backbone.image, images).frozen_cls
 
@@ -72,7 +72,8 @@ class HeadGains(Method):
         assert x.head_outputs is not None
         tower = self.backbone.image
         cls = tower.gather(self.scaled(CachedHeads(x.frozen_cls, x.head_outputs)))
-        return normalized(tower.norm_out(cls) @ self.projection)
+        feature, bias = tower.head_input(cls) @ self.projection, tower.head_bias
+        return normalized(feature if bias is None else feature + bias)
 
     @torch.no_grad()
     def before_training(self, images: LabelledImages) -> None:
@@ -85,7 +86,7 @@ class HeadGains(Method):
         if self.config.gains != "none":
             self.gains = self.fitted_gains(seen, labels)
         if self.config.pull is not None:
-            self.projection = self.fitted_projection(tower.norm_out(self.scaled(seen)), labels)
+            self.projection = self.fitted_projection(tower.head_input(self.scaled(seen)), labels)
 
     def learned(self) -> str:
         """The heads whose gain is farthest from 1, with their parts in the backbone's role map, if it has one."""
@@ -137,11 +138,12 @@ class HeadGains(Method):
 
     def fitted_projection(self, states: Tensor, labels: Tensor) -> Tensor:
         """`states`: after the last LayerNorm, [images, width]."""
-        start = self.backbone.image.projection.detach()
+        tower = self.backbone.image
+        start, bias = tower.head_matrix.detach().contiguous(), 0 if tower.head_bias is None else tower.head_bias
         change = torch.zeros_like(start)
 
         def loss() -> Tensor:
-            features = F.normalize(states @ (start + change), dim=-1)
+            features = F.normalize(states @ (start + change) + bias, dim=-1)
             return self.cross_entropy(features, labels) + (self.config.pull or 0.0) * change.square().sum()
 
         return start + minimise(change, loss)

@@ -38,7 +38,7 @@ class ProLip(Method):
 
     def __init__(self, backbone: Backbone, config: ProLipConfig) -> None:
         super().__init__(backbone, config)
-        self.projection = nn.Parameter(backbone.image.head_matrix.detach().clone())
+        self.projection = nn.Parameter(backbone.image.head_matrix.detach().contiguous().clone())
         self.pull = config.pull or 0.0
 
     def before_training(self, images: LabelledImages) -> None:

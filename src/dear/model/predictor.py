@@ -15,7 +15,7 @@ from dear.core.errors import DearError
 from dear.core.names import DECOUPLED, inferences
 from dear.core.tensors import LOWER_RATE, require_finite
 from dear.data.decode import Decoder, ImageLike, open_image
-from dear.heads.gains import NOT_FROZEN, named_gains, with_gains
+from dear.heads.gains import NOT_FROZEN, named_gains, require_sum, with_gains
 from dear.methods.base import Method
 from dear.methods.shared.role_settings import roles_of
 from dear.model.adapter import CONFIG, Adapter, save_adapter
@@ -142,6 +142,7 @@ class Predictor:
         """
         names = {**(gains or {}), **by_name}
         method = self.model
+        require_sum(method.backbone)
         chosen = named_gains(names, roles_of(method))
         if method.first_layer <= method.backbone.image.layers:
             raise DearError(NOT_FROZEN)
