@@ -1,7 +1,8 @@
 """Head gains: a gain for what each late head writes, then CLIP's image projection, fine-tuned close to its start."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,10 +11,11 @@ from torch.nn import functional as F
 from dear.clip import Backbone
 from dear.clip.image import last_third
 from dear.clip.layer_input import CachedHeads, LayerInput
+from dear.core.config import Config as Settings
 from dear.core.config import setting
 from dear.core.errors import DearError
 from dear.heads.gains import Gains, require_sum
-from dear.heads.role_map import find_role_map
+from dear.heads.role_map import AUTO, find_role_map
 from dear.methods.base import LabelledImages, Method, normalized
 from dear.methods.shared.role_settings import RoleSettings, pick_roles
 
@@ -56,11 +58,19 @@ class HeadGains(Method):
         super().__init__(backbone, config)
         require_sum(backbone)
         tower = backbone.image
+        if config.roles != AUTO:  # a wrong one is refused before any work
+            pick_roles(config, backbone).check_backbone(backbone.identity.to_json(), tower.layers, tower.heads)
         self.heads_from = min(config.first_layer or last_third(tower.layers), tower.layers)
         shape = tower.layers - self.heads_from + 1, tower.heads
         self.register_buffer("gains", tower.like.new_ones(shape))
         self.register_buffer("head_means", tower.like.new_zeros(*shape, tower.head_dim))
         self.register_buffer("projection", tower.head_matrix.detach().contiguous().clone())
+
+    @classmethod
+    def restore(cls, backbone: Backbone, config: Settings, extra_state: Mapping[str, Any]) -> "HeadGains":
+        """The gains are stored by head: the role map of the training may be gone."""
+        assert isinstance(config, HeadGainsConfig)
+        return cls(backbone, replace(config, roles=AUTO))
 
     def scaled(self, images: CachedHeads) -> Tensor:
         """States that are read, [batch, width], with the gains."""
