@@ -59,7 +59,8 @@ def run(args: argparse.Namespace) -> None:
     cluster = cluster_from_args(args, args.device)
     images = args.sources if args.model else args.sources[1:]
     if not (resolve(args.out) / INFO).is_file() and (args.remove or not images):
-        raise DearError(f"There is no gallery in {args.out} yet: name images to add.")
+        how = "name images to add" if args.model or not args.sources else "name a run and images, or images and --model"
+        raise DearError(f"There is no gallery in {args.out} yet: {how}.")
     if args.model or args.sources:
         encoder: Encoder
         if args.model:
