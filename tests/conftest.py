@@ -6,6 +6,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch comes: two workers share two cores
 
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from open_clip.model import CLIP
 from safetensors.torch import save_file
 
-from dear.clip import Backbone, load_backbone, wrap
+from dear.clip import Backbone, load, load_backbone, wrap
 from dear.core.names import CORE_ATTRIBUTES
 from dear.data import loading
 from dear.heads.head_role import HeadRole
@@ -25,6 +26,9 @@ from dear.heads.role_map import RoleMap
 # The same examples everywhere, and no verdict that depends on how busy the machine is.
 settings.register_profile("dear", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("dear")
+
+# Reading a vocabulary takes longer than building a small model.
+load._tokenizer = lru_cache(maxsize=8)(load._tokenizer)
 
 # Tests of a database or a server leave threads behind, and a process with threads cannot be forked safely.
 loading.WORKERS = 0

@@ -48,8 +48,13 @@ TO_FP32 = {
     "log_softmax", "mse_loss", "nll_loss", "norm", "normalize", "pdist", "pow", "prod", "reciprocal", "rsqrt", "sinh",
     "softmax", "softplus", "sum", "tan",
 }  # fmt: skip
-
 TO_WIDEST = {"addcdiv", "addcmul", "atan2", "cat", "cross", "dot", "index_put", "scatter_add", "stack", "tensordot"}
+AUTOCAST = TO_HALF | TO_FP32 | TO_WIDEST
+# On floats, CUDA refuses these under `torch.use_deterministic_algorithms(True)`, as its documentation says.
+NOT_DETERMINISTIC = {
+    aten.cumsum, aten.put, aten.put_, aten.histc, aten.kthvalue, aten.median, aten._adaptive_avg_pool2d_backward,
+    aten.upsample_bilinear2d_backward, aten.upsample_bicubic2d_backward, aten.grid_sampler_2d_backward,
+}  # fmt: skip
 
 
 class GpuTensor(Tensor):
@@ -57,8 +62,9 @@ class GpuTensor(Tensor):
 
     @staticmethod
     def __new__(cls, values: Tensor) -> "GpuTensor":
-        self = Tensor._make_subclass(cls, values.detach(), False, device_for_backend_keys=CUDA)
-        self.values = values.detach()
+        values = values.detach()
+        self = Tensor._make_subclass(cls, values, False, device_for_backend_keys=CUDA)
+        self.values = values
         return self
 
     @property
@@ -109,7 +115,7 @@ class Gpu(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        packet, tensors = func.overloadpacket, [x for x in _leaves((args, kwargs)) if isinstance(x, Tensor)]
+        packet, tensors = func.overloadpacket, _tensors(args, kwargs)
         here = [x for x in tensors if isinstance(x, GpuTensor)]
         device = kwargs.get("device")
         # Where a gradient is missing, PyTorch makes zeros, of the device that C++ knows.
@@ -124,12 +130,13 @@ class Gpu(TorchDispatchMode):
             return func(*args, **kwargs)
         if device is not None:
             kwargs["device"] = CPU
+        if packet in NOT_DETERMINISTIC and torch.are_deterministic_algorithms_enabled() and here[0].is_floating_point():
+            raise RuntimeError(f"{packet} has no deterministic form: torch.use_deterministic_algorithms(True)")
         self._count(func, packet, args, tensors, here)
         outer = {id(x.values): x for x in here}
-        args, kwargs = _map(_values, (args, kwargs))
-        half = next((x.dtype for x in here if x.dtype in HALF), None)
-        rounds = half is not None and packet in PRODUCTS
-        out = _in_fp32(func, args, kwargs, half) if rounds else func(*args, **kwargs)
+        args, kwargs = [_map(_values, x) for x in args], {name: _map(_values, x) for name, x in kwargs.items()}
+        half = next((x.dtype for x in here if x.dtype in HALF), None) if packet in PRODUCTS else None
+        out = func(*args, **kwargs) if half is None else _in_fp32(func, args, kwargs, half)
         return _map(lambda x: _wrap(x, outer) if isinstance(x, Tensor) else x, out)
 
     def _count(self, func: Any, packet: Any, args: Any, tensors: list[Tensor], here: list[GpuTensor]) -> None:
@@ -147,12 +154,8 @@ class Gpu(TorchDispatchMode):
         elif packet is aten.copy_ and len(here) == 1:
             self.waits["copy between host and device"] += 1
             return
-        if (
-            packet is aten._to_copy
-            and here[0].values.untyped_storage().data_ptr() in self._frozen
-            and here[0].numel() > 1
-        ):
-            self.casts += 1
+        if packet is aten._to_copy and here[0].numel() > 1:
+            self.casts += here[0].values.untyped_storage().data_ptr() in self._frozen
         if strangers := [x for x in tensors if x.dim() and not isinstance(x, GpuTensor)]:
             raise RuntimeError(
                 f"Expected all tensors to be on the same device, but {func} got one of {tuple(strangers[0].shape)} "
@@ -169,12 +172,12 @@ class _Calls(TorchFunctionMode):
     def __torch_function__(self, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if torch.is_autocast_enabled("cuda") and name in TO_HALF | TO_FP32:
+        if name in AUTOCAST and torch.is_autocast_enabled("cuda"):
             dtype = torch.get_autocast_dtype("cuda") if name in TO_HALF else torch.float32
+            if name in TO_WIDEST:
+                dtypes = (x.dtype for x in _tensors(args, kwargs) if _casts(x))
+                dtype = max(dtypes, key=lambda dtype: dtype.itemsize, default=dtype)
             args, kwargs = _map(lambda x: x.to(dtype) if _casts(x) else x, (args, kwargs))
-        elif torch.is_autocast_enabled("cuda") and name in TO_WIDEST:
-            widest = max((x.dtype for x in _leaves((args, kwargs)) if _casts(x)), key=lambda dtype: dtype.itemsize)
-            args, kwargs = _map(lambda x: x.to(widest) if _casts(x) else x, (args, kwargs))
         if func is Tensor.to:
             device, dtype, non_blocking, _ = _parse_to(*args[1:], **{k: v for k, v in kwargs.items() if k != "copy"})
             x = args[0] if device is None else self.gpu.move(args[0], device, non_blocking)
@@ -202,17 +205,23 @@ class _Calls(TorchFunctionMode):
 
 def _map(function: Callable[[Any], Any], value: Any) -> Any:
     """The function of each leaf of nested tuples, lists and dicts."""
-    if isinstance(value, (tuple, list)):
-        return type(value)([_map(function, part) for part in value])
-    if isinstance(value, dict):
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return kind([_map(function, part) for part in value])
+    if kind is dict:
         return {name: _map(function, part) for name, part in value.items()}
     return function(value)
 
 
-def _leaves(value: Any) -> list[Any]:
-    leaves: list[Any] = []
-    _map(leaves.append, value)
-    return leaves
+def _tensors(args: Any, kwargs: dict[str, Any]) -> list[Any]:
+    """The tensors among arguments, and in lists among them."""
+    found = []
+    for x in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(x, Tensor):
+            found.append(x)
+        elif isinstance(x, tuple | list):
+            found += [part for part in x if isinstance(part, Tensor)]
+    return found
 
 
 _parse_to_cpp = torch._C._nn._parse_to
@@ -244,7 +253,7 @@ def _is_view(func: Any) -> bool:
 
 
 def _in_fp32(func: Any, args: Any, kwargs: Any, half: torch.dtype) -> Any:
-    dtypes = {x.dtype for x in _leaves((args, kwargs)) if isinstance(x, Tensor) and x.is_floating_point()}
+    dtypes = {x.dtype for x in _tensors(args, kwargs) if x.is_floating_point()}
     attention = "scaled_dot_product" in func.name()
     if dtypes != {half} and not attention:
         raise RuntimeError(f"{func} got tensors of different dtypes: {dtypes}")

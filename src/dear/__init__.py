@@ -65,6 +65,7 @@ def fit(
     thorough: bool = False,
     cache: str | Path | None = None,
     device: str = "auto",
+    precision: str = "auto",
     **settings: Any,
 ) -> "Predictor":
     """A model in seconds, once the images are encoded: the best of the methods that need no training.
@@ -74,7 +75,8 @@ def fit(
     each image left out of its own fit, and the table is printed (`model.comparison`); `thorough`: trained methods,
     too, by cross-validation. `method`: one of them by name.
     `out`: a folder for a run, as of `dear.train`. `cache`: where encoded images are kept (default: the user's cache
-    folder), so that the next fit takes seconds. `settings`: model, pretrained, template, class_names, ....
+    folder), so that the next fit takes seconds. `precision`: as of `dear.load`. `settings`: model, pretrained,
+    template, class_names, ....
     """
     from dear.data.resolve import name_in_memory
     from dear.model.fit import fit_run
@@ -88,7 +90,7 @@ def fit(
         name = str(data) if in_memory is None else name_in_memory(in_memory)
         run = RunConfig(**{**settings, "data": name, "method": method})
         folder, kept = (None if place is None else Path(place) for place in (out, cache))
-        result = fit_run(run, device, folder, kept, thorough, in_memory)
+        result = fit_run(run, device, folder, kept, thorough, in_memory, precision)
     print(result)
     return result.predictor
 

@@ -47,7 +47,7 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
     template : the prompt of a class, with {} for its name; classes must then be names.
     text : class features [classes, dim], in the order of the sorted class names, for X of features. None: no texts.
     cache : folder for encoded images (default: the user's cache folder).
-    device : cpu, cuda, cuda:N, auto.
+    device, precision : as of `dear.load`.
 
     Attributes after `fit`: classes_, method_ (its name), head_, text_, and comparison_ with method="auto".
     """
@@ -61,9 +61,10 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
         text: Any = None,
         cache: str | None = None,
         device: str = "auto",
+        precision: str = "auto",
     ) -> None:
         self.method, self.model, self.pretrained, self.template = method, model, pretrained, template
-        self.text, self.cache, self.device = text, cache, device
+        self.text, self.cache, self.device, self.precision = text, cache, device, precision
 
     def fit(self, X: Any, y: Any) -> "DearClassifier":
         """X: image files (or PIL images, arrays), or features if `model` is None; y: their classes."""
@@ -131,14 +132,14 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
 
     def _encoder(self) -> "_Encoder":
         assert self.model is not None
-        return _encoder(self.model, self.pretrained, self.device, self.cache)
+        return _encoder(self.model, self.pretrained, self.device, self.precision, self.cache)
 
 
 class _Encoder:
     """Frozen, normalised features in fp64; encoded images are kept."""
 
-    def __init__(self, model: str, pretrained: str | None, device: str, cache: str | None) -> None:
-        backbone = load_backbone(model, pretrained, device=pick_device(device))
+    def __init__(self, model: str, pretrained: str | None, device: str, precision: str, cache: str | None) -> None:
+        backbone = load_backbone(model, pretrained, device=pick_device(device), precision=precision)
         self.source = ImageSource(backbone, default_cache() if cache is None else Path(cache))
         self.method = find_method("zero-shot")(backbone, NoSettings())
 
@@ -155,7 +156,7 @@ class _Encoder:
 
 
 @lru_cache(maxsize=1)
-def _encoder(model: str, pretrained: str | None, device: str, cache: str | None) -> _Encoder:
+def _encoder(model: str, pretrained: str | None, device: str, precision: str, cache: str | None) -> _Encoder:
     """One backbone for all clones of an estimator: cross-validation makes many."""
     with os_errors_as_dear_errors():
-        return _Encoder(model, pretrained, device, cache)
+        return _Encoder(model, pretrained, device, precision, cache)

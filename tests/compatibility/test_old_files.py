@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,10 @@ import pytest
 
 import dear
 from dear.cli import main
+from dear.core.errors import DearError
+from dear.data.resolve import resolve_dataset
 from dear.heads.role_map import RoleMap
+from dear.model import train
 from dear.model.adapter import CONFIG, component_names, read_config
 from dear.training.run_folder import RunFolder
 
@@ -102,3 +107,37 @@ def test_results_are_reported(tmp_path: Path, capsys) -> None:
 def test_a_role_map_loads() -> None:
     file = FILES / "rolemap_dear-mini.json"
     assert RoleMap.load(file).to_json() == json.loads(file.read_text())
+
+
+def test_an_unfinished_run_continues_as_it_would_have_then(tmp_path: Path, capsys, monkeypatch) -> None:
+    """Of commit 5592773, ended after its first epoch. Its settings have the precision "auto", which was fp32 on a CPU,
+    and no settings that came later."""
+    whole = resolve_dataset("world:colors")
+    monkeypatch.setattr(train, "resolve_dataset", lambda *_: replace(whole, test=whole.test[:12]))
+    monkeypatch.setattr(train, "simple_methods", list)
+    shutil.copytree(FILES / "old-unfinished", tmp_path / "run")
+    flags = "--method coop --data world:colors --shots 1 --epochs 2 --warmup-epochs 0 --device cpu --resume --out"
+    assert main(["train", *flags.split(), str(tmp_path / "run"), "--lr", "0.1"]) == 2
+    assert "other settings (lr)" in capsys.readouterr().err
+    assert main(["train", *flags.split(), str(tmp_path / "run")]) == 0
+    run = RunFolder(tmp_path / "run")
+    assert run.history()[1]["loss"] == pytest.approx(0.016277950257062912, rel=1e-4)  # as commit 5592773 went on
+    assert run.settings()["precision"] == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "refused"),
+    [
+        ({"precision": "auto", "device": "cpu"}, "fp32", False),
+        ({"precision": "auto", "device": "cpu"}, "bf16", True),
+        ({"device": "cpu"}, "fp32", False),
+        ({"precision": "auto", "device": "auto"}, "bf16", False),  # it may have been on a GPU
+        ({"precision": "fp32", "device": "auto"}, "bf16", True),
+    ],
+)
+def test_a_run_goes_on_in_the_precision_that_it_had(stored, asked: str, refused: bool, tmp_path: Path) -> None:
+    for name in ("config.json", "checkpoint.safetensors"):
+        shutil.copy(FILES / "old-unfinished" / name, tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"method": "coop", **stored}))
+    with pytest.raises(DearError, match=r"other settings \(precision\)") if refused else nullcontext():
+        RunFolder(tmp_path).check_free({"method": "coop", "precision": asked, "device": "cpu"}, resume=True)

@@ -1,6 +1,8 @@
 """Every method on a pretended GPU: trained, resumed, saved, loaded, asked, and without making the host wait."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,13 +15,13 @@ from torch.nn import functional as F
 
 from dear.clip import Backbone, exact_copy, load_backbone
 from dear.clip.layer_input import LayerInput
+from dear.core.errors import DearError, os_errors_as_dear_errors
 from dear.core.names import inferences
 from dear.data.dataset import Dataset
 from dear.data.resolve import resolve_dataset
 from dear.gallery.encoders import HeadEncoder
 from dear.heads.contributions import HeadContributions, decompose
 from dear.heads.role_map import RoleMap
-from dear.methods import promptsrc, tac
 from dear.methods.base import Loss, Method
 from dear.methods.coop import CoOp
 from dear.methods.registry import METHODS, find_method
@@ -46,13 +48,16 @@ def data() -> Dataset:
     return replace(base, test=base.test[:2])
 
 
-@pytest.fixture(autouse=True)
-def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three steps of L-BFGS take the same path as three hundred, and two templates the same as sixty."""
-    for module in (promptsrc, tac):
-        monkeypatch.setattr(module, "SIXTY", module.SIXTY[:2])
-    lbfgs = torch.optim.LBFGS
-    monkeypatch.setattr(torch.optim, "LBFGS", lambda *a, max_iter, **k: lbfgs(*a, max_iter=min(3, max_iter), **k))
+@pytest.fixture(scope="module")
+def backbones(model_folder: Path) -> dict[str, Backbone]:
+    """One on the CPU, and one on the GPU for each precision."""
+    name = f"local-dir:{model_folder}"
+    with pretend_gpu():
+        on_gpu = {precision: load_backbone(name, device="cuda", precision=precision) for precision in ROUNDING}
+    return {"cpu": load_backbone(name), **on_gpu}
+
+
+pytestmark = pytest.mark.usefixtures("few_rounds")
 
 
 class Killed(Exception):
@@ -67,6 +72,10 @@ class Watch:
         self.waits: dict[str, int] = {}
 
         class Sums(EpochSums):
+            def __init__(self, *of_epoch: Any) -> None:
+                super().__init__(*of_epoch)
+                gpu.reset()
+
             def add(self, *step: Any) -> None:
                 super().add(*step)
                 watch.waits, watch.casts = dict(gpu.waits), gpu.casts
@@ -88,8 +97,8 @@ def answers(model: Method, data: Dataset, source: ImageSource) -> torch.Tensor:
 
 
 def train_in_two_parts(name: str, source: ImageSource, data: Dataset, role_file: Path, out: Path) -> Method:
-    """One epoch, and from its checkpoint a second one."""
-    config, train = config_of(name, role_file, epochs=2, warmup_epochs=0, batch=3)
+    """One epoch, and from its checkpoint two more, of one step each."""
+    config, train = config_of(name, role_file, epochs=3, warmup_epochs=0, batch=len(data.train))
     save = loop.save_checkpoint
 
     def after_one_epoch(*args: Any, **kwargs: Any) -> None:
@@ -106,13 +115,14 @@ def train_in_two_parts(name: str, source: ImageSource, data: Dataset, role_file:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_runs_and_does_not_wait(
-    name: str, model_folder: Path, role_file: Path, data: Dataset, tmp_path: Path
+    name: str, backbones: dict[str, Backbone], role_file: Path, data: Dataset, tmp_path: Path
 ) -> None:
-    source = ImageSource(load_backbone(f"local-dir:{model_folder}"), workers=0)
+    source = ImageSource(backbones["cpu"], workers=0)
     expected = answers(train_in_two_parts(name, source, data, role_file, tmp_path / "cpu"), data, source)
     history = RunFolder(tmp_path / "cpu").history()
     for precision, rounding in ROUNDING.items():
-        found = on_gpu(name, precision, model_folder, role_file, data, tmp_path / precision)
+        with only_deterministic() if precision == "fp32" else nullcontext():
+            found = on_gpu(name, backbones[precision], role_file, data, tmp_path / precision)
         difference = (found - expected).norm() / expected.norm()
         if history:
             loss, same = history[0]["loss"], RunFolder(tmp_path / precision).history()[0]["loss"]
@@ -121,11 +131,10 @@ def test_a_method_runs_and_does_not_wait(
         assert difference < (rounding if not history else 0.01 if precision == "fp32" else 1), precision
 
 
-def on_gpu(name: str, precision: str, model_folder: Path, role_file: Path, data: Dataset, out: Path) -> torch.Tensor:
+def on_gpu(name: str, backbone: Backbone, role_file: Path, data: Dataset, out: Path) -> torch.Tensor:
     with pretend_gpu() as gpu, pytest.MonkeyPatch.context() as patch:
         scaler = torch.amp.GradScaler  # a small scale, so that none of these few steps is skipped
         patch.setattr(torch.amp, "GradScaler", lambda device, enabled: scaler(device, 2.0**7, enabled=enabled))
-        backbone = load_backbone(f"local-dir:{model_folder}", device="cuda", precision=precision)
         gpu.watch(backbone.model)
         watch, source = Watch(gpu, patch), ImageSource(backbone, workers=0)
         model = train_in_two_parts(name, source, data, role_file, out)
@@ -141,6 +150,16 @@ def on_gpu(name: str, precision: str, model_folder: Path, role_file: Path, data:
     return found
 
 
+@contextmanager
+def only_deterministic() -> Iterator[None]:
+    """What --deterministic switches on, without what would outlast the test."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def planted(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
     """Lets CoOp's loss do something that it must not."""
     loss = CoOp.loss
@@ -152,10 +171,19 @@ def planted(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
     monkeypatch.setattr(CoOp, "loss", changed)
 
 
-def test_a_planted_mix_of_devices_is_refused(monkeypatch, model_folder, role_file, data, tmp_path) -> None:
+def test_a_planted_mix_of_devices_is_refused(monkeypatch, backbones, role_file, data, tmp_path) -> None:
     planted(monkeypatch, lambda _, total: (total * torch.ones(2)).mean())
     with pytest.raises(RuntimeError, match="on the same device"):
-        on_gpu("coop", "fp32", model_folder, role_file, data, tmp_path)
+        on_gpu("coop", backbones["fp32"], role_file, data, tmp_path)
+
+
+def test_a_planted_operation_without_a_deterministic_form_is_refused(
+    monkeypatch, backbones, role_file, data, tmp_path
+) -> None:
+    planted(monkeypatch, lambda _, total: total[None].cumsum(0).sum())
+    sentence = pytest.raises(DearError, match=r"no deterministic form.*leave out --deterministic")
+    with only_deterministic(), sentence, os_errors_as_dear_errors():  # the last one as every command does
+        on_gpu("coop", backbones["fp32"], role_file, data, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -168,25 +196,24 @@ def test_a_planted_mix_of_devices_is_refused(monkeypatch, model_folder, role_fil
     ],
     ids=["item", "boolean index", "tensor from the host", "index from the host"],
 )
-def test_a_planted_wait_is_noticed(change, monkeypatch, model_folder, role_file, data, tmp_path) -> None:
+def test_a_planted_wait_is_noticed(change, monkeypatch, backbones, role_file, data, tmp_path) -> None:
     planted(monkeypatch, change)
     with pytest.raises(AssertionError, match="the host waits"):
-        on_gpu("coop", "fp32", model_folder, role_file, data, tmp_path)
+        on_gpu("coop", backbones["fp32"], role_file, data, tmp_path)
 
 
-def test_a_planted_cast_of_a_frozen_weight_is_noticed(monkeypatch, model_folder, role_file, data, tmp_path) -> None:
+def test_a_planted_cast_of_a_frozen_weight_is_noticed(monkeypatch, backbones, role_file, data, tmp_path) -> None:
     planted(monkeypatch, lambda self, total: total + 0 * self.backbone.image.visual.proj.half().sum())
     with pytest.raises(AssertionError, match="is cast"):
-        on_gpu("coop", "bf16", model_folder, role_file, data, tmp_path)
+        on_gpu("coop", backbones["bf16"], role_file, data, tmp_path)
 
 
 @pytest.mark.parametrize("precision", ROUNDING)
-def test_heads_are_measured_and_galleries_filled(precision: str, model_folder: Path, role_file: Path) -> None:
+def test_heads_are_measured_and_galleries_filled(precision: str, backbones, role_file: Path) -> None:
     """What `roles` and `index` compute of an image."""
     pixels = torch.rand(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))[:, :, :32, :32]
-    exact = load_backbone(f"local-dir:{model_folder}")
+    exact, backbone = backbones["cpu"], backbones[precision]
     with pretend_gpu():
-        backbone = load_backbone(f"local-dir:{model_folder}", device="cuda", precision=precision)
         assert backbone.identity == exact.identity, "it is the hash of the exact weights"
         coordinates = HeadContributions(backbone).coordinates(pixels.to("cuda"))
         whole = decompose(backbone, pixels).feature().cpu()
@@ -200,15 +227,37 @@ def test_heads_are_measured_and_galleries_filled(precision: str, model_folder: P
         torch.testing.assert_close(vectors[name], values, rtol=ROUNDING[precision], atol=ROUNDING[precision])
 
 
+def test_the_host_does_not_wait_for_a_batch_of_images(backbones, role_file: Path, data: Dataset, monkeypatch) -> None:
+    """More batches are no more waits: for logits, for kept features, and for the vectors of a gallery."""
+    monkeypatch.setattr(ImageSource, "evaluation", lambda self, *examples: self.images(*examples, batch=2))
+    pixels = torch.rand(2, 3, 32, 32)
+    with pretend_gpu() as gpu:
+        for name in ("coop", "maple", "head-gains"):
+            source = ImageSource(backbones["bf16"], workers=0)
+            model = find_method(name)(backbones["bf16"], config_of(name, role_file)[0])
+            model.set_classes(data.classes, data.template)
+            waits = []
+            for count in (2, 2, 6):  # in the first pass, constants are computed
+                source._kept.clear()
+                gpu.reset()
+                predict_logits(model, data.train[:count], source, "test")
+                waits.append(gpu.waits.total())
+            assert waits[2] == waits[1], (name, gpu.waits)
+        encoder = head_encoder(backbones["bf16"], role_file)
+        encoder.encode_image(pixels)
+        gpu.reset()
+        encoder.encode_image(pixels)
+        assert not gpu.waits
+
+
 def head_encoder(backbone: Backbone, role_file: Path) -> HeadEncoder:
     roles = RoleMap.load(role_file)
     return HeadEncoder(backbone, {attribute: roles.heads_for(attribute) for attribute in roles.core})
 
 
-def test_weights_of_blocks_are_half_and_their_exact_values_are_not_lost(model_folder: Path) -> None:
-    exact = load_backbone(f"local-dir:{model_folder}")
+def test_weights_of_blocks_are_half_and_their_exact_values_are_not_lost(backbones: dict[str, Backbone]) -> None:
+    exact, backbone = backbones["cpu"], backbones["fp16"]
     with pretend_gpu():
-        backbone = load_backbone(f"local-dir:{model_folder}", device="cuda", precision="fp16")
         half = [name for name, p in backbone.model.named_parameters() if p.dtype is torch.float16]
         assert half == [name for name, _ in exact.model.named_parameters() if "resblocks" in name and "ln_" not in name]
         copy = exact_copy(backbone.image.blocks[0])
@@ -217,10 +266,10 @@ def test_weights_of_blocks_are_half_and_their_exact_values_are_not_lost(model_fo
 
 
 @pytest.mark.parametrize("name", ["coop"])
-def test_a_compiled_step_computes_the_same(name: str, monkeypatch, model_folder, role_file, data, tmp_path) -> None:
+def test_a_compiled_step_computes_the_same(name: str, monkeypatch, backbones, role_file, data, tmp_path) -> None:
     """Traced by torch.compile, but without its code generator, which needs a compiler and minutes."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    source = ImageSource(load_backbone(f"local-dir:{model_folder}"), workers=0)
+    source = ImageSource(backbones["cpu"], workers=0)
     weights = []
     for compiled in (False, True):
         config, train = config_of(name, role_file, epochs=2, batch=3, compile=compiled)

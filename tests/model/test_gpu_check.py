@@ -49,8 +49,24 @@ def test_a_wrong_result_is_reported(quick, model_folder: Path, monkeypatch: pyte
         return run if backbone.device.type == "cpu" else run._replace(losses=[2 * loss for loss in run.losses])
 
     monkeypatch.setattr(gpu_check, "_train", wrong)
-    with pretend_gpu(), pytest.raises(DearError, match=r"dear in fp32, maple in fp32.*more than rounding"):
+    with pretend_gpu(), pytest.raises(DearError, match=r"dear in fp32 differs.*maple in fp32 differs.*report this"):
         gpu_check.check_gpu(f"local-dir:{model_folder}")
+
+
+def test_a_method_that_fails_does_not_hide_the_others(quick, model_folder: Path, monkeypatch) -> None:
+    train = gpu_check._train
+
+    def fails(name, backbone):
+        if (name, backbone.precision) == ("maple", torch.float16):
+            raise RuntimeError("Expected all tensors to be on the same device\nand more")
+        return train(name, backbone)
+
+    monkeypatch.setattr(gpu_check, "_train", fails)
+    with pretend_gpu(capability=7), pytest.raises(DearError) as raised:
+        gpu_check.check_gpu(f"local-dir:{model_folder}")
+    sentence, _, report = str(raised.value).partition("Please report this:")
+    assert sentence == "maple in fp16 ended with: Expected all tensors to be on the same device. "
+    assert [line.split()[:2] for line in report.splitlines()[-2:]] == [["fp16", "dear"], ["fp16", "coop"]]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -23,6 +23,7 @@ from dear.bench.results import Cell, ComponentScores, Evaluation, Result, Second
 from dear.bench.workbench import Workbench
 from dear.core.errors import DearError
 from dear.core.metrics import evaluation
+from dear.core.runtime import HostRows
 from dear.core.version import __version__
 from dear.data.dataset import Dataset
 from dear.methods.base import Method
@@ -109,17 +110,16 @@ class ComponentMeter:
 
     def __init__(self, components: Sequence[str]) -> None:
         self.components = tuple(components)
-        self._answers: list[Tensor] = []  # [batch, components]
-        self._cosines: list[Tensor] = []
+        self._answers, self._cosines = HostRows(), HostRows()  # [images, components], [images, components, components]
 
     def add(self, features: Tensor, votes: Tensor) -> None:
         """Normalised features [batch, components, dim] and votes [batch, components, classes]."""
-        self._answers.append(votes.argmax(-1).cpu())
-        self._cosines.append((features @ features.mT).cpu())
+        self._answers.add(votes.argmax(-1))
+        self._cosines.add(features @ features.mT)
 
     def scores(self, name: str, labels: Tensor) -> ComponentScores:
         """Of all images added, whose labels these are; CLS is the first component."""
-        right, cosines = torch.cat(self._answers) == labels[:, None], torch.cat(self._cosines).mean(0)
+        right, cosines = self._answers.all() == labels[:, None], self._cosines.all().mean(0)
         alone = {component: 100 * right[:, i].double().mean().item() for i, component in enumerate(self.components)}
         pairs = [cosines[i, j].item() for i, j in combinations(range(1, len(self.components)), 2)]
         return ComponentScores(name, _rounded(alone), _rounded(fmean(pairs)) if pairs else None)

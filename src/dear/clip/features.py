@@ -1,6 +1,7 @@
 """Towers that are called as a whole: no layers to work in, only the features of images and texts.
 
 A method whose first adapted layer is behind the last one needs no more, so it works on them as on any other tower.
+With half weights (`halve`) they run under autocast, and give features in fp32.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dear.clip.half import halve_layers
 from dear.clip.image import ImageTower
 from dear.clip.layer_input import LayerInput
 from dear.core.errors import DearError, TextTooLongError
+from dear.core.runtime import autocast
 from dear.parallel.processes import gather_rows
 
 
@@ -20,6 +23,7 @@ class FeatureImage(ImageTower):
 
     tier = "features"
     layout = "image called"
+    precision = torch.float32
 
     def __init__(self, model: Any, image_size: tuple[int, int]) -> None:
         self.visual, self._model = model.visual, model
@@ -30,11 +34,16 @@ class FeatureImage(ImageTower):
 
     @property
     def like(self) -> Tensor:
-        return next(self.visual.parameters())
+        return self._model.logit_scale  # never half
+
+    def halve(self, dtype: torch.dtype) -> None:
+        halve_layers(self.visual, dtype)
+        self.precision = dtype
 
     def embed(self, pixels: Tensor) -> Tensor:
         """Normalised pixels [batch, 3, height, width] -> features, not normalised, [batch, 1, dim]."""
-        return self._model.encode_image(pixels, normalize=False)[:, None]
+        with autocast(pixels.device, self.precision):
+            return self._model.encode_image(pixels, normalize=False)[:, None].to(self.like.dtype)
 
     def cls_state(self, x: LayerInput) -> Tensor:
         return gather_rows(x.states[:, 0] if x.frozen_cls is None else x.frozen_cls)
@@ -49,16 +58,23 @@ class FeatureText:
     tier = "features"
     layers = 0
     layout = "text called"
+    precision = torch.float32
 
     def __init__(self, model: Any, tokenizer: Callable[..., Tensor]) -> None:
         self._model, self.tokenizer = model, tokenizer
         self.context: int = tokenizer.context_length  # type: ignore[attr-defined]
 
+    def halve(self, dtype: torch.dtype) -> None:
+        halve_layers(getattr(self._model, "text", None) or self._model.transformer, dtype)
+        self.precision = dtype
+
     @torch.no_grad()
     def encode(self, texts: Sequence[str]) -> Tensor:
         """Texts -> text features [texts, dim], not normalised."""
-        device = self._model.logit_scale.device
-        return self._model.encode_text(tokens_of(self.tokenizer, texts, self.context).to(device), normalize=False)
+        like = self._model.logit_scale
+        tokens = tokens_of(self.tokenizer, texts, self.context).to(like.device)
+        with autocast(like.device, self.precision):
+            return self._model.encode_text(tokens, normalize=False).to(like.dtype)
 
 
 def tokens_of(tokenizer: Callable[..., Tensor], texts: Sequence[str], context: int) -> Tensor:

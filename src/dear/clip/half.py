@@ -3,6 +3,9 @@
 Autocast would cast each frozen weight again in every step, because it remembers trained ones only: a quarter of all
 kernels. LayerNorms, embeddings, the patch convolution and the projections to the joint space stay fp32, so the residual
 stream, features, logits and losses are fp32 too.
+
+A tower that is called as a whole has no blocks that we walk: all its linear layers and convolutions are cast once, and
+it runs under autocast, for which their weights then need no cast.
 """
 
 from collections.abc import Iterable
@@ -11,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 M = TypeVar("M", bound=nn.Module)
 _EXACT = "exact"  # attribute of a half parameter: its fp32 value, in host memory
@@ -37,6 +41,14 @@ def halve_blocks(blocks: Iterable[Any], dtype: torch.dtype) -> None:
                     half = nn.Parameter(parameter.detach().to(dtype), requires_grad=False)
                     setattr(half, _EXACT, parameter.detach().cpu())
                     setattr(module, name, half)
+
+
+def halve_layers(tower: nn.Module, dtype: torch.dtype) -> None:
+    """Replaces the weights of all linear layers, convolutions and attentions of a tower that runs under autocast."""
+    for module in tower.modules():
+        if isinstance(module, nn.Linear | _ConvNd) or hasattr(module, "in_proj_weight"):
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                setattr(module, name, nn.Parameter(parameter.detach().to(dtype), requires_grad=False))
 
 
 def exact_copy(module: M) -> M:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dear.clip.attention import QueryGroup, attend, finish_block, merge_heads
+from dear.clip.half import halve_blocks
 from dear.clip.layer_input import CachedHeads, CachedKV, CachedStates, Images, LayerInput, observer_of_this_thread
 from dear.clip.masks import Masks
 from dear.clip.probe import Probe
@@ -57,6 +58,10 @@ class ImageTower(PlainEnds):
         self.head_dim = self.width // self.heads
         self.read_width = self.reader.width if self.reader else self.width  # of the state that is read
         self.originals = self.prefix + self.grid[0] * self.grid[1]  # CLS and patches
+
+    def halve(self, dtype: torch.dtype) -> None:
+        """Casts the weights of the blocks to half, once."""
+        halve_blocks(self.blocks, dtype)
 
     # --- frozen ------------------------------------------------------------------------------------------
 

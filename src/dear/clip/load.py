@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dear.clip.half import halve_blocks
 from dear.clip.identity import BackboneIdentity, hash_weights, hash_words
 from dear.clip.image import ImageTower
 from dear.clip.modules import activation_of, image_tower, text_side, why_different
@@ -46,7 +45,7 @@ class Backbone:
     pretrained: str | None
     activation: str
     pictures: Mapping[str, Any] = field(default_factory=dict)  # OpenCLIP's PreprocessCfg
-    precision: torch.dtype = torch.float32  # of the blocks' linear layers and attention; all else is fp32
+    precision: torch.dtype = torch.float32  # of linear layers, convolutions and attention; all else is fp32
 
     @cached_property
     def identity(self) -> BackboneIdentity:
@@ -212,8 +211,8 @@ def wrap(
     )
     if precision is not torch.float32:
         backbone.identity  # noqa: B018 - the hash of the exact weights, before they are replaced
-        towers = backbone.image, backbone.text
-        halve_blocks([block for tower in towers for block in getattr(tower, "blocks", ())], precision)
+        backbone.image.halve(precision)
+        backbone.text.halve(precision)
     return backbone
 
 

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from dear.clip.attention import finish_block, merge_heads, normed_input, project_keys_values, project_queries
+from dear.clip.half import halve_blocks
 from dear.clip.prompts import Prompts, unshare
 from dear.clip.tokens import LearnedTokens
 from dear.core.errors import DearError, TextTooLongError
@@ -56,6 +57,10 @@ class TextTower:
         self.heads: int = self.blocks[0].attn.num_heads
         self.width: int = self.blocks[0].attn.out_proj.in_features
         self.context: int = module.positional_embedding.shape[0]
+
+    def halve(self, dtype: torch.dtype) -> None:
+        """Casts the weights of the blocks to half, once."""
+        halve_blocks(self.blocks, dtype)
 
     def tokenize(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Texts -> tokens [prompts, context] and the positions of EOT [prompts]; refuses texts that are too long."""

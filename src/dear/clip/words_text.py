@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from dear.clip.features import FeatureText, tokens_of
 from dear.clip.tokens import LearnedTokens
 from dear.clip.whole_text import WholePrompts, first_word_of, require_same_words
+from dear.core.runtime import autocast
 from dear.parallel import processes
 
 
@@ -64,8 +65,10 @@ class WordsText(FeatureText):
         if tokens is not None and prompts.slots is not None:
             x = x.index_copy(1, prompts.slots, tokens.raw[1].expand(len(x), -1, -1).to(x.dtype))
         mask = self._seen(prompts.ids)
-        out = self.module.transformer(inputs_embeds=x, attention_mask=mask)
-        return F.normalize(self.module.proj(self.module.pooler(out, mask)), dim=-1)
+        with autocast(x.device, self.precision):
+            out = self.module.transformer(inputs_embeds=x, attention_mask=mask)
+            features = self.module.proj(self.module.pooler(out, mask))
+        return F.normalize(features.to(x.dtype), dim=-1)
 
     def _seen(self, ids: Tensor) -> Tensor:
         return (ids != self.module.config.pad_token_id).long()

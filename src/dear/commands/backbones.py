@@ -1,6 +1,7 @@
 """dear backbones: what each backbone can do; `dear backbones NAME`: all about one."""
 
 import argparse
+import json
 from typing import Any
 
 _NOTE = """\
@@ -68,7 +69,8 @@ def _show_one(name: str) -> None:
         "weights": _size(config),
         "methods": ("all" + (" but head-gains" if missing else "")) if len(missing) < 2 else ", ".join(working),
         "heads": "roles, search by attribute, explain" if tiers.image == "full" else "not known",
-        "pictures": "; ".join(tag_settings(name)) or "OpenAI's mean and std, bicubic, shortest side, centre crop",
+        "pictures": "; or ".join(map(_pictures, tag_settings(name)))
+        or "OpenAI's mean and std, bicubic, shortest side, centre crop",
         "tags": ", ".join(tags) or "none: give a file with --pretrained",
         "tested": "features equal OpenCLIP's on random weights of this kind"
         + (", and results with OpenAI's weights" if name.startswith("ViT-B-16") and "openai" in tags else ""),
@@ -95,6 +97,14 @@ def _tower(config: dict[str, Any]) -> str:
     size = f"{config['image_size']} px" if "image_size" in config else f"{config.get('context_length', 77)} tokens"
     heads = config.get("heads") or config.get("width", 768) // config.get("head_width", 64)
     return f"{config.get('layers', 12)} layers of {heads} heads, width {config.get('width', 768)}, {size}"
+
+
+def _pictures(settings: str) -> str:
+    """Picture settings (JSON) in a few words."""
+    found = json.loads(settings)
+    mean, std = (" ".join(f"{number:.3g}" for number in found[key]) for key in ("mean", "std"))
+    resize = "squashed to the size" if found["resize_mode"] == "squash" else "shortest side, centre crop"
+    return f"mean {mean}, std {std}, {found['interpolation']}, {resize}"
 
 
 def _size(config: dict[str, Any]) -> str:

@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from dear.commands.device import add_device_arguments
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.core.table import add_json_argument
@@ -17,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache", type=Path, metavar="DIR", help="folder for encoded images (default: dear in your cache folder)"
     )
-    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N (default: auto)")
+    add_device_arguments(parser)
     add_json_argument(parser)
 
 
@@ -35,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
     from dear.training.config import RunConfig
 
     settings = {"method": "auto", **given_arguments(args, RunConfig), "data": args.data}
-    result = fit_run(RunConfig(**settings), args.device, args.out, args.cache, args.thorough)
+    result = fit_run(RunConfig(**settings), args.device, args.out, args.cache, args.thorough, precision=args.precision)
     comparison = result.comparison
     if comparison.candidates:
         args.show("comparison", comparison.table())

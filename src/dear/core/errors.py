@@ -70,6 +70,10 @@ def os_errors_as_dear_errors() -> Iterator[None]:
             "PYTORCH_ENABLE_MPS_FALLBACK=1."
         ) from error
     except RuntimeError as error:  # PyTorch's words for the same
+        if "use_deterministic_algorithms" in str(error):
+            raise DearError(
+                f"An operation has no deterministic form ({first_line(error)[:80]}...): leave out --deterministic."
+            ) from error
         if not re.search("out of memory|can't allocate memory|not enough memory", str(error)):
             raise
         raise DearError("There is not enough memory: use a smaller batch or a smaller model.") from error

@@ -85,6 +85,32 @@ def to_device(x: Any, device: torch.device) -> Any:
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" and x.is_cpu else x.to(device)
 
 
+class HostRows:
+    """Rows that a device computes batch by batch, collected on the host, which waits for them once in many batches."""
+
+    _BATCHES = 64  # that stay on the device: few enough to take no room there
+
+    def __init__(self) -> None:
+        self._here: list[torch.Tensor] = []
+        self._there: list[torch.Tensor] = []
+
+    def add(self, rows: torch.Tensor) -> None:
+        """rows [batch, ...]"""
+        self._there.append(rows)
+        if len(self._there) == self._BATCHES:
+            self._fetch()
+
+    def all(self) -> torch.Tensor:
+        """All rows, in order, [rows, ...]; at least one batch must have been added."""
+        self._fetch()
+        return torch.cat(self._here)
+
+    def _fetch(self) -> None:
+        if self._there:
+            self._here.append(torch.cat(self._there).cpu())
+            self._there.clear()
+
+
 def once(store: dict[Key, Value], key: Key, compute: Callable[[], Value]) -> Value:
     """store[key], computed at the first call; not stored while a graph is traced, whose tensors have no values."""
     if key in store:

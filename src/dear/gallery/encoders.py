@@ -16,7 +16,7 @@ from dear.core.errors import DearError
 from dear.core.files import sha256_of
 from dear.core.names import CLS
 from dear.core.progress import report
-from dear.core.runtime import pick_device
+from dear.core.runtime import pick_device, to_device
 from dear.core.schema import Count, Finite, Name, Positive, check_shape
 from dear.core.words import backbone_line
 from dear.heads.contributions import HeadContributions
@@ -169,7 +169,7 @@ class HeadEncoder:
 
     @torch.no_grad()
     def encode_image(self, pixels: Tensor) -> dict[str, Tensor]:
-        pixels = pixels.to(self.backbone.device)
+        pixels = to_device(pixels, self.backbone.device)
         if self.reader is None:
             return {CLS: F.normalize(self.backbone.image.encode(pixels), dim=-1)}
         codes, feature = self.reader.codes_and_feature(pixels)

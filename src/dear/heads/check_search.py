@@ -136,14 +136,14 @@ class _SearchSet:
 
     attribute: str
     source: str
-    codes: Tensor  # [pictures, layers, heads, head_dim + 3]
-    features: Tensor  # [pictures, dim]
+    codes: Tensor  # on the device of the backbone, [pictures, layers, heads, head_dim + 3]
+    features: Tensor  # on the host, as are all others, [pictures, dim]
     labels: Tensor | None = None  # [pictures]
     colors: Tensor | None = None  # [pictures, 2]
 
     def measure(self, heads: Sequence[Head] | None, contributions: HeadContributions) -> tuple[float, int]:
         """The measure of the nearest by these heads (None: the class feature), and the number of pictures."""
-        raw = self.features if heads is None else contributions.sum_of(heads, self.codes)
+        raw = self.features if heads is None else contributions.sum_of(heads, self.codes).cpu()
         feature = F.normalize(raw - raw.mean(0), dim=-1)
         cosines = (feature @ feature.T).fill_diagonal_(-torch.inf)
         nearest = cosines.topk(NEAREST).indices  # [pictures, NEAREST]
@@ -162,7 +162,7 @@ def _search_sets(backbone: Backbone, contributions: HeadContributions, probe: Pr
         if batch.indices:
             of_batch = contributions.codes_and_feature(batch.pixels.to(backbone.device))
             rgb = to_rgb(backbone, batch.pixels)
-            codes.append(of_batch[0].cpu())
+            codes.append(of_batch[0])
             features.append(of_batch[1].cpu())
             colors.append(mean_colors(rgb)[:, 1:])
             colored.append(has_color(rgb))

@@ -85,8 +85,12 @@ class HeadContributions:
 
     def sum_of(self, heads: Sequence[tuple[int, int]], codes: Tensor) -> Tensor:
         """Summed contributions of (layer, head) pairs; codes [images, layers, heads, head_dim + 3] -> [images, dim]."""
-        layers, numbers = [layer - self.first_layer for layer, _ in heads], [head for _, head in heads]
-        return codes[:, layers, numbers].flatten(1) @ self.maps[layers, numbers].flatten(0, 1)
+        at = self.places(heads)
+        return codes.flatten(1, 2).index_select(1, at).flatten(1) @ self.maps.flatten(0, 1)[at].flatten(0, 1)
+
+    def places(self, heads: Sequence[tuple[int, int]]) -> Tensor:
+        """The numbers of (layer, head) pairs among all heads of `layers`, on the device of the tower."""
+        return self.tower.index([(layer - self.first_layer) * self.tower.heads + head for layer, head in heads])
 
     @cached_property
     def span(self) -> tuple[Tensor, Tensor]:

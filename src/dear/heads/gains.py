@@ -78,7 +78,7 @@ class GainTower(ImageTower):
     def _plain_outputs(self, images: Images, first: int) -> CachedHeads:
         if not isinstance(images, Tensor):
             return self.plain.head_outputs(images, first)
-        keys = [(first, hash(one.cpu().numpy().tobytes())) for one in images]
+        keys = [(first, hash(one.numpy().tobytes())) for one in images.cpu()]
         missing = [row for row, key in enumerate(keys) if key not in self._kept]
         if missing:
             new = self.plain.head_outputs(images[missing], first)

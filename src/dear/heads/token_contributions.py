@@ -79,8 +79,7 @@ class TokenContributions(HeadContributions):
         return torch.stack(terms, 1), read.feature, None
 
     def sum_of(self, heads: Any, codes: Tensor) -> Tensor:
-        layers, numbers = [layer - self.first_layer for layer, _ in heads], [head for _, head in heads]
-        return codes[:, layers, numbers].sum(1)
+        return codes.flatten(1, 2).index_select(1, self.places(heads)).sum(1)
 
     def coordinates_and_outputs(self, pixels: Tensor) -> tuple[Tensor, Tensor | None]:
         codes, _, outputs = self._codes(pixels)

@@ -20,7 +20,7 @@ from dear.core.lock import only_writer
 from dear.core.metrics import interval_text, wilson_interval
 from dear.core.names import inferences
 from dear.core.progress import progress
-from dear.core.runtime import pick_device
+from dear.core.runtime import pick_device, precision_name
 from dear.data.check import content_hash, describe, problems
 from dear.data.dataset import Dataset
 from dear.data.resolve import name_in_memory, resolve_dataset
@@ -77,6 +77,7 @@ def fit_run(
     cache: Path | None = None,
     thorough: bool = False,
     data: Dataset | None = None,
+    precision: str = "auto",
 ) -> FitResult:
     """Fits `run.method` (or auto) on all labelled images but those of a test split, and writes a run into `out`.
 
@@ -94,7 +95,13 @@ def fit_run(
             folder.check_free({}, resume=False)
         choice = choose_backbone(run.model, run.pretrained, [run.data if data is None else name_in_memory(data)])
         run = replace(run, model=choice.model, pretrained=choice.pretrained)
-        backbone = load_backbone(run.model, run.pretrained, device=pick_device(device), text_features=run.text_features)
+        backbone = load_backbone(
+            run.model,
+            run.pretrained,
+            device=pick_device(device),
+            precision=precision,
+            text_features=run.text_features,
+        )
         choice.say()
         print(_task(dataset), flush=True)
         source = ImageSource(backbone, cache or default_cache(), fast_decode=run.fast_decode)
@@ -104,7 +111,7 @@ def fit_run(
         if folder is not None:
             name = run.data if data is None else name_in_memory(data)
             shots = max(Counter(example.label for example in dataset.train).values())
-            train = TrainConfig(shots=shots, epochs=0, device=device)
+            train = TrainConfig(shots=shots, epochs=0, device=device, precision=precision_name(backbone.precision))
             settings = replace(run, data=name, method=comparison.chosen).to_json() | model.config.to_json()
             drawn = {"train": dataset.train, "val": ()}
             folder.write_start(settings | train.to_json(), drawn, content_hash(dataset.train))

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dear.clip import Backbone, load_backbone
-from dear.core.errors import DearError
+from dear.core.errors import DearError, first_line
 from dear.core.names import CORE_ATTRIBUTES
 from dear.core.runtime import autocast, gradient_scaler, pick_precision, seed_everything, to_device
 from dear.core.table import Table
@@ -37,9 +37,12 @@ class _Run(NamedTuple):
 def check_gpu(model: str = "ViT-B-16", device: str = "cuda") -> str:
     """A table of precisions and methods that fits one screen; raises an error if a loss differs from the CPU's."""
     if not torch.cuda.is_available():
+        advice = f"it is built for CUDA {torch.version.cuda}, so look whether `nvidia-smi` lists a card and its driver"
+        if torch.version.cuda is None:
+            advice = "it is built without CUDA: where there is an NVIDIA card, install a build for it (pytorch.org)"
         raise DearError(
-            f"PyTorch {torch.__version__} sees no GPU here: on a machine with an NVIDIA card, install its driver and a "
-            "build of PyTorch for CUDA; all commands work on the CPU, and on a Mac with --device mps."
+            f"PyTorch {torch.__version__} sees no GPU here; {advice}. All commands work on the CPU, and on a Mac with "
+            "--device mps."
         )
     where = torch.device(device)
     free, total = torch.cuda.mem_get_info(where)
@@ -54,18 +57,22 @@ def check_gpu(model: str = "ViT-B-16", device: str = "cuda") -> str:
         backbone = _backbone(model, where, precision)
         for name in METHODS:
             torch.cuda.reset_peak_memory_stats()
-            run = _train(name, backbone)
+            try:
+                run = _train(name, backbone)
+                taken, peak = _milliseconds(run.step), torch.cuda.max_memory_allocated() / 2**30
+            except RuntimeError as error:  # the others are tried, and all are reported
+                wrong.append(f"{name} in {precision} ended with: {first_line(error)[:200]}")
+                continue
             difference = max(abs(a - b) / abs(b) for a, b in zip(run.losses, expected[name], strict=True))
             if not difference < _ROUNDING[precision]:
-                wrong.append(f"{name} in {precision}")
-            taken, peak = _milliseconds(run.step), torch.cuda.max_memory_allocated() / 2**30
+                wrong.append(f"{name} in {precision} differs from the CPU by more than rounding")
             table.add(
                 precision, name, f"{expected[name][-1]:.4f}", f"{run.losses[-1]:.4f}", f"{difference:.1e}",
                 f"{taken:.1f}", f"{taken / plain:.2f}", f"{peak:.2f}",
             )  # fmt: skip
     report = f"{title}\n{model}, {_BATCH} images, {_CLASSES} classes, after {STEPS} steps\n\n{table.text()}"
     if wrong:
-        raise DearError(f"{', '.join(wrong)} differ from the CPU by more than rounding; please report this:\n{report}")
+        raise DearError(f"{'; '.join(wrong)}. Please report this:\n{report}")
     return report
 
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from dear.core.errors import DearError
 from dear.core.names import DECOUPLED, inferences
+from dear.core.runtime import to_device
 from dear.core.tensors import LOWER_RATE, require_finite
 from dear.data.decode import Decoder, ImageLike, open_image
 from dear.heads.gains import NOT_FROZEN, named_gains, require_sum, with_gains
@@ -174,7 +175,7 @@ class Predictor:
 
     @torch.no_grad()
     def _features(self, pixels: Tensor) -> Tensor:
-        return self.model.encode_image(self.model.layer_input(pixels.to(self.model.backbone.device)))
+        return self.model.encode_image(self.model.layer_input(to_device(pixels, self.model.backbone.device)))
 
     @torch.no_grad()
     def logits(self, pixels: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from dear.core.errors import DearError
 from dear.core.metrics import accuracy
 from dear.core.names import inferences
 from dear.core.progress import phase
-from dear.core.runtime import precision_name, seed_everything
+from dear.core.runtime import HostRows, precision_name, seed_everything
 from dear.core.tensors import LOWER_RATE, require_finite
 from dear.data.dataset import Dataset, Example
 from dear.methods.base import Method, Student
@@ -122,14 +122,14 @@ def predict_logits(
     """
     model.eval()
     text = model.encode_text()
-    batches: dict[str, list[Tensor]] = {name: [] for name in by or inferences(model.components)}
+    rows = {name: HostRows() for name in by or inferences(model.components)}
     for images, _ in source.evaluation(processes.local_rows(examples), model, title):
         features = model.encode_image(model.layer_input(images))
-        for name, parts in batches.items():
-            parts.append(model.logits(features, text, name).cpu())
+        for name, of_all in rows.items():
+            of_all.add(model.logits(features, text, name))
         if observer is not None:
             observer(features, model.votes(features, text))
-    logits = {name: processes.gather(torch.cat(parts), len(examples)) for name, parts in batches.items()}
+    logits = {name: processes.gather(of_all.all(), len(examples)) for name, of_all in rows.items()}
     require_finite(logits, "The answer of the adapted model", LOWER_RATE)
     return logits
 

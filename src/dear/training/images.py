@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dear.clip import Backbone
 from dear.clip.layer_input import CachedHeads, CachedStates, Images
-from dear.core.runtime import to_device
+from dear.core.runtime import HostRows, to_device
 from dear.data.augment import CLEAN, RANDOM, Batches, FreshViews
 from dear.data.dataset import Dataset, Example, ImageFile, Picture
 from dear.data.loading import evaluation_batches
@@ -100,20 +100,23 @@ class ImageSource:
         tower, device = self.backbone.image, self.backbone.device
         kept = self._kept.setdefault(heads_from, {})
         missing = [e for e in dict.fromkeys(examples) if e.picture not in kept]
-        rows: list[tuple[Tensor, ...]] = []
+        parts = [HostRows()] if heads_from is None else [HostRows(), HostRows()]  # CLS, and head outputs
         for images, _ in self._decoded(missing, heads_from or tower.layers + 1, title, batch) if missing else ():
             images = to_device(images, device)
             if heads_from is None:
                 cls = tower.layer_input(images, tower.layers + 1).frozen_cls
                 assert cls is not None
-                rows += [(one,) for one in cls.cpu()]
+                parts[0].add(cls)
             else:
-                rows += zip(*(part.cpu() for part in tower.head_outputs(images, heads_from)), strict=True)
-        kept |= {e.picture: row for e, row in zip(missing, rows, strict=True)}
+                for rows, of_batch in zip(parts, tower.head_outputs(images, heads_from), strict=True):
+                    rows.add(of_batch)
+        if missing:
+            found = zip(missing, *(rows.all() for rows in parts), strict=True)
+            kept |= {e.picture: tuple(tensors) for e, *tensors in found}
         for start in range(0, len(examples), batch):
             part = examples[start : start + batch]
-            tensors = zip(*(kept[e.picture] for e in part), strict=True)
-            cls, *outputs = (to_device(torch.stack(of_all), device) for of_all in tensors)
+            by_kind = zip(*(kept[e.picture] for e in part), strict=True)
+            cls, *outputs = (to_device(torch.stack(tensors), device) for tensors in by_kind)
             after = CachedHeads(cls, *outputs) if outputs else CachedStates(cls[:, None], cls)
             yield after, torch.tensor([e.label for e in part])
 

@@ -17,7 +17,7 @@ from dear.data.loading import from_workers
 from dear.methods.base import Method
 from dear.parallel import processes
 from dear.training.averaging import WeightAverage
-from dear.training.checkpoint import job_of, load_checkpoint, save_checkpoint
+from dear.training.checkpoint import job_of, load_checkpoint, older_job, save_checkpoint
 from dear.training.config import TrainConfig, learning_rate
 from dear.training.estimate import RunEstimate
 from dear.training.run_folder import CHANGEABLE, CHECKPOINT, TENSORBOARD, RunFolder
@@ -66,10 +66,12 @@ def fit(
     averages = average.sums if average else {}
     settings = {name: value for name, value in config.to_json().items() if name not in CHANGEABLE}
     settings["precision"] = precision_name(dtype)  # "auto" depends on the device, on which nothing else does
-    job = job_of(settings, model.config.to_json(), model.backbone.identity.weights, model.classes.names)
+    parts = settings, model.config.to_json(), model.backbone.identity.weights, model.classes.names
+    job = job_of(*parts)
     processes.broadcast_from_first(model.state_dict().values())
     resumes = (out / CHECKPOINT).exists()
-    done = load_checkpoint(out / CHECKPOINT, model, optimizer, scaler, averages, epochs, job) if resumes else 0
+    jobs = job, older_job(*parts)
+    done = load_checkpoint(out / CHECKPOINT, model, optimizer, scaler, averages, epochs, jobs) if resumes else 0
     processes.require_same(
         f"{done} {job}", "The processes of this run differ in settings or in the content of --out: all need the same."
     )

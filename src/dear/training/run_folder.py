@@ -50,6 +50,7 @@ class _Settings(TypedDict, total=False):
     classes: str
     epochs: Count
     precision: str
+    device: str
 
 
 class _Test(TypedDict, total=False):
@@ -120,6 +121,13 @@ class RunFolder:
     def settings(self) -> dict[str, Any]:
         """All settings of the run."""
         return self._read(CONFIG, _Settings)
+
+    def precision(self) -> str:
+        """The precision that the run took, or auto if it does not say: versions of before November 18, 2026 stored
+        what was asked for, which on a CPU gave fp32."""
+        settings = self.settings()
+        stored = settings.get("precision", "auto")
+        return "fp32" if stored == "auto" and settings.get("device") == "cpu" else stored
 
     def few_shot(self) -> dict[str, Any]:
         """The drawn images, {"train": [[path or scene, label], ...], "val": ..., "content": their hash}."""
@@ -195,7 +203,10 @@ class RunFolder:
         if not resume:
             raise DearError(f"{self.path} already holds a run: continue it with --resume, or choose another --out.")
         before = check_shape(read_json(self.path / CONFIG), dict[str, Any], str(self.path / CONFIG), _OTHER_FOLDER)
+        before["precision"] = self.precision()
         names = (settings.keys() | before.keys()) - set(CHANGEABLE)
+        if before["precision"] == "auto":  # any may have been taken
+            names.discard("precision")
         if changed := sorted(name for name in names if settings.get(name) != before.get(name)):
             raise DearError(
                 f"{self.path} was started with other settings ({', '.join(changed)}): use the same, or another --out."

@@ -27,7 +27,8 @@ def registers(states: Tensor, prefix: int) -> Tensor:
     attributes attend to them most.
     """
     lengths = states[:, prefix:].norm(dim=-1)
-    return lengths > _REGISTER * lengths.median(dim=1, keepdim=True).values
+    middle = (lengths.shape[1] - 1) // 2  # sorted: CUDA's median of rows is not deterministic
+    return lengths > _REGISTER * lengths.sort(dim=1).values[:, middle : middle + 1]
 
 
 def read_attention(x: LayerInput, states: Tensor) -> Tensor:
