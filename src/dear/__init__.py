@@ -21,7 +21,7 @@ def __dir__() -> list[str]:
 
 def train(
     data: Any,
-    method: str = "dear",
+    method: str = "head-gains",
     *,
     out: str | Path,
     resume: bool = False,

@@ -120,3 +120,10 @@ def test_what_has_a_float_is_a_number() -> None:
     table = Table(["a wide heading"])
     table.add(Spread())
     assert table.text().splitlines()[2] == "     1.0 ± 0.5"
+
+
+def test_what_is_not_a_number_is_a_dash() -> None:
+    table = Table(["data", "novel"])
+    table.add("photos", float("nan"))
+    assert table.cells() == [["photos", "-"]]
+    assert table.rows[0][1] is None

@@ -18,7 +18,9 @@ from dear_cases import role_map
 from naive_text import LABELS, NAMES, TEMPLATE, frozen_image, make, pixels
 from naive_words import LabelledImages
 
+from dear.core.errors import DearError
 from dear.heads.head_role import CORE_ATTRIBUTE, MIXED, HeadRole
+from dear.methods.head_gains import HeadGains, HeadGainsConfig
 
 
 def naive_heads(backbone, images: Tensor, layer: int) -> tuple[Tensor, Tensor]:
@@ -112,6 +114,12 @@ def test_heads_of_one_role_share_a_gain(tiny, tmp_path: Path) -> None:
     gains = adapted(tiny, **settings).gains.flatten()
     assert gains.unique().numel() == 3
     assert torch.equal(gains, gains[:3].repeat(3)[: len(gains)])
+    (tmp_path / "roles.json").rename(tmp_path / "gone.json")
+    method = HeadGains.restore(make(tiny, "head-gains").backbone, HeadGainsConfig(**settings), {})
+    assert method.gains.numel() == len(gains)
+    with pytest.raises(DearError, match=r"roles\.json"):
+        make(tiny, "head-gains", **settings)
+    (tmp_path / "gone.json").rename(tmp_path / "roles.json")
     alike = adapted(tiny, **settings, role_strategy="all_mixed").gains
     torch.testing.assert_close(alike, adapted(tiny, gains="one", first_layer=3).gains)
 

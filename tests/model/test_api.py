@@ -3,6 +3,7 @@
 import inspect
 import json
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import dear
 from dear.cli import main
 from dear.core.errors import DearError
 from dear.data.resolve import resolve_dataset
-from dear.methods.registry import METHODS, find_method
+from dear.methods.registry import DEFAULT, METHODS, find_method
 from dear.model.predictor import Predictor
+from dear.training.config import RunConfig
 from dear.training.run_folder import RunFolder
 
 COMPONENTS = ["cls", "color", "shape", "texture", "object", "location"]
@@ -31,7 +33,7 @@ def settings(model_folder, role_file) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def trained(settings, tmp_path_factory) -> tuple[Predictor, Path]:
     out = tmp_path_factory.mktemp("api") / "run"
-    return dear.train("world:colors", out=out, **settings), out
+    return dear.train("world:colors", "dear", out=out, **settings), out
 
 
 @pytest.fixture(scope="module")
@@ -87,16 +89,20 @@ def test_train_returns_what_load_returns(trained, picture) -> None:
 )
 def test_wrong_settings_are_one_sentence(wrong, sentence: str, tmp_path) -> None:
     with pytest.raises(DearError, match=sentence):
-        dear.train("world:colors", out=tmp_path / "run", **wrong)
+        dear.train("world:colors", out=tmp_path / "run", **{"method": "dear", **wrong})
     assert not list(tmp_path.iterdir())
     if "method" not in wrong and "shots" not in wrong:
         with pytest.raises(DearError, match="no setting"):
             dear.create(classes=["a", "b"], **wrong)
 
 
+def test_the_default_method_is_that_of_the_command() -> None:
+    assert signature(dear.train).parameters["method"].default == RunConfig().method == DEFAULT
+
+
 def test_nothing_is_overwritten(trained, settings) -> None:
     with pytest.raises(DearError, match="already holds a run"):
-        dear.train("world:colors", out=trained[1], **settings)
+        dear.train("world:colors", "dear", out=trained[1], **settings)
     with pytest.raises(DearError, match="already holds an adapter"):
         trained[0].save(trained[1])
 

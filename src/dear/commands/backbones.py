@@ -1,6 +1,7 @@
 """dear backbones: what each backbone can do; `dear backbones NAME`: all about one."""
 
 import argparse
+import json
 from typing import Any
 
 _NOTE = """\
@@ -52,13 +53,13 @@ def _show_one(name: str) -> None:
     from dear.clip.load import read_config
     from dear.clip.pictures import tag_settings
     from dear.clip.support import judge, refusal, sums_heads, why_refused
-    from dear.methods.registry import METHODS, methods_for
+    from dear.methods.registry import DEFAULT, METHODS, methods_for
 
     config = read_config(name)
     if reason := why_refused(config):
         raise refusal(name, reason)
     tiers, tags = judge(config), open_clip.list_pretrained_tags_by_model(name)
-    working = [name for name in methods_for(tiers.image, tiers.text) if name != "head-gains" or sums_heads(config)]
+    working = methods_for(tiers.image, tiers.text, sums_heads(config))
     missing = [name for name in METHODS if name not in working]
     lines = {
         "image tower": f"{tiers.image}, {_tower(config['vision_cfg'])}",
@@ -68,7 +69,8 @@ def _show_one(name: str) -> None:
         "weights": _size(config),
         "methods": ("all" + (" but head-gains" if missing else "")) if len(missing) < 2 else ", ".join(working),
         "heads": "roles, search by attribute, explain" if tiers.image == "full" else "not known",
-        "pictures": "; ".join(tag_settings(name)) or "OpenAI's mean and std, bicubic, shortest side, centre crop",
+        "pictures": "; or ".join(map(_pictures, tag_settings(name)))
+        or "OpenAI's mean and std, bicubic, shortest side, centre crop",
         "tags": ", ".join(tags) or "none: give a file with --pretrained",
         "tested": "features equal OpenCLIP's on random weights of this kind"
         + (", and results with OpenAI's weights" if name.startswith("ViT-B-16") and "openai" in tags else ""),
@@ -76,8 +78,8 @@ def _show_one(name: str) -> None:
     }
     if name not in open_clip.list_models():
         lines["use"] = f"dear train --model {name} --data PHOTOS --out RUN"
-    if working and "dear" not in working:
-        lines["use"] += f" --method {'coop' if 'coop' in working else 'tip-adapter-f'}"
+    if working and DEFAULT not in working:
+        lines["use"] += f" --method {'prolip' if 'prolip' in working else 'tip-adapter-f'}"
     print(name)
     for title, line in lines.items():
         if line:
@@ -95,6 +97,14 @@ def _tower(config: dict[str, Any]) -> str:
     size = f"{config['image_size']} px" if "image_size" in config else f"{config.get('context_length', 77)} tokens"
     heads = config.get("heads") or config.get("width", 768) // config.get("head_width", 64)
     return f"{config.get('layers', 12)} layers of {heads} heads, width {config.get('width', 768)}, {size}"
+
+
+def _pictures(settings: str) -> str:
+    """Picture settings (JSON) in a few words."""
+    found = json.loads(settings)
+    mean, std = (" ".join(f"{number:.3g}" for number in found[key]) for key in ("mean", "std"))
+    resize = "squashed to the size" if found["resize_mode"] == "squash" else "shortest side, centre crop"
+    return f"mean {mean}, std {std}, {found['interpolation']}, {resize}"
 
 
 def _size(config: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ _LATEX = {
 
 @dataclass
 class Table:
-    """Rows of cells under a header. Floats have one decimal, None is "-", everything else is its `str`.
+    """Rows of cells under a header. Floats have one decimal, None and nan are "-", everything else is its `str`.
 
     `bold`: (row, column) of cells that are bold in Markdown and LaTeX.
     """
@@ -33,7 +33,7 @@ class Table:
     def add(self, *cells: object) -> None:
         if len(cells) != len(self.header):
             raise ValueError(f"{len(cells)} cells under {len(self.header)} headings")
-        self.rows.append(cells)
+        self.rows.append([None if cell != cell else cell for cell in cells])  # nan is no JSON
 
     def cells(self) -> list[list[str]]:
         return [[_text(cell) for cell in row] for row in self.rows]

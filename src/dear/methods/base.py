@@ -220,6 +220,10 @@ class Method(nn.Module):
         for parameter, gradient in zip(self.parameters(), gradients(loss.total), strict=True):
             parameter.grad = gradient
 
+    def learned(self) -> str:
+        """What training found out about the classes, in a sentence; empty: nothing that can be said."""
+        return ""
+
     def can_answer(self, names: Sequence[str]) -> bool:
         """Whether the method can classify into these classes; most can into any."""
         return True

@@ -1,7 +1,8 @@
 """Head gains: a gain for what each late head writes, then CLIP's image projection, fine-tuned close to its start."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,10 +11,15 @@ from torch.nn import functional as F
 from dear.clip import Backbone
 from dear.clip.image import last_third
 from dear.clip.layer_input import CachedHeads, LayerInput
+from dear.core.config import Config as Settings
 from dear.core.config import setting
+from dear.core.errors import DearError
 from dear.heads.gains import Gains, require_sum
+from dear.heads.role_map import AUTO, find_role_map
 from dear.methods.base import LabelledImages, Method, normalized
 from dear.methods.shared.role_settings import RoleSettings, pick_roles
+
+_TOLD, _TELLING = 4, 0.1  # heads that are named, and the least logarithm of their gains
 
 
 @dataclass(frozen=True)
@@ -52,11 +58,19 @@ class HeadGains(Method):
         super().__init__(backbone, config)
         require_sum(backbone)
         tower = backbone.image
+        if config.roles != AUTO:  # a wrong one is refused before any work
+            pick_roles(config, backbone).check_backbone(backbone.identity.to_json(), tower.layers, tower.heads)
         self.heads_from = min(config.first_layer or last_third(tower.layers), tower.layers)
         shape = tower.layers - self.heads_from + 1, tower.heads
         self.register_buffer("gains", tower.like.new_ones(shape))
         self.register_buffer("head_means", tower.like.new_zeros(*shape, tower.head_dim))
         self.register_buffer("projection", tower.head_matrix.detach().contiguous().clone())
+
+    @classmethod
+    def restore(cls, backbone: Backbone, config: Settings, extra_state: Mapping[str, Any]) -> "HeadGains":
+        """The gains are stored by head: the role map of the training may be gone."""
+        assert isinstance(config, HeadGainsConfig)
+        return cls(backbone, replace(config, roles=AUTO))
 
     def scaled(self, images: CachedHeads) -> Tensor:
         """States that are read, [batch, width], with the gains."""
@@ -83,6 +97,23 @@ class HeadGains(Method):
             self.gains = self.fitted_gains(seen, labels)
         if self.config.pull is not None:
             self.projection = self.fitted_projection(tower.head_input(self.scaled(seen)), labels)
+
+    def learned(self) -> str:
+        """The heads whose gain is farthest from 1, with their parts in the backbone's role map, if it has one."""
+        assert self.heads_from is not None
+        try:
+            known = find_role_map(self.config.roles, self.backbone)
+            parts = {at: f" ({known.part_of(at)})" for at in known.roles}
+        except DearError:  # there is no role map
+            parts = {}
+        logarithms = self.gains.clamp(min=1e-6).log().abs().flatten()
+        told = [n for n in logarithms.argsort(descending=True).tolist()[:_TOLD] if logarithms[n] > _TELLING]
+        words = []
+        for number in told:
+            row, head = divmod(number, self.gains.shape[1])
+            at = self.heads_from + row, head
+            words.append(f"{at[0]}.{head}{parts.get(at, '')} x {self.gains[row, head]:.2f}")
+        return f"heads (layer.head) that count more or less than in CLIP: {', '.join(words)}" if words else ""
 
     def fitted_gains(self, seen: CachedHeads, labels: Tensor) -> Tensor:
         tower = self.backbone.image

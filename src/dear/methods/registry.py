@@ -151,6 +151,7 @@ METHODS = {
 
 
 ZERO_SHOT = "zero-shot"
+DEFAULT = "head-gains"  # of `dear train`, by the rule in results/clip/notes.md
 
 
 def simple_methods() -> list[str]:
@@ -169,9 +170,12 @@ def find_method(name: str) -> "type[Method]":
     return getattr(importlib.import_module(f"dear.methods.{module}"), kind)
 
 
-def methods_for(image: str, text: str) -> list[str]:
-    """The methods that work with towers of these tiers (`dear.clip.support.TIERS`)."""
-    kinds = {name: find_method(name) for name in METHODS}
+def methods_for(image: str, text: str, heads_sum: bool = True) -> list[str]:
+    """The methods that work with towers of these tiers (`dear.clip.support.TIERS`).
+
+    `heads_sum`: whether the state that is read is a sum of what heads write, without which they have no gains.
+    """
+    kinds = {name: find_method(name) for name in METHODS if heads_sum or name != "head-gains"}
     return [name for name, kind in kinds.items() if reaches(image, kind.needs_image) and reaches(text, kind.needs_text)]
 
 

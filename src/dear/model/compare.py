@@ -29,7 +29,7 @@ from dear.training.config import TrainConfig
 from dear.training.estimate import RunEstimate
 from dear.training.images import ImageSource
 
-TRAINED = ("clip-adapter", "experts", "dear")  # after the methods without training, cheap ones first
+TRAINED = ("head-gains", "clip-adapter", "experts", "dear")  # after the methods without training, cheap ones first
 _LEAST = 5.0  # seconds: no training starts with less time left
 
 
@@ -54,7 +54,7 @@ class Entry:
 
 def default_methods(backbone: Backbone) -> list[str]:
     """Zero-shot, the simple methods, and a few trained ones, as far as they work with the backbone."""
-    usable = methods_for(backbone.image.tier, backbone.text.tier)
+    usable = methods_for(backbone.image.tier, backbone.text.tier, not backbone.image.why_no_sum)
     return [name for name in (ZERO_SHOT, *simple_methods(), *TRAINED) if name in usable]
 
 

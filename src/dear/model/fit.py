@@ -40,7 +40,7 @@ from dear.training.run_folder import RunFolder
 AUTO = "auto"
 UNFITTED = ("zero-shot", "zero-shot-ensemble")
 CLOSED_FORMS = ("ss-text", "gda", "proker")
-TRAINED = ("linear-probe", "lp-plus-plus", "clap", "prolip")
+TRAINED = ("linear-probe", "lp-plus-plus", "clap", "prolip", "head-gains")
 """The simplest first. Those that are trained are compared by cross-validation, if asked, on images as they are."""
 _ALONE = "proker"  # with one image per class nothing can be compared
 _FOLDS = 5
@@ -152,7 +152,7 @@ def fit(
     data: Dataset, backbone: Backbone, source: ImageSource, method: str = AUTO, thorough: bool = False
 ) -> tuple[Method, Comparison]:
     """The best method, or the given one beside zero-shot, fitted to `data.train`; and the comparison."""
-    known = methods_for(backbone.image.tier, backbone.text.tier)
+    known = methods_for(backbone.image.tier, backbone.text.tier, not backbone.image.why_no_sum)
     every = (*UNFITTED, *CLOSED_FORMS, *(TRAINED if thorough else ()))
     names = [name for name in every if name in known] if method == AUTO else list(dict.fromkeys((UNFITTED[0], method)))
     labels = torch.tensor([example.label for example in data.train])

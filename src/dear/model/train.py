@@ -126,7 +126,7 @@ class _Run:
             run.model, run.pretrained, device=device, precision=train.precision, text_features=run.text_features
         )
         self.source = ImageSource(backbone, cache, train.workers, run.fast_decode)
-        self.cut = ""  # what a time limit has cost
+        self.cut = self.learned = ""  # what a time limit has cost, and what the method says of its training
         find_method(run.method)(backbone, method)  # settings that do not fit the backbone are refused before any work
 
     def train(self) -> RunResult:
@@ -205,11 +205,18 @@ class _Run:
         predict_logits(model, self.final.train[:_FIRST], self.source, "check")  # refuses what is not finite
         if processes.is_rank_zero():
             save_adapter(self.folder.path, self.run.method, model, self.final.template)
+            self.learned = model.learned()
+            if self.learned:
+                print(self.learned, flush=True)
 
     def _facts(self) -> list[str]:
         backbone = " ".join(filter(None, (self.run.model, self.run.pretrained)))
         lines = division(self.whole, self.final, self.config.shots, self.run.folds or 0)
-        return [f"{self.run.method} on {backbone}; data: {self.run.data}", *lines, *([self.cut] if self.cut else [])]
+        return [
+            f"{self.run.method} on {backbone}; data: {self.run.data}",
+            *lines,
+            *filter(None, (self.learned, self.cut)),
+        ]
 
 
 def _seconds_after(later: int, comparison: float, test: float, training: float) -> float:

@@ -7,6 +7,7 @@ from dear.core.config import Config, setting
 from dear.core.errors import DearError
 from dear.data.resolve import HELP
 from dear.data.splits import OWN_SPLIT, VALIDATED_SPLIT, check_rule
+from dear.methods.registry import DEFAULT
 from dear.training.backbone import AUTO, MODEL_HELP
 
 FRESH, NONE = "fresh", "none"
@@ -16,7 +17,7 @@ FRESH, NONE = "fresh", "none"
 class RunConfig(Config):
     """Method, backbone and data."""
 
-    method: str = setting("dear", "method, as listed by `dear methods`")
+    method: str = setting(DEFAULT, "method, as listed by `dear methods`")
     model: str = setting(AUTO, MODEL_HELP)
     pretrained: str | None = setting(None, "OpenCLIP tag or checkpoint file")
     text_features: str | None = setting(
