@@ -82,7 +82,7 @@ class Commands:
             self("roles", "layers", "--model", model, "--data", self.data)
         elif precision == "fp16":
             few = f"--shots 1 --epochs 1 --first-layer 2 --model {model} --roles {role_file}".split()
-            self("train", "--data", self.data, "--out", self.out / "run", *few)
+            self("train", "--method", "dear", "--data", self.data, "--out", self.out / "run", *few)
             one_cell = ("--datasets", self.data, "--methods", "dear", "--seeds", 1)
             self("bench", "few-shot", *one_cell, "--out", self.out / "bench", *few)
         else:
@@ -107,7 +107,7 @@ def data(tmp_path_factory) -> Path:
 def run(model_folder: Path, role_file: Path, data: Path, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("run") / "run"
     flags = {"model": f"local-dir:{model_folder}", "roles": str(role_file), "first_layer": 2}
-    dear.train(data, out=out, epochs=1, shots=2, device="cpu", workers=0, **flags)
+    dear.train(data, "dear", out=out, epochs=1, shots=2, device="cpu", workers=0, **flags)
     return out
 
 
