@@ -43,5 +43,5 @@ def test_a_time_limit_gives_fewer_epochs_and_a_whole_run(train_arguments, tmp_pa
     assert main(train_arguments(out, "--epochs", "2000", "--time-limit", "6s")) == 0
     epochs = len((out / "metrics.jsonl").read_text().splitlines())
     assert 1 <= epochs < 2000
-    assert f"--time-limit: {epochs} of 2000 epochs" in capsys.readouterr().err
+    assert f"--time-limit: {epochs} of 2000 epochs" in capsys.readouterr().out
     assert "results" in json.loads((out / "test.json").read_text())

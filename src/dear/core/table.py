@@ -33,7 +33,7 @@ class Table:
     def add(self, *cells: object) -> None:
         if len(cells) != len(self.header):
             raise ValueError(f"{len(cells)} cells under {len(self.header)} headings")
-        self.rows.append([None if cell != cell else cell for cell in cells])  # nan is no JSON
+        self.rows.append(tuple(None if cell != cell else cell for cell in cells))  # nan is no JSON
 
     def cells(self) -> list[list[str]]:
         return [[_text(cell) for cell in row] for row in self.rows]

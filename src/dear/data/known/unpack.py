@@ -69,6 +69,10 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
                 if not info.is_dir() and kind in (0, stat.S_IFREG):
                     yield info.filename, info.file_size, zipped.open(info)
         return
+    if not hasattr(tarfile, "data_filter"):
+        raise DearError(
+            f"{archive.name} needs Python 3.10.12, 3.11.4 or newer: older ones do not check names in archives."
+        )
     with tarfile.open(archive) as tar:
         for member in tar:
             if member.isreg():
