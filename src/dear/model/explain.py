@@ -79,7 +79,8 @@ def draw_explanation(answer: Answer, picture: np.ndarray, maps: dict[str, np.nda
     upper, lower = parts
     left, right = upper.subplots(1, 2, width_ratios=(1, 1.9))
     left.imshow(picture, interpolation="lanczos")
-    left.set_title(f"{answer.choice}\n{100 * answer.probability:.0f}%", fontsize=13, fontweight="bold")
+    title = f"{answer.choice}  {100 * answer.probability:.0f}%"  # of the whole row: above the picture it may be cut off
+    upper.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     left.axis("off")
     _draw_votes(right, answer)
     if not maps:
@@ -108,7 +109,9 @@ def _draw_votes(axes: Any, answer: Answer) -> None:
         [f"{vote.component}  ×{vote.weight:.2f}" for vote in votes],
         leads,
         color=[color_of(vote.component) for vote in votes],
+        height=min(0.8, 0.2 * len(votes)),
     )
+    axes.set_ylim(-0.6, len(votes) - 0.4)
     low, high = min(0.0, *leads), max(0.0, *leads)
     axes.set_xlim(low - 0.04 * longest, high + 0.04 * longest)
     for row, vote in enumerate(votes):
