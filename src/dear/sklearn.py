@@ -110,7 +110,7 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
         kind = find_method(name)
         assert issubclass(kind, ClosedForm)
         head = kind.Head(features.shape[1], TEMPERATURE, features)
-        head.fit(features, labels, self.text_)
+        head.fit(features.float(), labels, self.text_.float())
         return head
 
     def _features(self, X: Any) -> Tensor:

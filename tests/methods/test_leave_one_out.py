@@ -67,23 +67,25 @@ def test_kernel_ridge_equals_its_formula_and_refits(shots, beta: float, ridge: f
     features, labels, text = shots
     everything = torch.arange(30)
     targets = F.one_hot(labels, CLASSES) - features @ text.T
-    fit = KernelRidge(features, targets, everything, beta)
-    kernel = torch.exp(-beta * (1 - features @ features.T))
+    cosines = features @ features.T
+    fit = KernelRidge(cosines, targets, everything, beta)
+    kernel = torch.exp(-beta * (1 - cosines))
     expected = torch.linalg.solve(kernel + ridge * torch.eye(30), targets)
-    torch.testing.assert_close(fit.kernel(features) @ fit.weights(ridge), kernel @ expected)
+    torch.testing.assert_close(fit.kernel(cosines) @ fit.weights(ridge), kernel @ expected)
     computed = fit.left_out(ridge, everything)
     for i in range(30):
         rest, y = without(i, features, targets)
-        again = KernelRidge(rest, y, torch.arange(29), beta)
-        prediction = again.kernel(features[i : i + 1]) @ again.weights(ridge)
+        again = KernelRidge(rest @ rest.T, y, torch.arange(29), beta)
+        prediction = again.kernel(features[i : i + 1] @ rest.T) @ again.weights(ridge)
         torch.testing.assert_close(computed[i], prediction[0], rtol=1e-8, atol=1e-8)
 
 
 def test_fewer_landmarks_are_least_squares_in_their_span(shots) -> None:
     features, labels, _ = shots
     chosen, targets = torch.tensor([1, 4, 8, 20]), F.one_hot(labels, CLASSES).double()
-    fit = KernelRidge(features, targets, chosen, 1.0)
-    columns, inner = fit.kernel(features), fit.kernel(features[chosen])
+    cosines = features @ features[chosen].T
+    fit = KernelRidge(cosines, targets, chosen, 1.0)
+    columns, inner = fit.kernel(cosines), fit.kernel(cosines[chosen])
     expected = torch.linalg.solve(columns.T @ columns + 0.1 * inner, columns.T @ targets)
     torch.testing.assert_close(fit.weights(0.1), expected, rtol=1e-6, atol=1e-8)
     rest = torch.arange(30) != 2

@@ -41,10 +41,10 @@ class GdaHead(Head):
         self.register_buffer("bias", self.mix.new_zeros(classes))
 
     def fit(self, features: Tensor, labels: Tensor, text: Tensor) -> None:
-        gaussians = Gaussians(features, labels, len(text))
+        gaussians, plain = Gaussians(features, labels, len(text)), self.zero_shot(features, text)
 
         def parts(shrink: float, rows: Tensor) -> list[Tensor]:
-            return [self.zero_shot(features[rows], text), gaussians.left_out(shrink, rows)]
+            return [plain[rows], gaussians.left_out(shrink, rows)]
 
         shrink = self.choose({r: partial(parts, r) for r in _SHRINKS}, labels, _SHRINKS[0], [1.0, 0.0])
         weight, bias = gaussians.weights(shrink)

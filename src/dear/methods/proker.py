@@ -29,17 +29,19 @@ class ProKeRHead(Head):
         self.register_buffer("beta", like.new_tensor(1.0))
 
     def fit(self, features: Tensor, labels: Tensor, text: Tensor) -> None:
-        residuals = -features @ text.T
+        plain = self.zero_shot(features, text)
+        residuals = plain / -self.temperature
         residuals[torch.arange(len(labels), device=labels.device), labels] += 1
         order = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))
         landmarks = order[:_LANDMARKS].to(features.device)
+        cosines = features.double() @ features[landmarks].double().T
 
         @cache
         def fitted(beta: float) -> KernelRidge:
-            return KernelRidge(features, residuals, landmarks, beta)
+            return KernelRidge(cosines, residuals, landmarks, beta)
 
         def parts(beta: float, ridge: float, rows: Tensor) -> list[Tensor]:
-            return [self.zero_shot(features[rows], text), fitted(beta).left_out(ridge, rows)]
+            return [plain[rows], fitted(beta).left_out(ridge, rows)]
 
         choices = {(beta, ridge): partial(parts, beta, ridge) for beta in _BETAS for ridge in _RIDGES}
         published = (3.0, 0.05)  # for one image per class

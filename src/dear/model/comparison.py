@@ -119,12 +119,12 @@ def learning_curve(head: Head, features: Tensor, labels: Tensor, text: Tensor) -
     points, rights = [], []
     for share in _SHARES:
         kept = place < (share * counts[labels]).ceil().clamp(min=1)
-        part = type(head)(head.dim, head.temperature, head.mix)
+        part = type(head)(head.dim, head.temperature, features)
         part.fit(features[kept], labels[kept], text)
         assert part.left_out is not None
         scores = torch.empty_like(head.left_out)
         scores[kept] = part.left_out
-        scores[~kept] = part(features[~kept].to(part.mix), text.to(part.mix)).to(scores)
+        scores[~kept] = part(features[~kept], text).to(scores)
         rights.append(scores.argmax(1) == labels)
         points.append((kept, rights[-1]))
     rights.append(head.left_out.argmax(1) == labels)

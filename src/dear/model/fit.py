@@ -179,7 +179,7 @@ def fit(
         images = DatasetImages(data, source, model)
         with torch.no_grad():
             features, truth = frozen_features(model, images.train())
-            curve, advice = learning_curve(model.head, features.double(), truth, model.encode_text().double())
+            curve, advice = learning_curve(model.head, features, truth, model.encode_text())
         comparison = replace(comparison, curve=curve, advice=advice)
     return model, comparison
 

@@ -51,7 +51,7 @@ class Head(nn.Module):
         raise NotImplementedError
 
     def fit(self, features: Tensor, labels: Tensor, text: Tensor) -> None:
-        """Sets the buffers from features [images, dim] in fp64, labels [images] and texts [classes, dim]."""
+        """Sets the buffers from features [images, dim], labels [images] and texts [classes, dim]."""
         raise NotImplementedError
 
     def correction(self, features: Tensor) -> Tensor:
@@ -73,11 +73,12 @@ class Head(nn.Module):
         `choices`: the parts of the left-out logits under each setting: zero-shot and correction, or their sum alone,
         if both have one weight. `start`: what is taken if no class has two images.
         """
-        rows = torch.nonzero(torch.bincount(labels)[labels] > 1)[:, 0]
+        everything = torch.arange(len(labels), device=labels.device)
+        classes = next(iter(choices.values()))(everything[:1])[0].shape[1]
+        rows = everything[torch.bincount(labels)[labels] > 1]
         best, mix = start, torch.tensor(start_mix)
         if len(rows):
             rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).to(rows.device)]
-            classes = next(iter(choices.values()))(rows[:1])[0].shape[1]
             few, more = (rows[: size // classes] for size in (_JUDGED, _WEIGHED))
 
             def weighed(name: Choice, rows: Tensor) -> tuple[Tensor, float]:
@@ -86,9 +87,10 @@ class Head(nn.Module):
             best = min(choices, key=lambda name: weighed(name, few)[1])
             mix = weighed(best, more)[0]
         self.mix = self.mix.new_tensor(mix.expand(2).tolist())
-        blocks = torch.arange(len(labels), device=labels.device).split(BLOCK)
-        weights = mix.to(labels.device)[:, None, None]
-        self.left_out = torch.cat([(weights * torch.stack(choices[best](block))).sum(0).float() for block in blocks])
+        self.left_out = torch.zeros(len(labels), classes, device=labels.device)
+        for block, answer in zip(everything.split(BLOCK), self.left_out.split(BLOCK), strict=True):
+            for weight, part in zip(mix.tolist(), choices[best](block), strict=True):
+                answer += weight * part.float()
         return best
 
 
@@ -117,7 +119,7 @@ class ClosedForm(Method):
     def before_training(self, images: LabelledImages) -> None:
         self.trained = images.classes
         features, labels = frozen_features(self, images.train())
-        self.head.fit(features.double(), labels, self.encode_text().double())
+        self.head.fit(features, labels, self.encode_text())
 
     def novel_correction(self, features: Tensor) -> Tensor | None:
         """The correction [batch, classes] if none of the current classes was trained; None: there is none."""

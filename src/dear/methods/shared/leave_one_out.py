@@ -1,7 +1,8 @@
 """Exact leave-one-out: what a closed form would say of each labelled image, had it not seen that one.
 
 Each class here is a fit, with the scores of new images and of its own images left out, at the cost of one fit instead
-of one per image. `tests/methods/test_leave_one_out.py` compares them with refits.
+of one per image. `tests/methods/test_leave_one_out.py` compares them with refits. What is fitted is in fp64, what
+is said of images left out in the precision of the features.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-BLOCK = 2000  # images at a time, where all would take much memory
+BLOCK = 1000  # images at a time, where all would take much memory
 
 
 def class_means(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
@@ -27,12 +28,13 @@ class Gaussians:
     """
 
     def __init__(self, features: Tensor, labels: Tensor, classes: int) -> None:
-        means, self.counts = class_means(features, labels, classes)
+        exact = features.double()
+        means, self.counts = class_means(exact, labels, classes)
         self.labels, self.spare = labels, max(1, len(labels) - int((self.counts > 0).sum()))
-        residuals = features - means[labels]
+        residuals = exact - means[labels]
         self.scatter, self.basis = torch.linalg.eigh(residuals.T @ residuals)  # all else in this basis
-        self.scatter = self.scatter.clamp(min=0)
-        self.features, self.means, self.residuals = (part @ self.basis for part in (features, means, residuals))
+        self.scatter, self.means = self.scatter.clamp(min=0), means @ self.basis
+        self.features, self.residuals = (part.to(features) @ self.basis.to(features) for part in (features, residuals))
 
     def weights(self, shrink: float) -> tuple[Tensor, Tensor]:
         """Weight [classes, dim] and bias [classes] of the scores, which sum to zero over the classes with images."""
@@ -54,12 +56,12 @@ class Gaussians:
         if not self.scatter.any():
             return self.features.new_zeros(len(rows), len(self.means))
         own, x, r = self.labels[rows], self.features[rows], self.residuals[rows]
-        counts = self.counts[own]
+        means, scatter, counts = (part.to(x) for part in (self.means, self.scatter, self.counts[own]))
         several = counts > 1
         gamma = torch.where(several, counts / (counts - 1).clamp(min=1), 0)
-        trace = self.scatter.sum() - gamma * r.square().sum(1)
+        trace = scatter.sum() - gamma * r.square().sum(1)
         spare = torch.where(several, self.spare - 1, self.spare).clamp(min=1)
-        inverse = 1 / (self.scatter + shrink * trace[:, None] / len(self.scatter))  # [rows, dim]
+        inverse = 1 / (scatter + shrink * trace[:, None] / len(scatter))  # [rows, dim]
         a = inverse * r
         kappa = gamma / (1 - gamma * (r * a).sum(1))
 
@@ -69,8 +71,8 @@ class Gaussians:
             linear = product(x * inverse, means) + (kappa * (x * a).sum(1))[:, None] * along
             return linear - (product(inverse, means.square()) + kappa[:, None] * along.square()) / 2
 
-        scores = score(self.means, lambda left, right: left @ right.T)
-        mean = self.means[own] - r / (counts - 1).clamp(min=1)[:, None]
+        scores = score(means, lambda left, right: left @ right.T)
+        mean = means[own] - r / (counts - 1).clamp(min=1)[:, None]
         alone = score(mean, lambda left, right: (left * right).sum(1, keepdim=True))
         scores = spare[:, None] * scores.scatter(1, own[:, None], alone)
         present = (self.counts > 0).repeat(len(rows), 1).scatter(1, own[:, None], several[:, None])
@@ -79,42 +81,42 @@ class Gaussians:
 
 
 class KernelRidge:
-    """Ridge regression of targets [images, outputs] on exp(-beta (1 - cosine)) with features.
+    """Ridge regression of targets [images, outputs] on the kernel exp(-beta (1 - cosine)).
 
-    `landmarks`: positions of the features that span the solution. With all of them it is kernel ridge regression
-    itself, with fewer the Nystroem approximation, whose map of features does not depend on targets.
+    `cosines` [images, landmarks], in fp64, are those with the images that span the solution, which are at the positions
+    `landmarks`. With all of them it is kernel ridge regression itself, with fewer the Nystroem approximation, whose map
+    of images does not depend on targets.
     """
 
-    def __init__(self, features: Tensor, targets: Tensor, landmarks: Tensor, beta: float) -> None:
-        self.beta, self.landmarks, self.features, self.targets = beta, features[landmarks], features, targets
-        values, vectors = torch.linalg.eigh(self.kernel(self.landmarks))
+    def __init__(self, cosines: Tensor, targets: Tensor, landmarks: Tensor, beta: float) -> None:
+        self.cosines, self.targets, self.beta = cosines, targets, beta
+        values, vectors = torch.linalg.eigh(self.kernel(cosines[landmarks]))
         keep = values > values[-1] * len(values) * torch.finfo(values.dtype).eps
         self.to_map, self.spectrum = vectors[:, keep] / values[keep].sqrt(), values[keep]  # [landmarks, rank], [rank]
         squares = values.new_zeros(len(landmarks), len(landmarks))
         products = values.new_zeros(len(landmarks), targets.shape[1])
-        for x, y in zip(features.split(BLOCK), targets.split(BLOCK), strict=True):
-            columns = self.kernel(x)  # [block, landmarks]
+        for part, y in zip(cosines.split(BLOCK), targets.split(BLOCK), strict=True):
+            columns = self.kernel(part)  # [block, landmarks]
             squares.addmm_(columns.T, columns)
-            products.addmm_(columns.T, y)
-        if len(landmarks) < len(features):  # else the mapped features are orthogonal as they are
+            products.addmm_(columns.T, y.to(columns))
+        if len(landmarks) < len(cosines):  # else the mapped features are orthogonal as they are
             spectrum, turn = torch.linalg.eigh(self.to_map.T @ squares @ self.to_map)
             self.to_map, self.spectrum = self.to_map @ turn, spectrum.clamp(min=0)
         self.projected = self.to_map.T @ products  # [rank, outputs]
 
-    def kernel(self, features: Tensor) -> Tensor:
-        """[images, landmarks]"""
-        return (-self.beta * (1 - features @ self.landmarks.T)).exp()
+    def kernel(self, cosines: Tensor) -> Tensor:
+        return (cosines - 1).mul_(self.beta).exp_()
 
     def weights(self, ridge: float) -> Tensor:
-        """[landmarks, outputs]: the prediction for x is kernel(x) @ weights."""
+        """[landmarks, outputs]: predictions are kernel @ weights."""
         return self.to_map @ (self.projected / (self.spectrum + ridge)[:, None])
 
     def left_out(self, ridge: float, rows: Tensor) -> Tensor:
         """Predictions [rows, outputs] for the images `rows`, each by the fit without it: y - e / (1 - h)."""
-        mapped, targets = self.kernel(self.features[rows]) @ self.to_map, self.targets[rows]  # [rows, rank]
-        shrunk = mapped / (self.spectrum + ridge)
-        leverage = (mapped * shrunk).sum(1, keepdim=True)
-        return targets - (targets - shrunk @ self.projected) / (1 - leverage)
+        targets, scale = self.targets[rows], (self.spectrum + ridge).rsqrt()
+        mapped = (self.kernel(self.cosines[rows]) @ self.to_map * scale).to(targets)  # [rows, rank], well scaled
+        leverage = mapped.square().sum(1, keepdim=True)
+        return targets - (targets - mapped @ (scale[:, None] * self.projected).to(targets)) / (1 - leverage)
 
 
 class TextAndMeans:
