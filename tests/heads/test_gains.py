@@ -16,7 +16,8 @@ from dear.core.errors import DearError
 from dear.heads.contributions import HeadContributions
 from dear.heads.gains import Gains, named_gains, parse_gains, with_gains
 from dear.heads.role_map import RoleMap
-from dear.model.explain import without_attributes
+from dear.methods.shared.attention_maps import head_attention
+from dear.model.explain import explained
 
 NAMES = ["red", "green", "blue"]
 
@@ -146,17 +147,40 @@ def test_learned_gains_and_given_ones_multiply(mini, roles) -> None:
 def test_explain_says_what_the_answer_would_be_without_each_attribute(roles) -> None:
     zero_shot = dear.create("dear-mini", classes=NAMES, method="zero-shot", device="cpu")
     pixels = zero_shot.pixels([picture()])
-    found = {name: (choice, p) for name, choice, p in without_attributes(zero_shot, pixels)}
+    answer = explained(zero_shot, pixels, topk=1)
+    found = {without.attribute: without for without in answer.without}
     assert list(found) == [name for name in roles.core if roles.heads_for(name)]
-    answer = zero_shot.with_gain(color=0).predict(picture())
-    assert found["color"] == (answer.choice, pytest.approx(answer.probability, abs=1e-5))
+    assert answer.top == zero_shot.predict(picture(), topk=1).top
+    for name, without in found.items():
+        less = zero_shot.with_gain({name: 0})
+        other, (logits,) = less.predict(picture()), less.logits(pixels)
+        assert (without.choice, without.probability) == (other.choice, pytest.approx(other.probability, abs=1e-5))
+        first, second = (NAMES.index(place) for place, _ in zero_shot.predict(picture(), topk=2).top)
+        assert without.lead == pytest.approx(float(logits[first] - logits[second]), abs=1e-4)
     tokens = dear.create("dear-mini", classes=NAMES, method="dear", device="cpu")
     votes, weights = tokens.votes(pixels)[0], tokens.model.fusion_weights()
-    found = {name: p for name, _, p in without_attributes(tokens, pixels)}
+    found = {without.attribute: without.probability for without in explained(tokens, pixels, topk=3).without}
     place = tokens.model.components.index("shape")
     rest = [i for i in range(len(weights)) if i != place]
     expected = ((weights[rest] / weights[rest].sum()) @ votes[rest]).softmax(0).max()
     assert found["shape"] == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_maps_of_attributes_are_the_attention_of_their_heads(mini, roles) -> None:
+    """All heads of the last layer together see what CLS sees there; one head sees what PyTorch says of it."""
+    method = dear.create("dear-mini", classes=NAMES, method="head-gains", device="cpu").model
+    pixels, tower = some(mini), mini.image
+    drawn = method.attention_maps(pixels)
+    assert list(drawn) == ["cls", *(name for name in roles.core if roles.heads_for(name))]
+    everywhere = [(tower.layers, head) for head in range(tower.heads)]
+    maps = head_attention(method, pixels, {"all": everywhere, "one": [(tower.layers - 1, 1)]})
+    torch.testing.assert_close(maps["all"], drawn["cls"])
+    block = tower.blocks[tower.layers - 2]
+    x = block.ln_1(tower.trunk(pixels, tower.layers - 2))
+    _, weights = block.attn(x, x, x, average_attn_weights=False)
+    seen = maps["one"].flatten(1)
+    torch.testing.assert_close(seen, weights[:, 1, 0, 1:] * (seen > 0), rtol=1e-4, atol=1e-6)
+    assert (seen > 0).float().mean() > 0.9  # registers are rare
 
 
 def test_commands_take_gains(tmp_path: Path, capsys) -> None:

@@ -196,7 +196,7 @@ def test_saved_and_explained(trained, picture, tmp_path) -> None:
     ]
     assert dear.load(tmp_path / "adapter", device="cpu").predict(picture) == model.predict(picture)
     explained = model.explain(picture, out=tmp_path / "why.png")
-    assert [name for name, *_ in explained.without] == COMPONENTS[1:]
+    assert [without.attribute for without in explained.without] == COMPONENTS[1:]
     assert replace(explained, without=()) == model.predict(picture)
     with Image.open(tmp_path / "why.png") as drawn:
         assert min(drawn.size) > 600

@@ -229,12 +229,15 @@ class Method(nn.Module):
         return True
 
     def attention_maps(self, pixels: Tensor) -> dict[str, Tensor]:
-        """Attention of each component to the patches, [batch, rows, columns]; by default CLS in the last layer."""
-        from dear.methods.shared.attention_maps import cls_attention
+        """Attention to the patches, [batch, rows, columns]: of each component; by default of CLS in the last layer,
+        and, where the tower is frozen, in the heads of each attribute."""
+        from dear.methods.shared.attention_maps import cls_attention, head_attention
+        from dear.methods.shared.role_settings import attribute_heads
 
         if not self.backbone.image.layers:
             return {}  # nothing to see inside
-        return {CLS: cls_attention(self, pixels)}
+        heads = attribute_heads(self)
+        return {CLS: cls_attention(self, pixels)} | (head_attention(self, pixels, heads) if heads else {})
 
 
 def cosine_distance(features: Tensor, targets: Tensor) -> Tensor:

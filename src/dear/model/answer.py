@@ -20,13 +20,27 @@ class Vote:
 
 
 @dataclass(frozen=True)
+class Without:
+    """What the answer would be without an attribute: without its vote, or with its heads at their mean."""
+
+    attribute: str
+    choice: str
+    probability: float  # of that choice
+    lead: float  # of the true answer over the class that is next best with all attributes, in logits
+
+
+@dataclass(frozen=True)
 class Answer:
     choice: str
     probability: float
     top: tuple[tuple[str, float], ...]
     votes: tuple[Vote, ...]
-    without: tuple[tuple[str, str, float], ...] = ()
-    """By `explain` alone: an attribute, the choice without it, and the probability of that choice."""
+    without: tuple[Without, ...] = ()  # by `explain` alone
+
+    @property
+    def lead(self) -> float:
+        """Of the answer over the next best class, in logits."""
+        return sum(vote.lead for vote in self.votes)
 
     def to_json(self) -> dict[str, Any]:
         value = asdict(self)
@@ -42,7 +56,7 @@ class Answer:
             + ("agrees" if v.choice == self.choice else f"alone: {v.choice}")
             for v in self.votes
         ]
-        without = [f"  without {name}: {choice} ({100 * p:.0f}%)" for name, choice, p in self.without]
+        without = [f"  without {w.attribute}: {w.choice} ({100 * w.probability:.0f}%)" for w in self.without]
         return "\n".join(lines + votes + without)
 
 

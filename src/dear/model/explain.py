@@ -1,5 +1,6 @@
 """A picture of an answer: the vote of each component, and where it looked."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from dear.core.errors import DearError
 from dear.core.figure import check_suffix, save_figure
 from dear.core.names import CLS
 from dear.core.palette import color_of
-from dear.methods.shared.role_settings import roles_of
-from dear.model.answer import Answer
+from dear.methods.shared.role_settings import attribute_heads
+from dear.model.answer import Answer, Without
 from dear.model.predictor import ImageLike, Predictor
 
 
@@ -21,8 +22,7 @@ def explain(predictor: Predictor, image: ImageLike, out: Path, topk: int = 3) ->
     """Draws the image, the votes and where each component looked; returns the answer."""
     check_suffix(out)
     pixels = predictor.pixels([image]).to(predictor.model.backbone.device)
-    answer = predictor.predict_batch(pixels, topk)[0]
-    answer = replace(answer, without=without_attributes(predictor, pixels))
+    answer = explained(predictor, pixels, topk)
     roles = predictor.model.roles
     headless = set() if roles is None else {name for name in roles.core if not roles.heads_for(name)}
     maps = {
@@ -34,8 +34,14 @@ def explain(predictor: Predictor, image: ImageLike, out: Path, topk: int = 3) ->
     return answer
 
 
-def without_attributes(predictor: Predictor, pixels: Tensor) -> tuple[tuple[str, str, float], ...]:
-    """For pixels [1, 3, height, width] and each attribute: what the answer would be without it, and how sure.
+def explained(predictor: Predictor, pixels: Tensor, topk: int) -> Answer:
+    """The answer for pixels [1, 3, height, width], with what it would be without each attribute."""
+    answer = predictor.predict_batch(pixels, max(2, topk))[0]
+    return replace(answer, top=answer.top[:topk], without=without_attributes(predictor, pixels, answer))
+
+
+def without_attributes(predictor: Predictor, pixels: Tensor, answer: Answer) -> tuple[Without, ...]:
+    """For pixels [1, 3, height, width] and each attribute: what the answer would be without it.
 
     A method with a component for an attribute answers without that component's vote. CLIP's own class feature has none:
     there the heads of the attribute are put at their mean, if a role map tells them.
@@ -47,19 +53,19 @@ def without_attributes(predictor: Predictor, pixels: Tensor) -> tuple[tuple[str,
         for i, name in enumerate(model.components):
             if name != CLS and weights[i] < 1:
                 rest = torch.cat([weights[:i], weights[i + 1 :]]) @ torch.cat([votes[:i], votes[i + 1 :]])
-                found[name] = (rest / (1 - weights[i])).softmax(0)
-    elif model.backbone.image.tier != "full":
-        return ()  # its heads are not known
+                found[name] = rest / (1 - weights[i])
     else:
         try:
-            roles = roles_of(model)
-            named = [name for name in roles.core if roles.heads_for(name)]
-            others = {name: predictor.with_gain({**predictor.gain, name: 0.0}) for name in named}
-        except DearError:  # no role map with means, or another image tower
+            others = {name: predictor.with_gain({**predictor.gain, name: 0.0}) for name in attribute_heads(model)}
+        except DearError:  # a role map without means
             return ()
-        found = {name: other.logits(pixels)[0].softmax(0) for name, other in others.items()}
-    chosen = {name: (int(p.argmax()), float(p.max())) for name, p in found.items()}
-    return tuple((name, predictor.classes[best], p) for name, (best, p) in chosen.items())
+        found = {name: other.logits(pixels)[0] for name, other in others.items()}
+    places = [predictor.classes.index(name) for name, _ in answer.top[:2]]
+    without = []
+    for name, logits in found.items():
+        best, lead = int(logits.argmax()), float(logits[places[0]] - logits[places[-1]])
+        without.append(Without(name, predictor.classes[best], float(logits.softmax(0)[best]), lead))
+    return tuple(without)
 
 
 def as_seen(predictor: Predictor, pixels: Tensor) -> np.ndarray:
@@ -82,14 +88,18 @@ def draw_explanation(answer: Answer, picture: np.ndarray, maps: dict[str, np.nda
     title = f"{answer.choice}  {100 * answer.probability:.0f}%"  # of the whole row: above the picture it may be cut off
     upper.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     left.axis("off")
-    _draw_votes(right, answer)
+    if len(answer.votes) == 1 and answer.without:
+        _draw_losses(right, answer)
+    else:
+        _draw_votes(right, answer)
     if not maps:
         lower.suptitle("where it looked is not known: the image tower is called as a whole", fontsize=11)
         return figure
     axes = np.atleast_1d(lower.subplots(1, count))
     note = "; * it has no head of its own: in all heads" if any(name.endswith("*") for name in maps) else ""
-    tokens = f"where each component looked ({CLS}: in the last layer; attributes: in their own heads{note})"
-    lower.suptitle(f"where {CLS} looked in the last layer" if list(maps) == [CLS] else tokens, fontsize=11)
+    heading = f"where {CLS} looked" if len(answer.votes) == 1 else "where each component looked"
+    places = "in the last layer" if list(maps) == [CLS] else "in the last layer; attributes: in their own heads"
+    lower.suptitle(f"{heading} ({CLS}: {places}{note})", fontsize=11)
     height, width = picture.shape[:2]
     for axis, (name, values) in zip(axes, maps.items(), strict=True):
         axis.imshow(picture.mean(-1), cmap="gray", vmin=-0.4, vmax=1.4)
@@ -102,32 +112,53 @@ def draw_explanation(answer: Answer, picture: np.ndarray, maps: dict[str, np.nda
 def _draw_votes(axes: Any, answer: Answer) -> None:
     """A bar per component: its part of the margin between the answer and the next best class, so that a vote without
     weight is short; what each would say by itself stands beside it, paler the less it decides."""
-    votes = list(reversed(answer.votes))
-    leads = [vote.lead for vote in votes]
-    longest = max(map(abs, leads)) or 1.0
+    rows = [
+        (vote.component, f"{vote.component}  ×{vote.weight:.2f}", vote.lead,
+         f"{'agrees' if vote.choice == answer.choice else f'alone: {vote.choice}'} ({100 * vote.probability:.0f}%)")
+        for vote in answer.votes
+    ]  # fmt: skip
+    label = "weight × lead, in logits: the bars add up to the margin"
+    if answer.without:
+        cells = [
+            f"{w.attribute}: {'' if w.choice == answer.choice else w.choice + ' '}{100 * w.probability:.0f}%"
+            for w in answer.without
+        ]
+        label += "\n\nthe answer without an attribute: the same unless another is named, with\n" + ",   ".join(cells)
+    _draw_bars(axes, answer, rows, label)
+
+
+def _draw_losses(axes: Any, answer: Answer) -> None:
+    """A bar per attribute: how much of the lead over the next best class is lost if its heads are put at their mean."""
+    rows = [
+        (w.attribute, w.attribute, answer.lead - w.lead,
+         f"without it {'still' if w.choice == answer.choice else w.choice} ({100 * w.probability:.0f}%)")
+        for w in answer.without
+    ]  # fmt: skip
+    label = f"what the lead of {answer.lead:.2f} logits loses without the heads of an attribute"
+    _draw_bars(axes, answer, rows, f"{label}\n(their direct effect; the rest of the lead has no attribute)")
+
+
+def _draw_bars(axes: Any, answer: Answer, rows: Sequence[tuple[str, str, float, str]], label: str) -> None:
+    """`rows`: attribute or component, its label, the length of its bar, and what stands beside it."""
+    lengths = [length for _, _, length, _ in reversed(rows)]
+    longest = max(map(abs, lengths)) or 1.0
     axes.barh(
-        [f"{vote.component}  ×{vote.weight:.2f}" for vote in votes],
-        leads,
-        color=[color_of(vote.component) for vote in votes],
-        height=min(0.8, 0.2 * len(votes)),
+        [text for _, text, _, _ in reversed(rows)],
+        lengths,
+        color=[color_of(name) for name, *_ in reversed(rows)],
+        height=min(0.8, 0.2 * len(rows)),
     )
-    axes.set_ylim(-0.6, len(votes) - 0.4)
-    low, high = min(0.0, *leads), max(0.0, *leads)
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    low, high = min(0.0, *lengths), max(0.0, *lengths)
     axes.set_xlim(low - 0.04 * longest, high + 0.04 * longest)
-    for row, vote in enumerate(votes):
-        own = "agrees" if vote.choice == answer.choice else f"alone: {vote.choice}"
-        grey = 0.2 + 0.5 * (1 - abs(vote.lead) / longest)
+    for row, (_, _, length, beside) in enumerate(reversed(rows)):
+        grey = 0.2 + 0.5 * (1 - abs(length) / longest)
         axes.text(
-            1.02, row, f"{vote.lead:+.2f}  {own} ({100 * vote.probability:.0f}%)", va="center", fontsize=9,
+            1.02, row, f"{length:+.2f}  {beside}", va="center", fontsize=9,
             color=(grey, grey, grey), transform=axes.get_yaxis_transform(),
         )  # fmt: skip
     axes.axvline(0, color="#888888", linewidth=0.8)
     rival = f"“{answer.top[1][0]}”" if len(answer.top) > 1 else "the next best class"
-    label = "weight × lead, in logits: the bars add up to the margin"
-    if answer.without:
-        same = answer.choice
-        cells = [f"{name}: {'' if it == same else it + ' '}{100 * p:.0f}%" for name, it, p in answer.without]
-        label += "\n\nthe answer without an attribute: the same unless another is named, with\n" + ",   ".join(cells)
     axes.set_xlabel(label, fontsize=9)
     axes.set_title(f"what decided for “{answer.choice}” against {rival}", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)

@@ -71,6 +71,27 @@ def cls_attention(method: "Method", pixels: Tensor) -> Tensor:
 
 
 @torch.no_grad()
+def head_attention(method: "Method", pixels: Tensor, heads: "Mapping[str, Sequence[Head]]") -> dict[str, Tensor]:
+    """Attention in the frozen tower of what is read, CLS or the mean patch, mean over the heads under each name,
+    without registers, [batch, rows, columns]."""
+    tower = method.backbone.image
+    first = min(layer for places in heads.values() for layer, _ in places)
+    sums = {name: torch.zeros(len(pixels), tower.originals - tower.prefix, device=pixels.device) for name in heads}
+    states = tower.trunk(pixels, first - 1)
+    for layer in range(first, tower.layers + 1):
+        x = LayerInput(tower, layer, states)
+        queries = x.cls_q if tower.read == READ_CLS else x.q[:, :, tower.prefix :]
+        weights = attention_weights(queries, x.kv[0], None)[..., tower.prefix :].mean(2)  # [batch, heads, patches]
+        for name, places in heads.items():
+            for head in (head for at, head in places if at == layer):
+                sums[name] += weights[:, head] / len(places)
+        if layer < tower.layers:
+            states = tower.run_layer(x)
+    visible = ~registers(states, tower.prefix)
+    return {name: (values * visible).unflatten(1, tower.grid) for name, values in sums.items()}
+
+
+@torch.no_grad()
 def token_attention(
     method: "Method",
     pixels: Tensor,

@@ -9,7 +9,7 @@ from dear.clip import Backbone
 from dear.core.config import Config, setting
 from dear.core.errors import DearError
 from dear.heads.entropy import CORE_SETS, rejudge, with_core
-from dear.heads.role_map import AUTO, RoleMap, find_role_map
+from dear.heads.role_map import AUTO, Head, RoleMap, find_role_map
 
 if TYPE_CHECKING:
     from dear.methods.base import Method
@@ -60,6 +60,19 @@ def pick_roles(config: RoleSettings, backbone: Backbone) -> RoleMap:
 def roles_of(method: "Method") -> RoleMap:
     """The method's own role map, otherwise the measured map of its backbone."""
     return method.roles or find_roles(AUTO, method.backbone)
+
+
+def attribute_heads(method: "Method") -> dict[str, list[Head]]:
+    """The heads of each core attribute, where their direct effect on the answer is known: in a frozen tower that is
+    read as a sum, if there is a role map."""
+    tower = method.backbone.image
+    if tower.tier != "full" or tower.why_no_sum or method.first_layer <= tower.layers:
+        return {}
+    try:
+        roles = roles_of(method)
+    except DearError:  # there is none for this backbone
+        return {}
+    return {name: heads for name in roles.core if (heads := roles.heads_for(name))}
 
 
 def find_roles(name: str, backbone: Backbone) -> RoleMap:

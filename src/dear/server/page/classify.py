@@ -1,15 +1,18 @@
-"""The first view: the class of an image, the vote of each component, and where each of them looked."""
+"""The first view: the class of an image, what decided for it, and where the model looked."""
 
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from dear.core.names import CLS
+from dear.core.palette import color_of
 from dear.data.dataset import Example
 from dear.data.resolve import resolve_dataset
 from dear.methods.base import Method
 from dear.methods.experts import REST
-from dear.model.explain import as_seen
+from dear.methods.shared.role_settings import attribute_heads
+from dear.model.explain import as_seen, explained
 from dear.model.predictor import Predictor
 from dear.server.model_thread import OnModel
 from dear.server.page.pictures import data_url
@@ -20,13 +23,12 @@ _SIZE = 320  # pixels of a picture with an attention map
 def classify(predictor: Predictor, picture: Image.Image, on_model: OnModel) -> dict[str, Any]:
     """The answer with its votes, and the picture as the model saw it under each component's attention."""
     pixels = predictor.pixels([picture]).to(predictor.model.backbone.device)
-    answer, attention = on_model(
-        lambda: (predictor.predict_batch(pixels, topk=5)[0], predictor.model.attention_maps(pixels))
-    )
+    answer, attention = on_model(lambda: (explained(predictor, pixels, topk=5), predictor.model.attention_maps(pixels)))
     seen = Image.fromarray((255 * as_seen(predictor, pixels[0])).round().astype(np.uint8))
     maps = [
         {
             "component": name,
+            "color": color_of(name),
             "heads": heads_in_words(predictor.model, name),
             "image": data_url(attention_overlay(seen, values[0].float().cpu().numpy()), _SIZE),
         }
@@ -39,9 +41,10 @@ def heads_in_words(model: Method, component: str) -> str:
     """The heads whose attention is shown for a component, as the page says it."""
     if component == REST:
         return "in all heads without a core attribute"
-    if model.roles is None or component not in model.roles.core:
-        return "in the last layer"  # the class token
-    count = len(model.roles.heads_for(component))
+    if component == CLS:
+        return "in the last layer"
+    heads = attribute_heads(model) if model.roles is None else {component: model.roles.heads_for(component)}
+    count = len(heads[component])
     return f"in its {count} {'head' if count == 1 else 'heads'}" if count else "in all heads: it has none of its own"
 
 

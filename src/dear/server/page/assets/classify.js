@@ -1,9 +1,8 @@
-// Classify: an image in; its class, the vote of each component, and where each of them looked.
+// Classify: an image in; its class, what decided for it, and where the model looked.
 
 import { ask, bar, el, imageField, percent, worker } from "./common.js";
 
 export function buildClassify(section, about) {
-  const colors = Object.fromEntries(about.components.map((c) => [c.name, c.color]));
   const result = el("div", { class: "result", "aria-live": "polite" });
   const run = worker(result);
   const field = imageField(about, "Choose an image", (file) => {
@@ -15,7 +14,7 @@ export function buildClassify(section, about) {
     try {
       const answer = await ask("/api/classify", values, body, "POST");
       field.show(answer.seen);
-      return show(answer, colors);
+      return show(answer, Object.fromEntries(answer.maps.map((map) => [map.component, map.color])));
     } catch (error) {
       field.show(null);
       throw error;
@@ -28,7 +27,7 @@ export function buildClassify(section, about) {
       classify({ example: number });
     } }, el("img", { src: example.image, alt: example.name })));
   result.append(el("div", { class: "card soft hint" },
-    el("p", {}, "The answer appears here: the class, the vote of each component, and where each component looked."),
+    el("p", {}, "The answer appears here: the class, what decided for it, and where the model looked."),
     el("p", {}, `The model chooses from ${about.classes.length} classes: `, about.classes.slice(0, 12).join(", "),
       about.classes.length > 12 ? ", …" : "")));
   section.append(el("div", { class: "columns side" },
@@ -43,12 +42,9 @@ function show(answer, colors) {
       el("div", { class: "answer" }, el("h2", {}, answer.choice), el("span", {}, percent(answer.probability))),
       el("p", { class: "soft runners" }, "next: ", answer.top.slice(1).map(([name, p], i) =>
         el("span", {}, `${i ? ", " : ""}${name} ${percent(p)}`)))),
+    el("div", { class: "card" }, answer.votes.length === 1 && answer.without ? losses(answer, colors) : votes(answer, colors)),
     el("div", { class: "card" },
-      el("h3", {}, "Votes of the components"),
-      el("p", { class: "soft" }, `Bar: how far a component puts “${answer.choice}” ahead of the next best class, times its weight; pale: it votes against.`),
-      el("div", { class: "votes" }, answer.votes.map((vote) => voteRow(vote, answer, colors)))),
-    el("div", { class: "card" },
-      el("h3", {}, "Where each component looked"),
+      el("h3", {}, answer.votes.length === 1 ? "Where it looked" : "Where each component looked"),
       el("div", { class: "maps" }, answer.maps.map((map) => el("figure", {},
         el("img", { src: map.image, alt: `attention of ${map.component}` }),
         el("figcaption", {}, el("b", { class: "tint", style: { "--c": colors[map.component] } }, map.component),
@@ -57,14 +53,42 @@ function show(answer, colors) {
   ];
 }
 
-function voteRow(vote, answer, colors) {
-  const agrees = vote.choice === answer.choice;
-  const most = Math.max(...answer.votes.map((other) => Math.abs(other.lead))) || 1;
-  const say = Math.abs(vote.lead) / most; // its part in the decision
-  return el("div", { class: "vote", style: { "--say": 0.45 + 0.55 * say } },
-    el("b", { class: "tint", style: { "--c": colors[vote.component] } }, vote.component),
-    el("span", { class: "soft number" }, `× ${vote.weight.toFixed(2)}`),
-    bar(say, colors[vote.component], vote.lead < 0),
-    el("span", { class: "number" }, `${vote.lead < 0 ? "−" : "+"}${Math.abs(vote.lead).toFixed(2)}`),
-    el("span", { class: "say" }, agrees ? "agrees" : `alone: ${vote.choice} (${percent(vote.probability)})`));
+function votes(answer, colors) {
+  return [
+    el("h3", {}, "Votes of the components"),
+    el("p", { class: "soft" }, `Bar: how far a component puts “${answer.choice}” ahead of the next best class, times its weight; pale: it votes against.`),
+    rows(answer.votes.map((vote) => ({
+      name: vote.component,
+      factor: `× ${vote.weight.toFixed(2)}`,
+      length: vote.lead,
+      say: vote.choice === answer.choice ? "agrees" : `alone: ${vote.choice} (${percent(vote.probability)})`,
+    })), colors),
+  ];
+}
+
+function losses(answer, colors) {
+  const lead = answer.votes[0].lead;
+  return [
+    el("h3", {}, "What the heads of each attribute decide"),
+    el("p", { class: "soft" }, `Bar: what the lead of “${answer.choice}” over the next best class, ${lead.toFixed(2)}, loses without the heads of an attribute; pale: it gains.`),
+    rows(answer.without.map((other) => ({
+      name: other.attribute,
+      factor: "",
+      length: lead - other.lead,
+      say: `without it ${other.choice === answer.choice ? "still" : other.choice} (${percent(other.probability)})`,
+    })), colors),
+  ];
+}
+
+function rows(entries, colors) {
+  const most = Math.max(...entries.map(({ length }) => Math.abs(length))) || 1;
+  return el("div", { class: "votes" }, entries.map(({ name, factor, length, say }) => {
+    const part = Math.abs(length) / most;
+    return el("div", { class: "vote", style: { "--say": 0.45 + 0.55 * part } },
+      el("b", { class: "tint", style: { "--c": colors[name] } }, name),
+      el("span", { class: "soft number" }, factor),
+      bar(part, colors[name], length < 0),
+      el("span", { class: "number" }, `${length < 0 ? "−" : "+"}${Math.abs(length).toFixed(2)}`),
+      el("span", { class: "say" }, say));
+  }));
 }
