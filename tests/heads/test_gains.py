@@ -13,6 +13,7 @@ from dear.cli import main
 from dear.clip import load_backbone
 from dear.clip.image import ImageTower
 from dear.core.errors import DearError
+from dear.gallery.encoders import HeadEncoder
 from dear.heads.contributions import HeadContributions
 from dear.heads.gains import Gains, named_gains, parse_gains, with_gains
 from dear.heads.role_map import RoleMap
@@ -215,3 +216,27 @@ def test_commands_take_gains(tmp_path: Path, capsys) -> None:
     assert scores[1] < scores[0] - 1e-4
     assert "a sentence has no heads" in out("search", gallery, "--text", "red", "--gain", "color=0", code=2)
     assert "not comparable" in out("index", "--model", "dear-mini", str(tmp_path), "--out", gallery, code=2)
+
+
+def test_a_gallery_remembers_the_role_map_that_names_gains(roles, tmp_path: Path, monkeypatch, capsys) -> None:
+    """A file of roles that only this gallery uses: its gains must come from there, from any folder."""
+    (tmp_path / "photos").mkdir()
+    for number in range(4):
+        picture(number).save(tmp_path / "photos" / f"{number}.png")
+    monkeypatch.chdir(tmp_path)
+    roles.shuffled(3).save(Path("own.json"))
+    index = ["index", "--model", "dear-mini", "photos", "--out", "gallery", "--roles", "own.json", "--device", "cpu"]
+    assert main(index) == 0
+    monkeypatch.chdir("photos")
+    capsys.readouterr()
+
+    def best(*more: str) -> float:
+        search = ["search", "../gallery", "--image", "0.png", "--topk", "1", "--json", "--device", "cpu"]
+        assert main([*search, *more]) == 0
+        return json.loads(capsys.readouterr().out)["score"]
+
+    encoder = HeadEncoder.load("dear-mini", roles=str(tmp_path / "own.json"), device="cpu")
+    pixels = encoder.preprocess(picture(0))[None]
+    plain, scaled = (e.encode_image(pixels)["cls"][0] for e in (encoder, encoder.with_gain({"color": 0})))
+    assert best("--gain", "color=0") == pytest.approx(float(plain @ scaled), abs=2e-3)
+    assert float(plain @ scaled) < 1 - 5e-3

@@ -128,6 +128,8 @@ class HeadEncoder:
         self.preprocess = backbone.preprocess
         pairs = {name: [list(pair) for pair in pairs] for name, pairs in self.heads.items()}
         self.spec: dict[str, Any] = {"kind": "heads", "backbone": backbone.identity.to_json(), "heads": pairs}
+        if roles != AUTO:
+            self.spec["roles"] = roles
 
     @classmethod
     def load(
@@ -142,6 +144,7 @@ class HeadEncoder:
         backbone = load_backbone(model, pretrained, device=pick_device(device), precision=precision)
         if not backbone.image.layers:  # the class feature alone
             return cls(backbone, {})
+        roles = str(Path(roles).resolve()) if Path(roles).is_file() else roles  # a search may be in another folder
         role_map = find_roles(roles, backbone)
         role_map.check_backbone(backbone.identity.to_json(), backbone.image.layers, backbone.image.heads)
         return cls(backbone, {attribute: role_map.heads_for(attribute) for attribute in role_map.core}, roles)
@@ -164,7 +167,7 @@ class HeadEncoder:
         require_sum(self.backbone)
         chosen = named_gains(gains, find_roles(self.roles, self.backbone))
         changed = HeadEncoder(with_gains(self.backbone, chosen), self.heads, self.roles)
-        changed.spec |= {"gain": dict(gains), "roles": self.roles}
+        changed.spec["gain"] = dict(gains)
         return changed
 
     @torch.no_grad()

@@ -13,6 +13,7 @@ from dear.core.errors import DearError
 from dear.core.figure import check_suffix, save_figure
 from dear.core.names import CLS
 from dear.core.palette import color_of
+from dear.methods.shared.attention_maps import read_place
 from dear.methods.shared.role_settings import attribute_heads
 from dear.model.answer import Answer, Without
 from dear.model.predictor import ImageLike, Predictor
@@ -29,7 +30,8 @@ def explain(predictor: Predictor, image: ImageLike, out: Path, topk: int = 3) ->
         f"{name}*" if name in headless else name: values[0].float().cpu().numpy()
         for name, values in predictor.model.attention_maps(pixels).items()
     }
-    figure = draw_explanation(answer, as_seen(predictor, pixels[0]), maps)
+    place = read_place(predictor.model.backbone.image)
+    figure = draw_explanation(answer, as_seen(predictor, pixels[0]), maps, place)
     save_figure(figure, out, dpi=150)
     return answer
 
@@ -75,8 +77,9 @@ def as_seen(predictor: Predictor, pixels: Tensor) -> np.ndarray:
     return (pixels.cpu() * std + mean).clamp(0, 1).permute(1, 2, 0).numpy()
 
 
-def draw_explanation(answer: Answer, picture: np.ndarray, maps: dict[str, np.ndarray]) -> Any:
-    """A matplotlib figure: picture and answer on the left, votes on the right, attention maps below."""
+def draw_explanation(answer: Answer, picture: np.ndarray, maps: dict[str, np.ndarray], place: str) -> Any:
+    """A matplotlib figure: picture and answer on the left, votes on the right, attention maps below; `place`: where CLS
+    looked."""
     from matplotlib.figure import Figure
 
     count = len(maps)
@@ -98,8 +101,8 @@ def draw_explanation(answer: Answer, picture: np.ndarray, maps: dict[str, np.nda
     axes = np.atleast_1d(lower.subplots(1, count))
     note = "; * it has no head of its own: in all heads" if any(name.endswith("*") for name in maps) else ""
     heading = f"where {CLS} looked" if len(answer.votes) == 1 else "where each component looked"
-    places = "in the last layer" if list(maps) == [CLS] else "in the last layer; attributes: in their own heads"
-    lower.suptitle(f"{heading} ({CLS}: {places}{note})", fontsize=11)
+    others = "" if list(maps) == [CLS] else f"; attributes: in their own heads{note}"
+    lower.suptitle(f"{heading} ({CLS}: {place}{others})", fontsize=11)
     height, width = picture.shape[:2]
     for axis, (name, values) in zip(axes, maps.items(), strict=True):
         axis.imshow(picture.mean(-1), cmap="gray", vmin=-0.4, vmax=1.4)

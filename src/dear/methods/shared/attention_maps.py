@@ -13,6 +13,7 @@ from dear.clip.read_out import CLS as READ_CLS
 from dear.clip.read_out import PROBE
 
 if TYPE_CHECKING:
+    from dear.clip.image import ImageTower
     from dear.heads.role_map import Head
     from dear.methods.base import Method
 
@@ -41,6 +42,11 @@ def read_attention(x: LayerInput, states: Tensor) -> Tensor:
         queries, keys = x.cls_q if tower.read == READ_CLS else x.q[:, :, tower.prefix :], x.kv[0]
     patches = tower.originals - tower.prefix
     return attention_weights(queries, keys, None)[..., -patches:].mean((1, 2))
+
+
+def read_place(tower: "ImageTower") -> str:
+    """Where that attention is, in words."""
+    return "behind the last layer, by its probe" if tower.read == PROBE else "in the last layer"
 
 
 @torch.no_grad()
