@@ -130,7 +130,7 @@ class Client:
         connection.putrequest(method, path, skip_host="Host" in headers)
         for name, value in headers.items():
             connection.putheader(name.replace("_", "-"), value)
-        if body is not None and "Content_Length" not in headers:
+        if body is not None and not {"Content_Length", "Transfer_Encoding"} & headers.keys():
             connection.putheader("Content-Length", str(len(body)))
         connection.endheaders(body)
         answer = connection.getresponse()
