@@ -13,6 +13,7 @@ from PIL import Image
 from dear import __version__
 from dear.cli import COMMANDS, GROUPS, main
 from dear.commands.doctor import EXTRAS
+from dear.methods.registry import METHODS, methods_for
 
 DEAR = "import sys; from dear.cli import main; sys.exit(main())"
 
@@ -164,6 +165,32 @@ def test_backbones_lists_the_bundled_model_and_what_each_can_do(capsys) -> None:
     assert tiers["RN50"] == ["features", "full"]
     assert main(["backbones", "RN50"]) == 0
     assert "ResNet" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "best"),
+    [
+        ("train --data world:signs --out RUN --model ViT-B-16-SigLIP --pretrained webli", "prolip"),
+        ("train --data world:signs --out RUN --model RN50 --pretrained openai --method dear", "tip-adapter-f"),
+        ("bench few-shot --methods gda maple --out RUN --model RN50 --pretrained openai", "tip-adapter-f"),
+    ],
+)
+def test_a_method_that_cannot_work_is_refused_before_weights_are_fetched(
+    command: str, best: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("open_clip.create_model", lambda *args, **kwargs: pytest.fail("weights were fetched"))
+    assert main([str(tmp_path / "run") if word == "RUN" else word for word in command.split()]) == 2
+    assert f"take --method {best}, or another that works (" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_all_methods_are_those_that_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[str] = []
+    monkeypatch.setattr(
+        "dear.commands.bench.run_grid", lambda cells, *rest: planned.extend(c.method for c in cells) or []
+    )
+    main(["bench", "few-shot", "--methods", "all", "--model", "RN50", "--pretrained", "openai", "--out", str(tmp_path)])
+    assert set(planned) == set(methods_for("features", "full")) != set(METHODS)
 
 
 def test_world_is_the_same_picture_in_any_process_and_a_closed_pipe_is_no_error(tmp_path: Path) -> None:

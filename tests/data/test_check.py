@@ -246,7 +246,9 @@ def test_train_says_it_before_it_starts(photos: Path, tmp_path: Path, capsys, mo
     command = [
         "train",
         "--model",
-        "dear-nano",
+        "ViT-B-32",
+        "--pretrained",
+        "openai",
         "--data",
         str(photos),
         "--class-names",

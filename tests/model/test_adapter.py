@@ -126,7 +126,7 @@ def test_explain_draws_a_picture_and_maps_are_attention(run, tmp_path, capsys) -
 
 
 def test_attention_to_registers_is_left_out(run, monkeypatch) -> None:
-    """A patch whose state is many times longer than the others' draws attention and shows no place."""
+    """A patch whose state is much longer than the others' draws attention and shows no place."""
     model = dear.load(run, device="cpu").model
     pixels = torch.randn(1, 3, *model.backbone.image.image_size)
     before = model.attention_maps(pixels)["color"]
@@ -134,7 +134,7 @@ def test_attention_to_registers_is_left_out(run, monkeypatch) -> None:
 
     def with_register(self, pixels, last):
         states = trunk(self, pixels, last)
-        states[:, 1 + 6] *= 50  # row 1, column 2
+        states[:, 1 + 6] *= 3  # row 1, column 2
         return states
 
     monkeypatch.setattr(type(model.backbone.image), "trunk", with_register)

@@ -141,10 +141,7 @@ def _load(
         with phase(f"loading {name}"):
             model, tokenizer = load_transformers(name)
         return wrap(model.to(device), tokenizer, name, precision=dtype)
-    source = f"local-dir:{MINI_FOLDER}" if name == MINI else name
-    config = read_config(source)
-    if reason := why_refused(config):
-        raise refusal(name, reason)
+    source, config = _source(name), usable_config(name)
     tag = _check_tag(source, pretrained, config) if not random_weights else None
     quick_gelu = bool(config.get("quick_gelu")) or tag == "openai"
     try:
@@ -218,6 +215,18 @@ def wrap(
 
 def _size(size: int | Sequence[int]) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+def _source(name: str) -> str:
+    return f"local-dir:{MINI_FOLDER}" if name == MINI else name
+
+
+def usable_config(name: str) -> dict[str, Any]:
+    """The config of a model that is not one of transformers, without its weights; refuses one that cannot be used."""
+    config = read_config(_source(name))
+    if reason := why_refused(config):
+        raise refusal(name, reason)
+    return config
 
 
 def read_config(source: str) -> dict[str, Any]:

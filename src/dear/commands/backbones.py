@@ -50,14 +50,12 @@ def run(args: argparse.Namespace) -> None:
 def _show_one(name: str) -> None:
     import open_clip
 
-    from dear.clip.load import read_config
+    from dear.clip.load import usable_config
     from dear.clip.pictures import tag_settings
-    from dear.clip.support import judge, refusal, sums_heads, why_refused
-    from dear.methods.registry import DEFAULT, METHODS, methods_for
+    from dear.clip.support import judge, sums_heads
+    from dear.methods.registry import DEFAULT, METHODS, best_of, methods_for
 
-    config = read_config(name)
-    if reason := why_refused(config):
-        raise refusal(name, reason)
+    config = usable_config(name)
     tiers, tags = judge(config), open_clip.list_pretrained_tags_by_model(name)
     working = methods_for(tiers.image, tiers.text, sums_heads(config))
     missing = [name for name in METHODS if name not in working]
@@ -78,8 +76,8 @@ def _show_one(name: str) -> None:
     }
     if name not in open_clip.list_models():
         lines["use"] = f"dear train --model {name} --data PHOTOS --out RUN"
-    if working and DEFAULT not in working:
-        lines["use"] += f" --method {'prolip' if 'prolip' in working else 'tip-adapter-f'}"
+    if best_of(working) != DEFAULT:
+        lines["use"] += f" --method {best_of(working)}"
     print(name)
     for title, line in lines.items():
         if line:

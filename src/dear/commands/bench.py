@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_methods(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--methods", nargs="+", default=_DEFAULT_METHODS, metavar="METHOD",
-        help=f"names from `dear methods`, or all (default: {' '.join(_DEFAULT_METHODS)})",
+        help=f"names from `dear methods`, or all that work with the backbone (default: {' '.join(_DEFAULT_METHODS)})",
     )  # fmt: skip
 
 
@@ -54,9 +54,15 @@ def chosen_methods(names: Sequence[str]) -> list[str]:
 def run(args: argparse.Namespace) -> None:
     from dear.bench.grid import MAX_WORLD_EPOCHS, plan, shortened
     from dear.bench.tables import main_tables
+    from dear.methods.registry import require_method, working_methods
 
     methods = chosen_methods(args.methods)
     overrides = overridden_settings(args, methods, [*args.datasets, *args.targets])
+    model, text_table = overrides["model"], bool(overrides.get("text_features"))
+    if "all" in args.methods:
+        methods = working_methods(model, text_table)
+    for name in methods:
+        require_method(name, model, text_table)
     shots = [args.shots] if "shots" in args else []
     cells = plan(
         args.protocol, args.datasets, methods, args.seeds, overrides, shots, args.targets, args.split,

@@ -11,11 +11,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from dear.core.table import Table
-    from dear.methods.registry import METHODS
+    from dear.methods.registry import METHODS, ZERO_SHOT
 
-    table = Table(["method", "what it does", "published", "trained"])
+    table = Table(["method", "what it does", "published", "fitted"])
     for name, info in METHODS.items():
-        trained = "transductive" if info.transductive else "yes" if info.trained else "no"
-        table.add(name, info.summary, info.published, trained)
+        fitted = "transductively" if info.transductive else "in epochs" if info.trained else "at once"
+        table.add(name, info.summary, info.published, None if name.startswith(ZERO_SHOT) else fitted)
     args.show("methods", table)
     print("\nSettings and published recipe of a method: dear train --method NAME --help")

@@ -2,12 +2,12 @@
 
 import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dear.clip.support import reaches
+from dear.clip.support import judge, reaches, sums_heads
 from dear.core.errors import DearError
 from dear.data.known import find_known
 from dear.methods.recipe import changes_under
@@ -24,7 +24,7 @@ class MethodInfo:
     where: str  # module in dear.methods, and class
     summary: str
     published: str
-    trained: bool = True
+    trained: bool = True  # in epochs; False: fitted at once, or not at all
     ours: bool = False  # a subject of this project: reports show it in more detail
     transductive: bool = False  # it trains on unlabelled images of all classes, and is reported in a table of its own
     texts_per_image: bool = False  # class texts depend on the image, so it cannot be exported
@@ -151,7 +151,8 @@ METHODS = {
 
 
 ZERO_SHOT = "zero-shot"
-DEFAULT = "head-gains"  # of `dear train`, by the rule in results/clip/notes.md
+_GAINS = "head-gains"
+DEFAULT = _GAINS  # of `dear train`, by the rule in results/clip/notes.md
 
 
 def simple_methods() -> list[str]:
@@ -175,8 +176,40 @@ def methods_for(image: str, text: str, heads_sum: bool = True) -> list[str]:
 
     `heads_sum`: whether the state that is read is a sum of what heads write, without which they have no gains.
     """
-    kinds = {name: find_method(name) for name in METHODS if heads_sum or name != "head-gains"}
+    kinds = {name: find_method(name) for name in METHODS if heads_sum or name != _GAINS}
     return [name for name, kind in kinds.items() if reaches(image, kind.needs_image) and reaches(text, kind.needs_text)]
+
+
+def working_methods(model: str, text_table: bool = False) -> list[str]:
+    """The methods that work with a model, by its config, before its weights are fetched.
+
+    All of them for a model of transformers, which tells what it is only once it is loaded; then the method itself
+    refuses.
+    """
+    from dear.clip.load import TRANSFORMERS, usable_config
+
+    if model.startswith(TRANSFORMERS):
+        return list(METHODS)
+    config = usable_config(model)
+    tiers = judge(config)
+    return methods_for(tiers.image, "table" if text_table else tiers.text, sums_heads(config))
+
+
+def require_method(name: str, model: str, text_table: bool = False) -> None:
+    """Refuses a method that does not work with a model, before its weights are fetched."""
+    working = working_methods(model, text_table)
+    if name not in working:
+        table = " with a text table" if text_table else ""
+        best = best_of(working)
+        others = ", ".join(method for method in working if method != best)
+        raise DearError(
+            f"{name} does not work with {model}{table}: take --method {best}, or another that works ({others})."
+        )
+
+
+def best_of(working: Sequence[str]) -> str:
+    """The method for a user who names none, of those that work with a backbone."""
+    return next(name for name in (DEFAULT, "prolip", "tip-adapter-f") if name in working)
 
 
 def require_towers(kind: "type[Method]", backbone: "Backbone") -> None:

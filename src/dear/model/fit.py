@@ -25,7 +25,7 @@ from dear.data.check import content_hash, describe, problems
 from dear.data.dataset import Dataset
 from dear.data.resolve import name_in_memory, resolve_dataset
 from dear.methods.base import Method
-from dear.methods.registry import find_method, methods_for, recipe_of
+from dear.methods.registry import find_method, methods_for, recipe_of, require_method
 from dear.methods.shared.class_index import frozen_features
 from dear.methods.shared.closed_form import ClosedForm
 from dear.model.adapter import Adapter, save_adapter
@@ -95,6 +95,8 @@ def fit_run(
             folder.check_free({}, resume=False)
         choice = choose_backbone(run.model, run.pretrained, [run.data if data is None else name_in_memory(data)])
         run = replace(run, model=choice.model, pretrained=choice.pretrained)
+        if run.method != AUTO:
+            require_method(run.method, run.model, run.text_features is not None)
         backbone = load_backbone(
             run.model,
             run.pretrained,

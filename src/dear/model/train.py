@@ -23,7 +23,7 @@ from dear.data.few_shot import with_few_shot
 from dear.data.resolve import resolve_dataset
 from dear.data.splits import COOP_SPLIT, OWN_SPLIT, VALIDATED_SPLIT, divide_again
 from dear.methods.base import Method
-from dear.methods.registry import ZERO_SHOT, find_method, recipe_of, simple_methods, with_overrides
+from dear.methods.registry import ZERO_SHOT, find_method, recipe_of, require_method, simple_methods, with_overrides
 from dear.model.adapter import save_adapter
 from dear.model.results import RunResult, Scores, parts_of
 from dear.model.results_page import write_results
@@ -121,6 +121,7 @@ class _Run:
         drawn = self._draw(self.whole)
         self.final = self._seen(drawn)  # what the adapter that is saved has seen
         choice.say()
+        require_method(run.method, run.model, run.text_features is not None)
         check_before_training(drawn, train.shots, self.whole, run.folds or 0, self.final)
         backbone = load_backbone(
             run.model, run.pretrained, device=device, precision=train.precision, text_features=run.text_features
