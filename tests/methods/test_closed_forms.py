@@ -124,6 +124,18 @@ def test_ss_text_is_text_and_mean(tiny, monkeypatch) -> None:
     assert method.head.mix[0] == method.head.mix[1]
 
 
+def test_ss_text_with_a_large_prior_is_the_published_form(tiny, monkeypatch) -> None:
+    method = make(tiny, "ss-text")
+    tau, large = float(method.backbone.temperature), 1e9  # g n / (n + k) is then tau n
+    monkeypatch.setattr(ss_text, "_STRENGTHS", (tau * large,))
+    monkeypatch.setattr(ss_text, "_PRIORS", (large,))
+    method, features, labels, _ = fitted(tiny, "ss-text")
+    x, text = seen(method), method.encode_text()
+    vectors = torch.stack([text[c] + tau * features[labels == c].sum(0) for c in range(len(NAMES))])
+    expected = method.head.mix[0] * tau * F.cosine_similarity(x[:, None], vectors[None], dim=-1)
+    torch.testing.assert_close(answers(method, x), expected)
+
+
 @pytest.mark.parametrize("name", CLOSED)
 def test_left_out_logits_are_those_of_a_fit_without_the_image(tiny, name: str, monkeypatch) -> None:
     monkeypatch.setattr(gda, "_SHRINKS", (1.0,))

@@ -27,7 +27,8 @@ class ZsLp(Method):
 
     Only p's direction counts in the logits, but its length decides how far a step turns it. Other classes keep their
     texts. Differs from the official code: the dataset's own template alone (there eight on ImageNet); an epoch is a
-    pass over all shots in one of 20 fixed views (there as many batches, drawn from all views together).
+    pass over all shots in one of 20 fixed views (there as many batches, drawn from all views together, so that a step
+    has 256 rows even of fewer shots).
     """
 
     recipe = Recipe(

@@ -25,8 +25,10 @@ class ClipSvd(Method):
     """W = U diag(s) V^T for queries, keys, values, output and both MLP matrices of all blocks; s is learned.
 
     92,160 numbers on ViT-B/16. Weight decay pulls s to zero, as published, not to its start. Differs from the official
-    code: fp32 (there half precision); from base to novel one cosine over the whole training, 10 epochs (there the rate
-    swings up and down once in every 2 * epochs *steps*, with the same mean, and epochs are 20 on five datasets).
+    code: fp32 (there half precision); the dataset's own template (there another for Food-101 with few shots, and for
+    DTD, EuroSAT and UCF101 from base to novel); from base to novel one cosine over the whole training, 10 epochs (there
+    the rate swings up and down once in every 2 * epochs *steps*, with the same mean, and epochs are 20 on five
+    datasets: --published-constants).
     """
 
     needs_image = needs_text = "full"

@@ -62,7 +62,8 @@ class Gda(ClosedForm):
 
     Differs from the official code: a, b and r are chosen by leave-one-out (there: b on the whole validation split, on
     ImageNet on *test* images, and r follows from N; from base to novel a pseudo-inverse without r); one view per image
-    (there ten, of which one image of a class has a covariance; here GDA with one image per class is zero-shot).
+    (there ten, of which one image of a class has a covariance; here GDA with one image per class is zero-shot); one
+    template on ImageNet (there the mean of seven).
     """
 
     Head = GdaHead

@@ -27,7 +27,8 @@ class LpPlusPlus(TrainedClasses):
     Each step of a uses the *sum of all its gradients so far*: the official code never resets them.
 
     The epoch is the best on the validation images of the draw, the later of equals, as there (with as many validation
-    images as shots); without any, the last. Differs: the image as it is (there one random crop), fp32 (there half).
+    images as shots); without any, the last. Differs: the image as it is (there one random crop), fp32 (there half), one
+    template on ImageNet (there the mean of seven).
     """
 
     weight: Tensor  # [training classes, dim]

@@ -9,7 +9,7 @@ from dear.methods.shared.closed_form import ClosedForm, Head
 from dear.methods.shared.leave_one_out import KernelRidge
 
 _BETAS = (0.3, 1.0, 3.0)
-_RIDGES = (0.002, 0.01, 0.05, 0.25)  # the range of what the authors chose
+_RIDGES = (0.002, 0.01, 0.05, 0.25)  # the authors chose betas from 0.1 to 6 and ridges from 0.001 to 0.4
 _LANDMARKS = 1000
 
 
@@ -58,8 +58,8 @@ class ProKeR(ClosedForm):
 
     b = a tau lambda is the published form. Differs from the official code: a, b, beta and lambda are chosen by
     leave-one-out (there: beta and lambda on the whole validation split, or on ImageNet's *test* images for all sets);
-    one view per image (there ten). With one image per class they are the published ones. Of more than 1000 images, 1000
-    span the solution (Nystroem).
+    one view per image (there ten); one template on ImageNet (there the mean of seven). With one image per class they
+    are the published ones. Of more than 1000 images, 1000 span the solution (Nystroem).
     """
 
     Head = ProKeRHead

@@ -24,8 +24,9 @@ class ProLipConfig(Settings):
 class ProLip(Method):
     """f = n(ln_post(CLS) P), L = CE + lambda |P - P0|^2 (a sum), lambda = 1 / shots. A step has one view of all shots.
 
-    Differs from the official code: P is fp32 (there half precision without a master copy, in which steps at this rate
-    are often lost).
+    It is the published form without validation images. Differs from the official code: P is fp32 (there half precision
+    without a master copy, in which steps at this rate are lost or rounded up); one rate, that of base-to-novel (there
+    also higher ones with few shots); one template on ImageNet (there the mean of seven).
     """
 
     Config = ProLipConfig

@@ -36,8 +36,9 @@ class SSText(ClosedForm):
     """logits = a tau cos(f, w + g n / (n + k) m) with the mean m of the n images of a class: for unbalanced classes.
 
     A class without images keeps its text w. Differs from the official code, which was written for medical models: g, k
-    and the temperature are chosen by leave-one-out (there g n / (n + k) is tau n, or tau n / N times n, of *raw*
-    features, by which a text of CLIP counts less than a hundredth), and vectors are not pushed apart ("repel").
+    and the temperature are chosen by leave-one-out, with one image per class g = 1/4 (there g n / (n + k) is tau n, by
+    which a text of CLIP counts less than a hundredth, or in SS-Text+ tau n^2 / N for N images); texts and images are
+    normalised (there as the encoder gives them); and vectors are not pushed apart (as "repel" does in SS-Text+).
     """
 
     Head = SSTextHead

@@ -39,7 +39,9 @@ class TwoStage(Method):
 
     A class that has a vector is answered by it, any other by the adapted text tower. As in effect in the official code,
     the LayerNorms before and after the blocks stay frozen: it visits them twice, and the second visit freezes them.
-    Differs from it: fp32 (there half precision with loss scaling); the dataset's own template (there one for all).
+    Differs from it: fp32 (there half precision with loss scaling); the dataset's own template (there one for all); the
+    epoch goes on when stage 2 begins (there a new one begins); two training classes of one name, as in ImageNet, keep
+    their own vectors (there both are answered by the second's). Cross-dataset is ours, with the same settings.
     """
 
     needs_image = needs_text = "full"
