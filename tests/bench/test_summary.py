@@ -13,6 +13,7 @@ from dear.bench.summary import (
     Stat,
     average,
     complete_datasets,
+    complete_methods,
     labels,
     missing,
     paired_difference,
@@ -20,14 +21,15 @@ from dear.bench.summary import (
     series,
     stat,
 )
+from dear.bench.tables import list_missing
 from dear.core.metrics import harmonic_mean
 
 
 def result(dataset="signs", method="dear", seed=1, *, protocol="base-to-novel", shots=16, targets=(), variant=None,
-         settings=None, inference="fusion", **accuracy: float) -> Result:  # fmt: skip
+         settings=None, split="test", inference="fusion", **accuracy: float) -> Result:  # fmt: skip
     evaluations = [Evaluation(name, inference, 100, value, None, None, {}, []) for name, value in accuracy.items()]
     return Result(
-        cell=Cell(protocol, dataset, method, seed, shots, settings or {}, targets, "test", variant),
+        cell=Cell(protocol, dataset, method, seed, shots, settings or {}, targets, split, variant),
         evaluations=evaluations, fusion=None, trained_parameters=0, seconds=Seconds(1.0, 1.0), peak_memory_mb=None,
         versions={}, machine={}, finished="",
     )  # fmt: skip
@@ -82,12 +84,17 @@ def test_average_is_over_datasets_for_each_seed_then_over_seeds() -> None:
     assert average(all_series, ["a", "c"], "base") is None
 
 
-def test_only_complete_datasets_count() -> None:
+def test_only_complete_datasets_and_methods_count() -> None:
     results = [
         result(d, m, base=80.0, novel=60.0) for d in "abc" for m in ("dear", "tip-adapter") if (d, m) != ("b", "dear")
     ]
     results += [result(d, "linear-probe", base=70.0) for d in "abc"]  # it never has novel, and hinders nobody
     assert complete_datasets(series(results)) == ["a", "c"]
+    assert complete_methods(series(results)) == ["tip-adapter", "linear-probe"]
+    results.append(result("b", "dear", base=80.0))
+    assert complete_methods(series(results)) == ["tip-adapter", "linear-probe"]  # dear has no novel there
+    results.append(result("b", "dear", seed=2, base=80.0, novel=60.0))
+    assert complete_methods(series(results)) == ["dear", "tip-adapter", "linear-probe"]
 
 
 def test_differences_are_paired_by_dataset_and_seed() -> None:
@@ -181,6 +188,14 @@ def test_missing_is_what_the_grid_implies() -> None:
     ]
     few.append(result("a", "zero-shot", protocol="few-shot", shots=4))  # shots mean nothing to it
     assert missing(few) == [("a", "x", 1, 2), ("a", "x", 1, 4)]
+    assert list_missing(few) == ["x, 2, 4 shots: a (seed 1)"]
+
+
+def test_places_with_equal_seeds_are_named_together() -> None:
+    lacks = [("a", "y", 1), *((d, "y", s) for d in ("b", "c") for s in (2, 3))]
+    places = [(d, m, s) for d in ("a", "b", "c") for m in ("x", "y") for s in (1, 2, 3)]
+    kept = [result(*place, split="held-out") for place in places if place not in lacks]
+    assert list_missing(kept) == ["y, 16 shots, held-out images: a (seed 1), b, c (seeds 2, 3)"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dear.bench.results import Result, Variant
 from dear.bench.summary import HM, TARGETS, Difference, Series, differences_in, paired_difference, series
 from dear.core.names import DECOUPLED, FUSION
 
-_INFERENCE = "inference"
+INFERENCE = "inference"
 _INFERENCE_OF = {  # of base and of novel classes; the last is MMRL's
     FUSION: (FUSION, FUSION),
     DECOUPLED: (DECOUPLED, DECOUPLED),
@@ -114,7 +114,7 @@ def _order(result: Result) -> tuple[object, ...]:
 
 
 def _inference_variants(results: Sequence[Result]) -> list[Result]:
-    if any(result.cell.variant and result.cell.variant.ablation == _INFERENCE for result in results):
+    if any(result.cell.variant and result.cell.variant.ablation == INFERENCE for result in results):
         return []
     variants = []
     for result in results:
@@ -123,7 +123,7 @@ def _inference_variants(results: Sequence[Result]) -> list[Result]:
             for value, parts in _INFERENCE_OF.items():
                 chosen = set(zip((BASE, NOVEL), parts, strict=True))
                 evaluations = [e for e in result.evaluations if (e.name, e.inference) in chosen]
-                variant = Variant(_INFERENCE, value, default=value == FUSION)
+                variant = Variant(INFERENCE, value, default=value == FUSION)
                 variants.append(replace(_with_variant(result, variant), evaluations=evaluations))
     return variants
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from dear.bench.ablation_results import AblationResults, ablation_results
 from dear.bench.protocols import BASE, BASE_TO_NOVEL, FEW_SHOT, NOVEL, PROTOCOLS, TEST
 from dear.bench.results import Result
-from dear.bench.summary import HM, Series, Stat, average, complete_datasets, labels, series
+from dear.bench.summary import HM, Series, Stat, average, complete_methods, labels, series
 from dear.bench.tables import AVERAGE, main_results, on_split
 from dear.methods.registry import is_ours
 
@@ -111,12 +111,9 @@ def _by_dataset(all_series: Sequence[Series]) -> Iterator[tuple[str, list[tuple[
     datasets = list(dict.fromkeys(s.dataset for s in all_series))
     for dataset in datasets:
         yield dataset, [(s.label, s) for s in all_series if s.dataset == dataset]
-    shared = complete_datasets(all_series)
-    if len(shared) > 1:
-        names = list(dict.fromkeys(s.label for s in all_series))
-        averaged = [[s for s in all_series if s.label == name and s.dataset in shared] for name in names]
-        title = AVERAGE if len(shared) == len(datasets) else f"{AVERAGE} of {len(shared)} datasets"
-        yield title, list(zip(names, averaged, strict=True))
+    names = complete_methods(all_series)
+    if len(datasets) > 1 and names:
+        yield AVERAGE, [(name, [s for s in all_series if s.label == name]) for name in names]
 
 
 def _stat(row: Series | list[Series], name: str) -> Stat | None:

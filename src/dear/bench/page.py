@@ -81,11 +81,11 @@ def markdown(results: Sequence[Result], chapters: Sequence[Chapter], figures: Se
     parts = [f"# {TITLE}", summary(results), *([notes] if notes else [])]
     for chapter in chapters:
         parts.append(f"## {chapter.title}")
-        if chapter.missing:
-            parts.append("missing:\n\n" + "\n".join(f"- {item}" for item in chapter.missing))
         for block in chapter.blocks:
             parts += [f"### {block.title}", *([block.note] if block.note else []), block.table.markdown()]
         parts += [f"![{p.caption}](figures/{p.name}.png)" for p in figures if p.chapter == chapter.name]
+        if chapter.missing:
+            parts.append("missing:\n\n" + "\n".join(f"- {item}" for item in chapter.missing))
     return "\n\n".join(parts) + "\n"
 
 

@@ -93,7 +93,8 @@ def _right_answers(series: Series | None, score: str) -> dict[int, list[np.ndarr
 
 def _resample(rng: np.random.Generator, count: int) -> np.ndarray:
     """Share of each of `count` things in each resample, [resamples, count]."""
-    return rng.multinomial(count, np.full(count, 1 / count), _RESAMPLES) / count
+    places = rng.integers(count, size=(_RESAMPLES, count)) + count * np.arange(_RESAMPLES)[:, None]
+    return np.bincount(places.ravel(), minlength=_RESAMPLES * count).reshape(_RESAMPLES, count) / count
 
 
 def _score(shares: Sequence[np.ndarray]) -> np.ndarray:

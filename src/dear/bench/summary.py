@@ -152,6 +152,19 @@ def complete_datasets(all_series: Sequence[Series]) -> list[str]:
     return [d for d in datasets if all(names <= present.get((d, label), set()) for label, names in required.items())]
 
 
+def complete_methods(all_series: Sequence[Series]) -> list[str]:
+    """Labels of the methods that have all their scores on every dataset: only these have an average over all."""
+    datasets = {s.dataset for s in all_series}
+    by_label: dict[str, list[Series]] = {}
+    for s in all_series:
+        by_label.setdefault(s.label, []).append(s)
+    return [
+        label
+        for label, own in by_label.items()
+        if {s.dataset for s in own} == datasets and len({frozenset(s.names) for s in own}) == 1
+    ]
+
+
 def average(method_series: Sequence[Series], datasets: Sequence[str], name: str) -> Stat | None:
     """For one method: the mean over datasets for each seed that all of them have, then mean and std over seeds.
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from dear.bench.ablation_results import AblationResults, ablation_results
+from dear.bench.ablation_results import INFERENCE, AblationResults, ablation_results
 from dear.bench.paired import LEVEL, best_label, compare
 from dear.bench.paper import base_to_novel_table, transfer_table
 from dear.bench.protocols import BASE, BASE_TO_NOVEL, FEW_SHOT, NOVEL, PROTOCOLS, TEST
@@ -16,13 +17,13 @@ from dear.bench.summary import (
     average,
     backbone_of,
     complete_datasets,
+    complete_methods,
     is_zero_shot,
     missing,
     pick,
     series,
 )
 from dear.core.table import Table
-from dear.core.words import counted
 from dear.methods.registry import METHODS, is_ours
 
 AVERAGE = "Average"
@@ -46,7 +47,7 @@ class Block:
 
 @dataclass
 class Chapter:
-    """`missing`: cells that the chapter's grid lacks, one sentence each."""
+    """`missing`: what the chapter's grid lacks, a sentence for each method."""
 
     name: str
     title: str
@@ -66,15 +67,15 @@ def ordered(results: Iterable[Result]) -> list[Result]:
 
 
 def main_results(results: Iterable[Result], protocol: str, transductive: bool = False) -> dict[str, list[Result]]:
-    """Results of one protocol by split, without ablations; `transductive`: of the methods that see unlabelled images of
-    all classes, or of the others."""
+    """Results of one protocol by split, test first, without ablations; `transductive`: of the methods that see
+    unlabelled images of all classes, or of the others."""
     by_split: dict[str, list[Result]] = {}
     for result in ordered(results):
         cell = result.cell
         sees_all = cell.method in METHODS and METHODS[cell.method].transductive
         if cell.variant is None and cell.protocol == protocol and sees_all == transductive:
             by_split.setdefault(cell.split, []).append(result)
-    return by_split
+    return dict(sorted(by_split.items(), key=lambda item: item[0] != TEST))
 
 
 def on_split(text: str, split: str) -> str:
@@ -98,7 +99,8 @@ def main_chapters(results: Sequence[Result]) -> list[Chapter]:
             chapters.append(chapter)
     ablations = ablation_results(results)
     if ablations:
-        absent = [f"{a.name}: {cell}" for a in ablations for cell in list_missing(a.results)]
+        # what a run's two ways to infer lack, its own row lacks too
+        absent = [f"{a.name}: {one}" for a in ablations if a.name != INFERENCE for one in list_missing(a.results)]
         chapters.append(Chapter(_ABLATIONS, "Ablations", [_ablation(a) for a in ablations], absent))
     return chapters
 
@@ -123,9 +125,38 @@ def ablation_tables(results: Iterable[Result]) -> dict[str, Table]:
 
 
 def list_missing(results: Sequence[Result]) -> list[str]:
+    """A sentence for each method: "experts, 16 shots: DTD, EuroSAT (seeds 2, 3)".
+
+    Datasets with equal seeds, and shots with equal datasets, are named together.
+    """
+    by_method: dict[str, dict[int, dict[str, list[int]]]] = {}
+    on = on_split("", results[0].cell.split)
+    for data, label, seed, shots in missing(results):
+        by_method.setdefault(label, {}).setdefault(shots, {}).setdefault(data, []).append(seed)
     return [
-        f"{label} on {data}, seed {seed}, {counted(shots, 'shot')}" for data, label, seed, shots in missing(results)
+        f"{label}, {_joined(shots)} {'shot' if shots == (1,) else 'shots'}{on}: {places}"
+        for label, by_shots in by_method.items()
+        for places, shots in _alike({number: _places(seeds) for number, seeds in by_shots.items()})
     ]
+
+
+def _joined(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _places(seeds: dict[str, list[int]]) -> str:
+    alike = _alike({data: tuple(numbers) for data, numbers in seeds.items()})
+    return ", ".join(
+        f"{_joined(data)} ({'seed' if len(numbers) == 1 else 'seeds'} {_joined(numbers)})" for numbers, data in alike
+    )
+
+
+def _alike(values: dict[Any, Any]) -> list[tuple[Any, tuple[Any, ...]]]:
+    """Each value, with the keys that have it."""
+    keys: dict[Any, tuple[Any, ...]] = {}
+    for key, value in values.items():
+        keys[value] = (*keys.get(value, ()), key)
+    return list(keys.items())
 
 
 def _base_to_novel(results: list[Result], name: str) -> list[Block]:
@@ -234,20 +265,21 @@ def _ablation(ablation: AblationResults) -> Block:
 
 
 def _add_averages(table: Table, all_series: Sequence[Series], names: Sequence[str], tail: Sequence[object] = ()) -> str:
-    """Adds one row per method; returns a sentence about what is averaged."""
+    """Adds one row per method that has numbers on every dataset; returns a sentence about what is averaged."""
     datasets = list(dict.fromkeys(s.dataset for s in all_series))
-    shared = complete_datasets(all_series)
     if len(datasets) < 2:
         return ""
-    if not shared:
-        return " No average: no dataset has results of all methods."
-    for label in dict.fromkeys(s.label for s in all_series):
+    complete = complete_methods(all_series)
+    if not complete:
+        return " No average: no method has numbers on every dataset."
+    for label in complete:
         own = [s for s in all_series if s.label == label]
-        stats = [average(own, shared, name) for name in names]
+        stats = [average(own, datasets, name) for name in names]
         table.add(AVERAGE, label, *stats, *tail, _seeds(stats))
-    over = f" Average: over the {_count(len(shared), 'dataset')} on which every method has its numbers"
-    over += "" if len(shared) == len(datasets) else f" ({', '.join(shared)}; not over all {len(datasets)})"
-    return over + (", and over the seeds they share; its HM is that of its base and novel." if HM in names else ".")
+    others = list(dict.fromkeys(s.label for s in all_series if s.label not in complete))
+    over = f" Average: over all {len(datasets)} datasets and the seeds they share"
+    over += f"; none for {', '.join(others)}, which did not run on all" if others else ""
+    return over + ("; its HM is that of its base and novel." if HM in names else ".")
 
 
 def _stress(table: Table, all_series: Sequence[Series], columns: Iterable[int]) -> None:
