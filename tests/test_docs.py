@@ -37,6 +37,21 @@ def test_everything_in_the_api_reference_is_there() -> None:
         assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
 
 
+@pytest.mark.parametrize(("cells", "page"), [("clip", "results.md"), ("taught", "taught/results.md")])
+def test_pages_of_results_show_the_cells_of_the_repository(cells: str, page: str, monkeypatch) -> None:
+    """`dear report results/clip --out docs` was not forgotten; intervals of pairs take too long to compute again."""
+    from dear.bench.results import read_results
+    from dear.bench.tables import main_chapters
+
+    monkeypatch.setattr("dear.bench.paired._RESAMPLES", 10)
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert (ROOT / "results" / cells / "notes.md").read_text(encoding="utf-8").strip() in text
+    blocks = [b for c in main_chapters(read_results([ROOT / "results" / cells])) for b in c.blocks]
+    assert blocks
+    for block in blocks:
+        assert block.name.endswith("_paired") or block.table.markdown() in text, block.title
+
+
 def test_pictures_are_light() -> None:
     pictures = [*(ROOT / "docs" / "pictures").iterdir()]
     assert pictures
