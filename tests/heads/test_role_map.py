@@ -13,10 +13,11 @@ import torch
 
 from dear.clip import load_backbone
 from dear.core.errors import DearError
+from dear.core.words import print_once
 from dear.heads.head_role import HeadRole, Phrase
 from dear.heads.map_table import role_summary, role_table
 from dear.heads.role_map import RoleMap, find_role_map
-from dear.methods.shared.role_settings import find_roles, print_once
+from dear.methods.shared.role_settings import find_roles
 
 PAPER = RoleMap.preset("paper")
 ORIGIN = {"images": {"used": 7, "source": "photos"}}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dear.clip.text_table import TextTable
 from dear.training.config import TrainConfig, learning_rate
 
 sys.path.append(str(Path(__file__).parent))
@@ -301,6 +302,37 @@ def test_the_second_stage_begins_where_the_first_ended_and_answers_by_class(tiny
     other = token_cases.make(tiny, "2sfs")
     other.set_classes(["whale"], token_cases.TEMPLATE)
     torch.testing.assert_close(mixed[:1], other.encode_text())
+
+
+@pytest.mark.parametrize(("name", "stage"), [("clip-lora", 1), ("clip-svd", 1), ("2sfs", 1), ("2sfs", 2)])
+def test_with_fixed_texts_the_image_side_is_the_same(tiny, name: str, stage: int) -> None:
+    """A table of frozen CLIP's texts, against a text tower whose learned parts are at their start."""
+    whole, (pixels, labels) = token_cases.make(tiny, name, spread=0.0), token_cases.batch()
+    table = TextTable(token_cases.NAMES, whole.classes.frozen, "given")
+    fixed = type(whole)(whole.backbone.with_text_table(table), whole.config).eval()
+    fixed.set_classes(token_cases.NAMES, token_cases.TEMPLATE)
+    fixed.before_training(token_cases.Named())
+    torch.manual_seed(6)
+    with torch.no_grad():
+        for key, parameter in fixed.named_parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+            whole.get_parameter(key).copy_(parameter)
+    own = [key for key, _ in whole.named_parameters() if key.startswith("text_")]
+    assert own
+    assert {key for key, _ in whole.named_parameters()} - {key for key, _ in fixed.named_parameters()} == set(own)
+    losses = []
+    for method in (whole, fixed):
+        method.done = 0.0 if stage == 1 else 0.9
+        losses.append(method.loss(method.layer_input(pixels), labels))
+    torch.testing.assert_close(losses[1].logits, losses[0].logits, rtol=0, atol=1e-10)
+    for key, parameter in fixed.named_parameters():
+        gradients = [
+            torch.autograd.grad(loss.total, of, allow_unused=True, retain_graph=True)[0]
+            for loss, of in zip(losses, (whole.get_parameter(key), parameter), strict=True)
+        ]
+        assert (gradients[0] is None) == (gradients[1] is None), key
+        if gradients[0] is not None:
+            torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=1e-10)
 
 
 def test_a_schedule_that_begins_again() -> None:

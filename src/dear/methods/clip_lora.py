@@ -12,6 +12,7 @@ from dear.core.config import Config as Settings
 from dear.core.config import setting
 from dear.methods.base import Method, normalized
 from dear.methods.recipe import Recipe
+from dear.methods.shared.fixed_texts import learns_texts
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,10 @@ class ClipLora(Method):
 
     Differs from the official code: the template is the dataset's own (there "a photo of a {}." for all); in the text
     tower the shared prefix of the prompts is computed once, so that in training all classes share its dropout.
+    Where texts are fixed (`--text-features`) only the image tower is adapted, the authors' `--encoder vision`.
     """
 
-    needs_image = needs_text = "full"
+    needs_image = "full"
     Config = LoraConfig
     recipe = Recipe(
         optimizer="adamw", lr=2e-4, weight_decay=1e-2, batch=32, steps_per_shot=500, schedule="step", final_lr=1e-6,
@@ -44,12 +46,15 @@ class ClipLora(Method):
         super().__init__(backbone, config)
         like, terms = backbone.image.like, (config.rank, config.lora_alpha, config.dropout)
         self.image_terms = LowRank(backbone.image, *terms, like)
-        self.text_terms = LowRank(backbone.text, *terms, like)
         self._image = with_low_rank(backbone.image, self.image_terms.layer_term)
-        self._text = with_low_rank(backbone.text, self.text_terms.layer_term)
+        self.learns_texts = learns_texts(backbone)
+        if self.learns_texts:
+            self.text_terms = LowRank(backbone.text, *terms, like)
+            self._text = with_low_rank(backbone.text, self.text_terms.layer_term)
 
     def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
-        return self._text.features(classes or self.classes)
+        classes = classes or self.classes
+        return self._text.features(classes) if self.learns_texts else classes.frozen
 
     def encode_image(self, x: LayerInput) -> Tensor:
         return normalized(self._image.features(LayerInput(self._image, x.layer, x.states)).cls)

@@ -16,6 +16,7 @@ from dear.clip.text import ClassTexts
 from dear.core.config import Config as Settings
 from dear.methods.base import Method, normalized
 from dear.methods.recipe import Recipe
+from dear.methods.shared.fixed_texts import learns_texts
 
 Factors = list[list[tuple[Tensor, Tensor, Tensor]]]
 """U [out, width], s [width] and V^T [width, in] of the (usually six) matrices of each layer."""
@@ -28,10 +29,10 @@ class ClipSvd(Method):
     code: fp32 (there half precision); the dataset's own template (there another for Food-101 with few shots, and for
     DTD, EuroSAT and UCF101 from base to novel); from base to novel one cosine over the whole training, 10 epochs (there
     the rate swings up and down once in every 2 * epochs *steps*, with the same mean, and epochs are 20 on five
-    datasets: --published-constants).
+    datasets: --published-constants). Where texts are fixed (`--text-features`) only the image tower is adapted.
     """
 
-    needs_image = needs_text = "full"
+    needs_image = "full"
     recipe = Recipe(
         optimizer="adamw", lr=5e-4, weight_decay=1e-2, batch=32, steps_per_shot=200, schedule="step", final_lr=1e-6,
         warmup_epochs=0, crop=0.08,
@@ -41,13 +42,18 @@ class ClipSvd(Method):
 
     def __init__(self, backbone: Backbone, config: Settings) -> None:
         super().__init__(backbone, config)
-        self._image_factors, self._text_factors = factors_of(backbone)
+        self._image_factors = factors_of(backbone.image.visual, backbone.image)
         self.image_values = nn.Parameter(_values(self._image_factors))  # [layers, matrices, width]
-        self.text_values = nn.Parameter(_values(self._text_factors))
+        self.learns_texts = learns_texts(backbone)
+        if self.learns_texts:
+            self._text_factors = factors_of(backbone.text.module, backbone.text)
+            self.text_values = nn.Parameter(_values(self._text_factors))
 
     def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
-        tower = with_values(self.backbone.text, self._text_factors, self.text_values)
-        return tower.features(classes or self.classes)
+        classes = classes or self.classes
+        if not self.learns_texts:
+            return classes.frozen
+        return with_values(self.backbone.text, self._text_factors, self.text_values).features(classes)
 
     def encode_image(self, x: LayerInput) -> Tensor:
         tower = with_values(self.backbone.image, self._image_factors, self.image_values)
@@ -58,15 +64,15 @@ def _values(factors: Factors) -> Tensor:
     return torch.stack([torch.stack([s for _, s, _ in layer]) for layer in factors])
 
 
-_KEPT: WeakKeyDictionary[nn.Module, tuple[Factors, Factors]] = WeakKeyDictionary()
+_KEPT: WeakKeyDictionary[nn.Module, Factors] = WeakKeyDictionary()
 """They take half a minute for ViT-B/16, so cells of a benchmark on one backbone share them."""
 
 
-def factors_of(backbone: Backbone) -> tuple[Factors, Factors]:
-    """Of the image and of the text tower."""
-    if backbone.model not in _KEPT:
-        _KEPT[backbone.model] = _factors(backbone.image), _factors(backbone.text)
-    return _KEPT[backbone.model]
+def factors_of(module: nn.Module, tower: Any) -> Factors:
+    """`module`: that of the tower, which they are kept for."""
+    if module not in _KEPT:
+        _KEPT[module] = _factors(tower)
+    return _KEPT[module]
 
 
 @torch.no_grad()

@@ -24,8 +24,9 @@ from dear.heads.role_map import RoleMap
 from dear.methods.base import Loss, Method, cosine_distance
 from dear.methods.recipe import Recipe
 from dear.methods.shared.attention_maps import token_attention
+from dear.methods.shared.fixed_texts import learns_texts
 from dear.methods.shared.layers import first_layer
-from dear.methods.shared.role_settings import RoleSettings, pick_roles, print_once
+from dear.methods.shared.role_settings import RoleSettings, pick_roles
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -106,10 +107,9 @@ class Dear(Method):
         self.components = (CLS, *self.attributes)
         self.token_of = [name for name in self.attributes for _ in range(config.tokens_per_attribute)]
         self.tokens = nn.Parameter(backbone.normal(len(self.token_of), image.width, std=config.token_std))
-        if text.tier == "full":
+        self.learns_texts = learns_texts(backbone)
+        if self.learns_texts:
             self.text_tokens = nn.Parameter(backbone.normal(config.text_tokens, text.width, std=config.token_std))
-        else:
-            print_once(f"No text tokens are learned: the class texts of {backbone.name} are fixed ({text.tier}).")
         self.projection = nn.Parameter(self.initial_projection(image.projection.detach()))
         alpha = self.tokens.new_full((len(self.components),), (1 - config.fusion_init) / len(self.attributes))
         alpha[0] = config.fusion_init
@@ -143,7 +143,7 @@ class Dear(Method):
 
     def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
         """Eq. 6: w, adapted class features, normalised, [classes, dim]; those of frozen CLIP without text tokens."""
-        if self.backbone.text.tier != "full":
+        if not self.learns_texts:
             return (classes or self.classes).frozen
         layers = range(self.first_text_layer, self.backbone.text.layers + 1)
         tokens = LearnedTokens.in_all(self.text_tokens, layers, self.config.beta)

@@ -19,6 +19,7 @@ from dear.core.config import setting
 from dear.methods.base import LabelledImages, Loss, Method, normalized
 from dear.methods.recipe import Recipe
 from dear.methods.shared.class_index import positions
+from dear.methods.shared.fixed_texts import learns_texts
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -41,10 +42,11 @@ class TwoStage(Method):
     the LayerNorms before and after the blocks stay frozen: it visits them twice, and the second visit freezes them.
     Differs from it: fp32 (there half precision with loss scaling); the dataset's own template (there one for all); the
     epoch goes on when stage 2 begins (there a new one begins); two training classes of one name, as in ImageNet, keep
-    their own vectors (there both are answered by the second's). Cross-dataset is ours, with the same settings.
+    their own vectors (there both are answered by the second's). Cross-dataset is ours, with the same settings. Where
+    texts are fixed (`--text-features`) stage 1 trains the image tower alone.
     """
 
-    needs_image = needs_text = "full"
+    needs_image = "full"
     Config = TwoStageConfig
     recipe = Recipe(
         optimizer="adamw", lr=2e-4, weight_decay=1e-2, batch=32, steps_per_shot=300, schedule="step", final_lr=1e-6,
@@ -59,7 +61,9 @@ class TwoStage(Method):
     def __init__(self, backbone: Backbone, config: TwoStageConfig) -> None:
         super().__init__(backbone, config)
         self.image_norms, self._image = with_own_norms(backbone.image)
-        self.text_norms, self._text = with_own_norms(backbone.text)
+        self.learns_texts = learns_texts(backbone)
+        if self.learns_texts:
+            self.text_norms, self._text = with_own_norms(backbone.text)
         self.register_buffer("second", backbone.image.like.new_zeros(()))
         self.in_second = False  # the same, known to the host without waiting for the device
         self.register_load_state_dict_post_hook(lambda module, _: setattr(module, "in_second", bool(module.second)))
@@ -81,19 +85,23 @@ class TwoStage(Method):
     def before_training(self, images: LabelledImages) -> None:
         self.set_classifier(images.classes)
 
+    def adapted_text(self, classes: ClassTexts) -> Tensor:
+        """Of stage 1, normalised, [classes, dim]."""
+        return self._text.features(classes) if self.learns_texts else classes.frozen
+
     def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
         classes = classes or self.classes
         places = positions(self.trained, classes.names) if self.in_second else [None] * len(classes.names)
         known = [row for row, place in enumerate(places) if place is not None]
         if not known:
-            return self._text.features(classes)
+            return self.adapted_text(classes)
         own = F.normalize(self.classifier, dim=1)
         if places == list(range(len(own))):  # in every step: no index has to be sent
             return own
         own = own[[places[row] for row in known]]
         if len(known) == len(places):
             return own
-        return self._text.features(classes).index_copy(0, torch.tensor(known, device=own.device), own)
+        return self.adapted_text(classes).index_copy(0, torch.tensor(known, device=own.device), own)
 
     def encode_image(self, x: LayerInput) -> Tensor:
         return normalized(self._image.features(LayerInput(self._image, x.layer, x.states)).cls)
@@ -101,7 +109,7 @@ class TwoStage(Method):
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         if self.done >= self.config.restart and not self.in_second:
             with torch.no_grad():
-                self.classifier.copy_(self._text.features(self.classes))
+                self.classifier.copy_(self.adapted_text(self.classes))
                 self.second.fill_(1)
             self.in_second = True
         with torch.set_grad_enabled(not self.in_second):

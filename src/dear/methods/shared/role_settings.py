@@ -1,13 +1,12 @@
 """The role map of a method, chosen by name, with changes for ablations."""
 
-import sys
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
 from dear.clip import Backbone
 from dear.core.config import Config, setting
 from dear.core.errors import DearError
+from dear.core.words import print_once
 from dear.heads.entropy import CORE_SETS, rejudge, with_core
 from dear.heads.role_map import AUTO, Head, RoleMap, find_role_map
 
@@ -81,8 +80,3 @@ def find_roles(name: str, backbone: Backbone) -> RoleMap:
     if note := roles.origin.get("note"):
         print_once(note)
     return roles
-
-
-@cache
-def print_once(note: str) -> None:
-    print(note, file=sys.stderr)
