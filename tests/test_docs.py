@@ -49,7 +49,7 @@ def test_pages_of_results_show_the_cells_of_the_repository(cells: str, page: str
     blocks = [b for c in main_chapters(read_results([ROOT / "results" / cells])) for b in c.blocks]
     assert blocks
     for block in blocks:
-        assert block.name.endswith("_paired") or block.table.markdown() in text, block.title
+        assert block.name.endswith("_overview") or block.table.markdown() in text, block.title
 
 
 def test_pictures_are_light() -> None:

@@ -10,13 +10,20 @@ from dear.bench.tables import main_tables
 
 
 def result(method: str, seed: int, base: np.ndarray, novel: np.ndarray, dataset="signs", split="test") -> Result:
+    return made(Cell("base-to-novel", dataset, method, seed, 16, {}, (), split, None), base=base, novel=novel)
+
+
+def few_shot(method: str, shots: int, seed: int, right: np.ndarray) -> Result:
+    return made(Cell("few-shot", "signs", method, seed, shots, {}, (), "test", None), all=right)
+
+
+def made(cell: Cell, **answers: np.ndarray) -> Result:
     evaluations = [
         Evaluation(name, "plain", len(r), 100 * r.mean(), None, None, {}, [], np.packbits(r).tobytes().hex())
-        for name, r in (("base", base), ("novel", novel))
+        for name, r in answers.items()
     ]
     return Result(
-        cell=Cell("base-to-novel", dataset, method, seed, 16, {}, (), split, None),
-        evaluations=evaluations, fusion=None,
+        cell=cell, evaluations=evaluations, fusion=None,
         trained_parameters=0, seconds=Seconds(1.0, 1.0), peak_memory_mb=None, versions={}, machine={}, finished="",
     )  # fmt: skip
 
@@ -93,15 +100,43 @@ def test_only_common_datasets_and_seeds_count_and_older_files_give_none() -> Non
     assert compare(of(first, "a"), [], HM) is None
 
 
-def test_the_report_has_the_comparison() -> None:
+def test_the_report_has_one_row_per_method() -> None:
     rng = np.random.default_rng(5)
+    shares = {"zero-shot": 0.5, "tip-adapter": 0.9, "gda": 0.7}
     results = [
-        result(method, seed, answers(rng, share), answers(rng, share))
-        for method, share in (("zero-shot", 0.5), ("tip-adapter", 0.9))
+        result(method, seed, answers(rng, share), answers(rng, share), dataset)
+        for method, share in shares.items()
+        for dataset in ("x", "y")
         for seed in (1, 2)
+        if (method, dataset) != ("gda", "y")
     ]
-    table = main_tables(results)["Paired comparison"]
-    rows = {row[0]: row for row in table.cells()}
+    table = main_tables(results)["Harmonic mean on each dataset, and paired comparison"]
+    rows = {row["method"]: row for row in table.records()}
+    assert {name: row["verdict"] for name, row in rows.items()} == {
+        "zero-shot": "behind", "tip-adapter": "best", "gda": "behind"
+    }  # fmt: skip
+    by_hand = {}
+    for one in results:
+        accuracies = {e.name: e.accuracy for e in one.evaluations}
+        base, novel = accuracies["base"], accuracies["novel"]
+        by_hand.setdefault((one.cell.method, one.cell.dataset), []).append(2 * base * novel / (base + novel))
+    for (method, dataset), values in by_hand.items():
+        assert rows[method][dataset] == pytest.approx(np.mean(values))
+    assert rows["gda"]["y"] is None
+    assert rows["gda"]["Average"] is None
+    assert rows["gda"]["pairs"] == 2
+    assert rows["zero-shot"]["HM - zero-shot"] is None
+    assert "**" not in table.markdown().split("zero-shot |")[1].split("\n")[0]
+
+
+def test_few_shot_results_are_compared_with_the_best_of_as_many_shots() -> None:
+    rng = np.random.default_rng(6)
+    shares = {("gda", 1): 0.4, ("prolip", 1): 0.7, ("gda", 16): 0.9, ("prolip", 16): 0.7, ("zero-shot", 1): 0.4}
+    results = [few_shot(method, shots, seed, answers(rng, share)) for (method, shots), share in shares.items()
+               for seed in (1, 2)]  # fmt: skip
+    table = main_tables(results)["Paired comparison with the best"]
+    rows = {row[0]: row[1:] for row in table.cells()}
+    assert rows["prolip"][0] == rows["gda"][1] == "best"
+    assert rows["prolip"][1].endswith("behind")
+    assert rows["gda"][0].endswith("behind")
     assert rows["zero-shot"][1] == "-"
-    assert rows["zero-shot"][3] == "behind"
-    assert rows["tip-adapter"][3] == "best"

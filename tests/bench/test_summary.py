@@ -6,6 +6,7 @@ from statistics import fmean, stdev
 import pytest
 
 from dear.bench.ablation_results import ablation_results
+from dear.bench.chapters import list_missing
 from dear.bench.paper import base_to_novel_table, paper_name, transfer_table
 from dear.bench.results import Cell, Evaluation, Result, Seconds, Variant
 from dear.bench.summary import (
@@ -21,7 +22,6 @@ from dear.bench.summary import (
     series,
     stat,
 )
-from dear.bench.tables import list_missing
 from dear.core.metrics import harmonic_mean
 
 

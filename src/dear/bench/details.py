@@ -6,10 +6,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from dear.bench.chapters import Block, Chapter, on_split
 from dear.bench.protocols import PROTOCOLS, TEST
 from dear.bench.results import Result, show_value
 from dear.bench.summary import Stat, labels, pick, stat
-from dear.bench.tables import Block, Chapter, main_results, on_split
+from dear.bench.tables import main_results
 from dear.core.files import read_json
 from dear.core.schema import damaged
 from dear.core.table import Table

@@ -12,10 +12,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from dear.bench.ablation_results import AblationResults, ablation_results
+from dear.bench.chapters import AVERAGE, on_split
 from dear.bench.protocols import BASE, BASE_TO_NOVEL, FEW_SHOT, NOVEL, PROTOCOLS, TEST
 from dear.bench.results import Result
 from dear.bench.summary import HM, Series, Stat, average, complete_methods, labels, series
-from dear.bench.tables import AVERAGE, main_results, on_split
+from dear.bench.tables import main_results
 from dear.methods.registry import is_ours
 
 _INK, _SOFT, _LINE = "#23262b", "#6a6f78", "#dddbd4"

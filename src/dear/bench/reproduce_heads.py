@@ -1,6 +1,6 @@
 """Table 1 and Figure 3 of the paper, which are about heads: measured on any backbone, by pictures."""
 
-from dear.bench.tables import Block, Chapter
+from dear.bench.chapters import Block, Chapter
 from dear.clip import Backbone
 from dear.core.table import Table
 from dear.heads.by_pictures import roles_by_pictures

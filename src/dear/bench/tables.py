@@ -1,11 +1,11 @@
 """The main tables of a report: one chapter per protocol, the ablations, and the paper's numbers beside ours."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 from dear.bench.ablation_results import INFERENCE, AblationResults, ablation_results
-from dear.bench.paired import LEVEL, best_label, compare
+from dear.bench.chapters import AVERAGE, Block, Chapter, list_missing, on_split
+from dear.bench.overview import few_shot_comparison, overview
 from dear.bench.paper import base_to_novel_table, transfer_table
 from dear.bench.protocols import BASE, BASE_TO_NOVEL, FEW_SHOT, NOVEL, PROTOCOLS, TEST
 from dear.bench.results import Result, comparable
@@ -19,40 +19,17 @@ from dear.bench.summary import (
     complete_datasets,
     complete_methods,
     is_zero_shot,
-    missing,
     pick,
     series,
 )
 from dear.core.table import Table
 from dear.methods.registry import METHODS, is_ours
 
-AVERAGE = "Average"
 _ABLATIONS = "ablations"
 _PAPER_NOTE = (
     "As printed in the paper (ViT-B/16, OpenAI weights, full datasets): comparable with ours only with the same "
     "backbone, the same weights and the full datasets."
 )
-
-
-@dataclass
-class Block:
-    """A table under its title. `name`: of its files. `main`: printed by `dear report`, and unfolded on the page."""
-
-    name: str
-    title: str
-    table: Table
-    note: str = ""
-    main: bool = True
-
-
-@dataclass
-class Chapter:
-    """`missing`: what the chapter's grid lacks, a sentence for each method."""
-
-    name: str
-    title: str
-    blocks: list[Block]
-    missing: list[str] = field(default_factory=list)
 
 
 def ordered(results: Iterable[Result]) -> list[Result]:
@@ -78,10 +55,6 @@ def main_results(results: Iterable[Result], protocol: str, transductive: bool = 
     return dict(sorted(by_split.items(), key=lambda item: item[0] != TEST))
 
 
-def on_split(text: str, split: str) -> str:
-    return text if split == TEST else f"{text}, {split} images"
-
-
 def main_chapters(results: Sequence[Result]) -> list[Chapter]:
     chapters = []
     for protocol, described in PROTOCOLS.items():
@@ -91,8 +64,8 @@ def main_chapters(results: Sequence[Result]) -> list[Chapter]:
                 name = protocol if split == TEST else f"{protocol}_{split}"
                 blocks = _blocks(group, f"{name}_transductive" if transductive else name, protocol)
                 if transductive:
-                    title = f"{blocks[0].title}, with unlabelled images of all classes"
-                    blocks = [replace(blocks[0], title=title)]
+                    main = next(block for block in blocks if block.name.endswith("_transductive"))
+                    blocks = [replace(main, title=f"{main.title}, with unlabelled images of all classes")]
                 chapter.blocks += blocks
                 chapter.missing += list_missing(group)
         if chapter.blocks:
@@ -106,10 +79,10 @@ def main_chapters(results: Sequence[Result]) -> list[Chapter]:
 
 
 def _blocks(results: list[Result], name: str, protocol: str) -> list[Block]:
-    """The tables of one protocol on one split, the main one first."""
+    """The tables of one protocol on one split."""
     if protocol == BASE_TO_NOVEL:
         return _base_to_novel(results, name)
-    return [_few_shot(results, name)] if protocol == FEW_SHOT else _transfer(results, name, protocol)
+    return _few_shot(results, name) if protocol == FEW_SHOT else _transfer(results, name, protocol)
 
 
 def main_tables(results: Iterable[Result]) -> dict[str, Table]:
@@ -124,41 +97,6 @@ def ablation_tables(results: Iterable[Result]) -> dict[str, Table]:
     return {block.title: block.table for block in blocks}
 
 
-def list_missing(results: Sequence[Result]) -> list[str]:
-    """A sentence for each method: "experts, 16 shots: DTD, EuroSAT (seeds 2, 3)".
-
-    Datasets with equal seeds, and shots with equal datasets, are named together.
-    """
-    by_method: dict[str, dict[int, dict[str, list[int]]]] = {}
-    on = on_split("", results[0].cell.split)
-    for data, label, seed, shots in missing(results):
-        by_method.setdefault(label, {}).setdefault(shots, {}).setdefault(data, []).append(seed)
-    return [
-        f"{label}, {_joined(shots)} {'shot' if shots == (1,) else 'shots'}{on}: {places}"
-        for label, by_shots in by_method.items()
-        for places, shots in _alike({number: _places(seeds) for number, seeds in by_shots.items()})
-    ]
-
-
-def _joined(values: Iterable[object]) -> str:
-    return ", ".join(map(str, values))
-
-
-def _places(seeds: dict[str, list[int]]) -> str:
-    alike = _alike({data: tuple(numbers) for data, numbers in seeds.items()})
-    return ", ".join(
-        f"{_joined(data)} ({'seed' if len(numbers) == 1 else 'seeds'} {_joined(numbers)})" for numbers, data in alike
-    )
-
-
-def _alike(values: dict[Any, Any]) -> list[tuple[Any, tuple[Any, ...]]]:
-    """Each value, with the keys that have it."""
-    keys: dict[Any, tuple[Any, ...]] = {}
-    for key, value in values.items():
-        keys[value] = (*keys.get(value, ()), key)
-    return list(keys.items())
-
-
 def _base_to_novel(results: list[Result], name: str) -> list[Block]:
     split, all_series = results[0].cell.split, series(results)
     table = Table(["dataset", "method", BASE, NOVEL, HM, "images", "seeds"])
@@ -169,7 +107,8 @@ def _base_to_novel(results: list[Result], name: str) -> list[Block]:
     note = "Accuracy (%); HM is computed for each seed from its base and novel."
     note += _add_averages(table, all_series, (BASE, NOVEL, HM), tail=[None])
     _stress(table, all_series, columns=range(2, 5))
-    blocks = [Block(name, on_split(PROTOCOLS[BASE_TO_NOVEL].title, split), table, note), *_paired(all_series, name)]
+    main = Block(name, on_split(PROTOCOLS[BASE_TO_NOVEL].title, split), table, note)
+    blocks = [*overview(all_series, name), main]
     paper = base_to_novel_table(s.dataset for s in all_series) if split == TEST else None
     if paper:
         note = f"{_PAPER_NOTE} HM is computed from the base and novel printed there, and is not always the HM printed."
@@ -177,29 +116,7 @@ def _base_to_novel(results: list[Result], name: str) -> list[Block]:
     return blocks
 
 
-def _paired(all_series: Sequence[Series], name: str) -> list[Block]:
-    """Every method against zero-shot and against the best; none for results without answers per image."""
-    by_label: dict[str, list[Series]] = {}
-    for s in all_series:
-        by_label.setdefault(s.label, []).append(s)
-    best = best_label(all_series, HM)
-    frozen = next((label for label, own in by_label.items() if is_zero_shot(own[0].results[0].cell)), None)
-    table = Table(["method", "HM - zero-shot", "HM - best", "verdict", "pairs"])
-    for label, own in by_label.items():
-        to_frozen = compare(own, by_label[frozen], HM) if frozen and label != frozen else None
-        to_best = compare(own, by_label[best], HM) if best and label != best else None
-        if (comparison := to_best or to_frozen) is not None:
-            verdict = "best" if to_best is None else to_best.verdict
-            table.add(label, to_frozen, to_best, verdict, comparison.pairs)
-    if not table.rows:
-        return []
-    note = f"Best: {best}. Mean difference of the harmonic means over pairs of dataset and seed, with its 95% interval "
-    note += "(a bootstrap over seeds and over images, the same for both methods). Behind: the interval is below zero. "
-    note += f"Level: all of it is within {LEVEL:g} points. Undecided: neither; more images would tell."
-    return [Block(f"{name}_paired", "Paired comparison", table, note)]
-
-
-def _few_shot(results: list[Result], name: str) -> Block:
+def _few_shot(results: list[Result], name: str) -> list[Block]:
     all_series = series(results, by_shots=True)
     shots = [str(n) for n in sorted({result.cell.shots for result in results})]
     table = Table(["dataset", "method", *(f"{n} shots" if n != "1" else "1 shot" for n in shots), "seeds"])
@@ -209,7 +126,8 @@ def _few_shot(results: list[Result], name: str) -> Block:
     note = "Accuracy (%) over all classes, trained on this many images of each."
     note += _add_averages(table, all_series, shots)
     _stress(table, all_series, columns=range(2, 2 + len(shots)))
-    return Block(name, on_split(PROTOCOLS[FEW_SHOT].title, results[0].cell.split), table, note)
+    main = Block(name, on_split(PROTOCOLS[FEW_SHOT].title, results[0].cell.split), table, note)
+    return [main, *few_shot_comparison(all_series, shots, name)]
 
 
 def _transfer(results: list[Result], name: str, protocol: str) -> list[Block]:

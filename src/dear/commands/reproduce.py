@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from dear.core.words import counted
 
 if TYPE_CHECKING:
+    from dear.bench.chapters import Chapter
     from dear.bench.reproduce import Reproduction
     from dear.bench.results import Cell
-    from dear.bench.tables import Chapter
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,8 +104,8 @@ def _run_cells(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:
 
 
 def _beside_the_paper(item: "Reproduction", cells: "Sequence[Cell]", args: argparse.Namespace) -> "Chapter":
+    from dear.bench.chapters import Block, Chapter
     from dear.bench.results import read_results
-    from dear.bench.tables import Block, Chapter
     from dear.bench.verdict import compare_with_paper, summary_line, verdict_table
 
     names = {cell.method for cell in cells}

@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dear.bench.chapters import on_split
 from dear.bench.protocols import BASE_TO_NOVEL
 from dear.bench.results import read_results
 from dear.bench.summary import HM, series
-from dear.bench.tables import main_results, on_split
+from dear.bench.tables import main_results
 from dear.core.errors import DearError
 from dear.core.names import CLS
 from dear.model.adapter import component_names, read_config

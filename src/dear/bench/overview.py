@@ -1,0 +1,98 @@
+"""One row per method: its score on each dataset, its cost, and how it compares with the best."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+
+from dear.bench.chapters import AVERAGE, Block, on_split
+from dear.bench.paired import LEVEL, Comparison, best_label, compare
+from dear.bench.protocols import ALL
+from dear.bench.summary import HM, Series, Stat, average, complete_methods, is_zero_shot
+from dear.core.table import Table
+
+_INTERVAL = (
+    "with its 95% interval (a bootstrap over seeds and over images, the same for both methods). Behind: the interval "
+    f"is below zero. Level: all of it is within {LEVEL:g} points. Undecided: neither; more images would tell."
+)
+
+
+def overview(all_series: Sequence[Series], name: str) -> list[Block]:
+    """From base to novel: harmonic means, and every method against zero-shot and against the best.
+
+    None for a single method, or for results without answers per image.
+    """
+    methods = {label: own for label, own in _by_label(all_series).items() if any(s.stat(HM) for s in own)}
+    datasets = list(dict.fromkeys(s.dataset for s in all_series))
+    best, whole = best_label(all_series, HM), complete_methods(all_series)
+    frozen = next((label for label, own in methods.items() if is_zero_shot(own[0].results[0].cell)), None)
+    averages = [AVERAGE] if len(datasets) > 1 else []
+    table = Table(["method", *datasets, *averages, "fit (s)", "HM - zero-shot", "HM - best", "verdict", "pairs"])
+    for label, own in methods.items():
+        to_frozen = compare(own, methods[frozen], HM) if frozen and label != frozen else None
+        to_best = compare(own, methods[best], HM) if best and label != best else None
+        if (comparison := to_best or to_frozen) is None:
+            continue
+        by_dataset = {s.dataset: s.stat(HM) for s in own}
+        means = [_mean(by_dataset.get(dataset)) for dataset in datasets]
+        means += [_mean(average(own, datasets, HM) if label in whole else None)] if averages else []
+        seconds = median(result.seconds.fit for s in own for result in s.results)
+        verdict = "best" if to_best is None else to_best.verdict
+        table.add(label, *means, seconds, to_frozen, to_best, verdict, comparison.pairs)
+    if not table.rows:
+        return []
+    _stress_highest(table, columns=range(1, 1 + len(datasets) + len(averages)))
+    note = f"Harmonic mean of base and novel accuracy (%), mean over seeds; fit: the median. Best: {best}, by the mean "
+    note += f"over pairs of dataset and seed. Differences: the mean over the pairs that both have, {_INTERVAL}"
+    title = on_split("Harmonic mean on each dataset, and paired comparison", all_series[0].results[0].cell.split)
+    return [Block(f"{name}_overview", title, table, note)]
+
+
+def few_shot_comparison(all_series: Sequence[Series], shots: Sequence[str], name: str) -> list[Block]:
+    """Every method against the best, for each number of shots; scores of the series are named by their shots."""
+    columns, best = [], []
+    for number in shots:
+        of_shots = [_with_shots(s, int(number)) for s in all_series]
+        methods = _by_label([s for s in of_shots if s.results])
+        first = best_label(of_shots, number)
+        if first is None:
+            return []
+        columns.append({label: compare(own, methods[first], ALL) for label, own in methods.items() if label != first})
+        best.append(first)
+    table = Table(["method", *(f"{n} shots" if n != "1" else "1 shot" for n in shots)])
+    for label in _by_label(all_series):
+        cells = ["best" if label == first else _judged(c.get(label)) for c, first in zip(columns, best, strict=True)]
+        if any(cells):
+            table.add(label, *cells)
+    if len(table.rows) < 2 or all(not any(c.values()) for c in columns):
+        return []
+    note = "Accuracy minus that of the best with as many images per class, the mean over the pairs of dataset and seed "
+    note += f"that both have, {_INTERVAL}"
+    title = on_split("Paired comparison with the best", all_series[0].results[0].cell.split)
+    return [Block(f"{name}_overview", title, table, note)]
+
+
+def _by_label(all_series: Sequence[Series]) -> dict[str, list[Series]]:
+    by_label: dict[str, list[Series]] = {}
+    for s in all_series:
+        by_label.setdefault(s.label, []).append(s)
+    return by_label
+
+
+def _with_shots(s: Series, shots: int) -> Series:
+    return replace(s, results=tuple(result for result in s.results if result.cell.shots == shots))
+
+
+def _judged(comparison: Comparison | None) -> str | None:
+    return None if comparison is None else f"{comparison} {comparison.verdict}"
+
+
+def _mean(value: Stat | None) -> float | None:
+    return None if value is None else value.mean
+
+
+def _stress_highest(table: Table, columns: Sequence[int]) -> None:
+    for column in columns:
+        values = {n: row[column] for n, row in enumerate(table.rows)}
+        printed = {n: round(value, 1) for n, value in values.items() if isinstance(value, float)}
+        if len(printed) > 1:
+            table.bold.update((n, column) for n, value in printed.items() if value == max(printed.values()))
