@@ -5,6 +5,7 @@ import json
 import re
 import sys
 import types
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,27 @@ def test_pages_of_results_show_the_cells_of_the_repository(cells: str, page: str
     assert blocks
     for block in blocks:
         assert block.name.endswith("_overview") or block.table.markdown() in text, block.title
+
+
+def test_the_table_of_the_readme_is_that_of_the_cells(monkeypatch) -> None:
+    from dear.bench.results import read_results
+    from dear.bench.tables import main_tables
+
+    monkeypatch.setattr("dear.bench.paired._RESAMPLES", 10)
+    tables = main_tables(read_results([ROOT / "results" / "clip"]))
+    cells = {row["method"]: row for row in tables["Harmonic mean on each dataset, and paired comparison"].records()}
+    lines = [line.strip("| ").split(" | ") for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()]
+    start = next(number for number, line in enumerate(lines) if "EuroSAT" in line and "DTD" in line)
+    datasets = {"Pets": "OxfordPets", "Flowers": "OxfordFlowers"}
+    header = [datasets.get(name, name) for name in lines[start] if name not in ("method", "fit")]
+    methods = {"expert tokens": "experts", "head gains": "head-gains", "DeAR": "dear"}
+    shown = list(takewhile(lambda line: len(line) > 1, lines[start + 2 :]))
+    assert len(shown) > 5
+    for row in shown:
+        name = re.sub(r" \(.*|, .*", "", row[0].replace("*", ""))
+        of_method = cells[methods.get(name, name.lower())]
+        expected = ["-" if of_method[data] is None else f"{of_method[data]:.1f}" for data in header]
+        assert [cell.strip("*") for cell in row[1 : 1 + len(header)]] == expected, name
 
 
 def test_pictures_are_light() -> None:

@@ -70,7 +70,7 @@ def naive_gda(features: Tensor, labels: Tensor, x: Tensor) -> Tensor:
 
 def test_gda_is_the_published_form(tiny, monkeypatch) -> None:
     shots = 24
-    monkeypatch.setattr(gda, "_SHRINKS", (DIM / (shots - 1),))  # what the official ridge is in our units
+    monkeypatch.setattr(gda, "SHRINKS", (DIM / (shots - 1),))  # what the official ridge is in our units
     method, features, labels, _ = fitted(tiny, "gda")
     a, b = method.head.mix
     x = seen(method)
@@ -138,7 +138,7 @@ def test_ss_text_with_a_large_prior_is_the_published_form(tiny, monkeypatch) -> 
 
 @pytest.mark.parametrize("name", CLOSED)
 def test_left_out_logits_are_those_of_a_fit_without_the_image(tiny, name: str, monkeypatch) -> None:
-    monkeypatch.setattr(gda, "_SHRINKS", (1.0,))
+    monkeypatch.setattr(gda, "SHRINKS", (1.0,))
     monkeypatch.setattr(proker, "_BETAS", (1.0,))
     monkeypatch.setattr(proker, "_RIDGES", (0.1,))
     monkeypatch.setattr(ss_text, "_STRENGTHS", (0.5,))

@@ -20,7 +20,8 @@ from naive_words import LabelledImages
 
 from dear.core.errors import DearError
 from dear.heads.head_role import CORE_ATTRIBUTE, MIXED, HeadRole
-from dear.methods.head_gains import HeadGains, HeadGainsConfig
+from dear.methods.gda import SHRINKS
+from dear.methods.head_gains import HeadGains, HeadGainsConfig, folds_of
 
 
 def naive_heads(backbone, images: Tensor, layer: int) -> tuple[Tensor, Tensor]:
@@ -115,7 +116,9 @@ def test_heads_of_one_role_share_a_gain(tiny, tmp_path: Path) -> None:
     assert gains.unique().numel() == 3
     assert torch.equal(gains, gains[:3].repeat(3)[: len(gains)])
     (tmp_path / "roles.json").rename(tmp_path / "gone.json")
-    method = HeadGains.restore(make(tiny, "head-gains").backbone, HeadGainsConfig(**settings), {})
+    method = HeadGains.restore(
+        make(tiny, "head-gains").backbone, HeadGainsConfig(**settings), {"classes": [], "shots": 0}
+    )
     assert method.gains.numel() == len(gains)
     with pytest.raises(DearError, match=r"roles\.json"):
         make(tiny, "head-gains", **settings)
@@ -124,12 +127,114 @@ def test_heads_of_one_role_share_a_gain(tiny, tmp_path: Path) -> None:
     torch.testing.assert_close(alike, adapted(tiny, gains="one", first_layer=3).gains)
 
 
+def labelled(count: int) -> tuple[Tensor, Tensor]:
+    """So many images of each class, those of a class alike."""
+    torch.manual_seed(7)
+    labels = torch.arange(len(NAMES)).repeat(count)
+    kinds = torch.randn(len(NAMES), 3, 32, 32, dtype=torch.float64)
+    return kinds[labels] + 1.5 * torch.randn(len(labels), 3, 32, 32, dtype=torch.float64), labels
+
+
+def fitted(tiny, images: Tensor, labels: Tensor):
+    method = make(tiny, "head-gains", pull=10.0)
+    method.before_training(SimpleNamespace(train=lambda: [(images, labels)]))
+    return method
+
+
+def test_gda_behind_the_features_is_chosen_on_images_left_out(tiny) -> None:
+    """Folds, refits and scores written out: weights of the two parts, and the shrinkage, have the least cross entropy
+    on answers to images by a fit without their fold."""
+    images, labels = labelled(5)
+    method = fitted(tiny, images, labels)
+    folds, text, tau = folds_of(labels, 4), method.encode_text(), float(method.backbone.temperature)
+    own, scores = torch.zeros(len(labels), len(NAMES)).double(), {}
+    for fold in range(4):
+        used, out = folds != fold, folds == fold
+        part = make(tiny, "head-gains", pull=10.0)
+        part.before_training(SimpleNamespace(train=lambda used=used: [(images[used], labels[used])]))
+        trained, shown = features(part, images[used]), features(part, images[out])
+        own[out] = tau * shown @ text.T
+        for shrink in SHRINKS:
+            scores.setdefault(shrink, torch.zeros_like(own))[out] = naive_gda(trained, labels[used], shown, shrink)
+    losses = {}
+    for shrink, gda in scores.items():
+        weights = minimum(own, gda, labels)
+        losses[shrink] = smooth_loss(weights[0] * own + weights[1] * gda, labels), weights
+    best = min(losses, key=lambda shrink: losses[shrink][0])
+    torch.testing.assert_close(method.head.mix.double(), losses[best][1], atol=2e-3, rtol=2e-2)
+    assert method.head.mix[1] > 0
+    new, _ = labelled(7)
+    shown = features(method, new[-5:])
+    gda = naive_gda(features(method, images), labels, shown, best)
+    expected = method.head.mix[0] * tau * shown @ text.T + method.head.mix[1] * gda
+    torch.testing.assert_close(method.logits(shown[:, None], text), expected, atol=1e-5, rtol=1e-5)
+
+
+def naive_gda(trained: Tensor, labels: Tensor, shown: Tensor, shrink: float) -> Tensor:
+    """Scores x P mu - mu P mu / 2, their mean over the classes taken off, with P of the shrunk pooled covariance."""
+    means = torch.stack([trained[labels == label].mean(0) for label in range(len(NAMES))])
+    residuals = trained - means[labels]
+    scatter = residuals.T @ residuals
+    spare = len(labels) - len(NAMES)
+    ridge = shrink * scatter.trace() / len(scatter) * torch.eye(len(scatter)).double()
+    precision = spare * torch.linalg.inv(scatter + ridge)
+    raw = shown @ precision @ means.T - ((means @ precision) * means).sum(1) / 2
+    return raw - raw.mean(1, keepdim=True)
+
+
+def smooth_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross entropy with Platt's targets: 1 - 1 / (n + 2) for the truth, the rest spread by the mean logit."""
+    centred = logits - logits.mean(1, keepdim=True)
+    return (centred.logsumexp(1) - (1 - 1 / (len(labels) + 2)) * centred.gather(1, labels[:, None])[:, 0]).mean()
+
+
+def minimum(own: Tensor, gda: Tensor, labels: Tensor) -> Tensor:
+    roots = torch.tensor([1.0, 0.1], dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([roots], max_iter=500, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        weights = roots.square()  # none is below zero
+        loss = smooth_loss(weights[0] * own + weights[1] * gda, labels)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    return roots.detach().square()
+
+
+def test_every_class_is_in_every_fold_that_it_has_images_for() -> None:
+    labels = torch.tensor([0] * 9 + [1] * 2 + [2])
+    folds = folds_of(labels, 4)
+    counts = torch.stack([torch.bincount(folds[labels == label], minlength=4) for label in range(3)])
+    assert counts.tolist() == [[3, 2, 2, 2], [1, 1, 0, 0], [1, 0, 0, 0]]
+    assert torch.equal(folds, folds_of(labels, 4))
+
+
+def test_one_image_per_class_has_no_gda(tiny) -> None:
+    images, labels = labelled(1)
+    method = fitted(tiny, images, labels)
+    assert method.head.mix.tolist() == [1.0, 0.0]
+    text = method.encode_text()
+    expected = method.backbone.temperature * features(method, images) @ text.T
+    torch.testing.assert_close(method.logits(features(method, images)[:, None], text), expected)
+
+
 def test_texts_stay_clips_so_other_classes_can_be_answered(tiny) -> None:
-    method = adapted(tiny)
-    method.set_classes(["whale", *NAMES[:2]], TEMPLATE)
+    images, labels = labelled(5)
+    method = fitted(tiny, images, labels)
+    tau, shown = method.backbone.temperature, features(method, images)
+    known = method.logits(shown[:, None], method.encode_text())
+    method.set_classes(["whale", "oak"], TEMPLATE)
     assert method.can_answer(["whale"])
-    expected = method.backbone.temperature * features(method, pixels()) @ method.classes.frozen.T
-    torch.testing.assert_close(method.logits(features(method, pixels())[:, None], method.encode_text()), expected)
+    assert method.head.mix[1] > 0
+    torch.testing.assert_close(
+        method.logits(shown[:, None], method.encode_text()), tau * shown @ method.classes.frozen.T
+    )
+    method.set_classes(["whale", *NAMES[:2]], TEMPLATE)
+    mixed = method.logits(shown[:, None], method.encode_text())
+    torch.testing.assert_close(mixed[:, 1:], known[:, :2])
+    torch.testing.assert_close(mixed[:, 0], method.head.mix[0] * tau * shown @ method.classes.frozen[0])
 
 
 def naive_read(backbone, images: Tensor, layer: int) -> tuple[Tensor, Tensor]:

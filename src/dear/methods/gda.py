@@ -20,7 +20,7 @@ from dear.methods.shared.leave_one_out import Gaussians
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_SHRINKS = (0.01, 0.1, 1.0, 10.0, 100.0)
+SHRINKS = (0.01, 0.1, 1.0, 10.0, 100.0)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,11 @@ class GdaHead(Head):
         def parts(shrink: float, rows: Tensor) -> list[Tensor]:
             return [plain[rows], gaussians.left_out(shrink, rows)]
 
-        shrink = self.choose({r: partial(parts, r) for r in _SHRINKS}, labels, _SHRINKS[0], [1.0, 0.0])
+        shrink = self.choose({r: partial(parts, r) for r in SHRINKS}, labels, SHRINKS[0], [1.0, 0.0])
+        self.take(gaussians, shrink)
+
+    def take(self, gaussians: Gaussians, shrink: float) -> None:
+        """Sets the correction to the scores of a fit."""
         weight, bias = gaussians.weights(shrink)
         self.weight, self.bias = weight.to(self.mix), bias.to(self.mix)
 

@@ -1,7 +1,8 @@
-"""Head gains: a gain for what each late head writes, then CLIP's image projection, fine-tuned close to its start."""
+"""Head gains: a gain for what each late head writes, CLIP's projection close to its start, and GDA behind them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,10 +17,14 @@ from dear.core.config import setting
 from dear.core.errors import DearError
 from dear.heads.gains import Gains, require_sum
 from dear.heads.role_map import AUTO, find_role_map
-from dear.methods.base import LabelledImages, Method, normalized
+from dear.methods.base import LabelledImages
+from dear.methods.gda import SHRINKS, GdaHead
+from dear.methods.shared.closed_form import Corrected, LeftOut
+from dear.methods.shared.leave_one_out import Gaussians
 from dear.methods.shared.role_settings import RoleSettings, pick_roles
 
 _TOLD, _TELLING = 4, 0.1  # heads that are named, and the least logarithm of their gains
+_FOLDS = 4
 
 
 @dataclass(frozen=True)
@@ -38,17 +43,22 @@ class HeadGainsConfig(RoleSettings):
     )
 
 
-class HeadGains(Method):
+class HeadGains(Corrected):
     """f = n(ln_post(x + sum_h (g_h - 1) (o_h - m_h) W_h) P), with o_h what head h puts out at CLS and m_h its mean over
     the labelled images. Where the mean over patches is read, o_h is the mean over patches too.
 
     First the gains, which minimise cross entropy + gain_pull |log g|^2; then P, as ProLIP does, on the CLS states that
     they give. Both by L-BFGS on the labelled images as they are, in seconds. With g = 1 and P = P0 it is CLIP; texts
     are CLIP's, so other classes can be answered.
+
+    Classes with labelled images get GDA's score on f besides: logits a tau f w + b gda(f), a, b and GDA's shrinkage
+    those with the least cross entropy on images left out, in four folds. With one image per class b = 0.
     """
 
+    Head = GdaHead
     Config = HeadGainsConfig
     needs_image = "full"
+    head: GdaHead
     config: HeadGainsConfig
     gains: Tensor  # [layers, heads]
     head_means: Tensor  # [layers, heads, head_dim]
@@ -70,7 +80,7 @@ class HeadGains(Method):
     def restore(cls, backbone: Backbone, config: Settings, extra_state: Mapping[str, Any]) -> "HeadGains":
         """The gains are stored by head: the role map of the training may be gone."""
         assert isinstance(config, HeadGainsConfig)
-        return cls(backbone, replace(config, roles=AUTO))
+        return super().restore(backbone, replace(config, roles=AUTO), extra_state)
 
     def scaled(self, images: CachedHeads) -> Tensor:
         """States that are read, [batch, width], with the gains."""
@@ -80,10 +90,14 @@ class HeadGains(Method):
     def encode_image(self, x: LayerInput) -> Tensor:
         assert x.frozen_cls is not None
         assert x.head_outputs is not None
+        cls = self.backbone.image.gather(self.scaled(CachedHeads(x.frozen_cls, x.head_outputs)))
+        return self.project(cls)[:, None]
+
+    def project(self, cls: Tensor) -> Tensor:
+        """States that are read, [batch, width] -> features, normalised, [batch, dim]."""
         tower = self.backbone.image
-        cls = tower.gather(self.scaled(CachedHeads(x.frozen_cls, x.head_outputs)))
         feature, bias = tower.head_input(cls) @ self.projection, tower.head_bias
-        return normalized(feature if bias is None else feature + bias)
+        return F.normalize(feature if bias is None else feature + bias, dim=-1)
 
     @torch.no_grad()
     def before_training(self, images: LabelledImages) -> None:
@@ -92,11 +106,42 @@ class HeadGains(Method):
         batches = [(tower.head_outputs(batch, self.heads_from), truth) for batch, truth in images.train()]
         seen = CachedHeads(*(torch.cat(parts) for parts in zip(*(heads for heads, _ in batches), strict=True)))
         labels = torch.cat([truth for _, truth in batches]).to(device)
+        self.trained = tuple(self.classes.names)
+        left_out = self.cross_validated(seen, labels)
+        shrink = self.head.choose(left_out, labels.cpu(), SHRINKS[0], [1.0, 0.0])
+        self.fit(seen, labels)
+        self.head.take(self.gaussians(seen, labels), shrink)
+
+    def fit(self, seen: CachedHeads, labels: Tensor) -> None:
+        """Sets means, gains and projection."""
         self.head_means = seen.outputs.mean(0)
+        self.gains, self.projection = torch.ones_like(self.gains), self.backbone.image.head_matrix.detach().contiguous()
         if self.config.gains != "none":
             self.gains = self.fitted_gains(seen, labels)
         if self.config.pull is not None:
-            self.projection = self.fitted_projection(tower.head_input(self.scaled(seen)), labels)
+            self.projection = self.fitted_projection(self.backbone.image.head_input(self.scaled(seen)), labels)
+
+    def gaussians(self, seen: CachedHeads, labels: Tensor) -> Gaussians:
+        """On the present features; on the CPU, because not every device has fp64."""
+        return Gaussians(self.project(self.scaled(seen)).cpu(), labels.cpu(), len(self.trained))
+
+    def cross_validated(self, seen: CachedHeads, labels: Tensor) -> dict[float, LeftOut]:
+        """For each shrinkage of GDA: logits of the features, and GDA's scores, by a fit without the fold of an image.
+
+        Means, gains and projection are those of the last fold afterwards.
+        """
+        parts = {shrink: torch.zeros(2, len(labels), len(self.trained)) for shrink in SHRINKS}
+        folds, text = folds_of(labels.cpu(), _FOLDS), self.encode_text()
+        for fold in range(int(folds.max()) + 1 if folds.any() else 0):
+            used, out = (rows.nonzero()[:, 0].to(labels.device) for rows in (folds != fold, folds == fold))
+            self.fit(CachedHeads(*(part[used] for part in seen)), labels[used])
+            gaussians = self.gaussians(CachedHeads(*(part[used] for part in seen)), labels[used])
+            features = self.project(self.scaled(CachedHeads(*(part[out] for part in seen))))
+            logits, features = self.head.zero_shot(features, text).cpu().float(), features.cpu().double()
+            for shrink, (own, scores) in parts.items():
+                weight, bias = gaussians.weights(shrink)
+                own[out.cpu()], scores[out.cpu()] = logits, (features @ weight.T + bias).float()
+        return {shrink: partial(_rows_of, both) for shrink, both in parts.items()}
 
     def learned(self) -> str:
         """The heads whose gain is farthest from 1, with their parts in the backbone's role map, if it has one."""
@@ -160,6 +205,19 @@ class HeadGains(Method):
 
     def cross_entropy(self, features: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(self.backbone.temperature * features @ self.encode_text().T, labels)
+
+
+def folds_of(labels: Tensor, count: int) -> Tensor:
+    """The fold of each image [images]: those of a class are dealt out by chance, the same in every run."""
+    folds, chance = torch.zeros_like(labels), torch.Generator().manual_seed(0)
+    for label in labels.unique():
+        rows = (labels == label).nonzero()[:, 0]
+        folds[rows[torch.randperm(len(rows), generator=chance)]] = torch.arange(len(rows)) % count
+    return folds
+
+
+def _rows_of(parts: Tensor, rows: Tensor) -> list[Tensor]:
+    return [part[rows] for part in parts]
 
 
 def minimise(value: Tensor, loss: Callable[[], Tensor]) -> Tensor:

@@ -62,7 +62,11 @@ METHODS = {
         simple=True,
     ),
     "head-gains": MethodInfo(
-        "head_gains:HeadGains", "a gain for each late head, then the image projection", "this project", False, ours=True
+        "head_gains:HeadGains",
+        "gains of late heads, the image projection, then GDA",
+        "this project",
+        False,
+        ours=True,
     ),
     "gda": MethodInfo(
         "gda:Gda", "Gaussian discriminant analysis added to zero-shot", "Wang et al., ICLR 2024", False, simple=True

@@ -94,9 +94,9 @@ class Head(nn.Module):
         return best
 
 
-class ClosedForm(Method):
-    """A head on the frozen class feature. Classes without labelled images get a tau cos(f, w) beside others, and
-    zero-shot as it is alone."""
+class Corrected(Method):
+    """Logits of the class feature plus a head's correction. Classes without labelled images get a tau cos(f, w) beside
+    others, and tau cos(f, w) alone."""
 
     Head: ClassVar[type[Head]]
     trained: tuple[str, ...] = ()
@@ -114,12 +114,6 @@ class ClosedForm(Method):
         method.trained = tuple(extra_state["classes"])
         method.head.set_sizes(len(method.trained), extra_state["shots"])
         return method
-
-    @torch.no_grad()
-    def before_training(self, images: LabelledImages) -> None:
-        self.trained = images.classes
-        features, labels = frozen_features(self, images.train())
-        self.head.fit(features, labels, self.encode_text())
 
     def novel_correction(self, features: Tensor) -> Tensor | None:
         """The correction [batch, classes] if none of the current classes was trained; None: there is none."""
@@ -139,3 +133,13 @@ class ClosedForm(Method):
 
     def votes(self, features: Tensor, text: Tensor) -> Tensor:
         return self.logits(features, text)[:, None]
+
+
+class ClosedForm(Corrected):
+    """A head on the frozen class feature."""
+
+    @torch.no_grad()
+    def before_training(self, images: LabelledImages) -> None:
+        self.trained = images.classes
+        features, labels = frozen_features(self, images.train())
+        self.head.fit(features, labels, self.encode_text())
