@@ -34,9 +34,11 @@ class Predictor:
 
     comparison: "Comparison | None" = None
     """Why `dear.fit` chose this method."""
+    fitted: frozenset[str] = frozenset()
+    """Names of the images that `dear.fit` was given."""
 
     def __init__(self, adapter: Adapter, folder: str | Path | None = None) -> None:
-        """`folder`: that of the run, if there is one; it tells which images were not trained on."""
+        """`folder`: that of the run, if there is one; it tells which images were trained on."""
         self.model: Method = adapter.model
         self.folder = None if folder is None else Path(folder)
         self.method, self.classes, self.template = adapter.method, adapter.classes, adapter.template
