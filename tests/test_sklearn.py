@@ -12,6 +12,7 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dear.core.errors import DearError
+from dear.model.fit import ALONE
 from dear.sklearn import DearClassifier
 
 
@@ -76,3 +77,9 @@ def test_dear_needs_no_scikit_learn(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(DearError, match=r"pip install 'dear-vlm\[sklearn\]'"):
         import dear.sklearn  # noqa: F401
+
+
+def test_one_image_per_class_gives_the_same_choice_as_dear_fit() -> None:
+    X = np.random.default_rng(0).normal(size=(4, 16))
+    assert DearClassifier().fit(X, list("abcd")).method_ == ALONE
+    assert DearClassifier("gda").fit(X, list("abcd")).method_ == "gda"

@@ -24,7 +24,7 @@ from dear.methods.registry import find_method
 from dear.methods.shared.class_index import frozen_features
 from dear.methods.shared.closed_form import ClosedForm, Head
 from dear.model.comparison import compare
-from dear.model.fit import AUTO, CLOSED_FORMS, default_cache
+from dear.model.fit import ALONE, AUTO, CLOSED_FORMS, default_cache
 from dear.training.images import ImageSource
 
 try:
@@ -81,12 +81,12 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
         labels, features = torch.from_numpy(numbers), self._features(X)
         self.text_ = self._texts(features.shape[1])
         heads = {name: self._head(name, features, labels) for name in self._names()}
-        self.method_ = next(iter(heads))
+        self.method_ = ALONE if ALONE in heads else next(iter(heads))
         if len(heads) > 1 and len(labels.unique()) < len(labels):
             left_out = {
                 name: (head.left_out, "leave-one-out") for name, head in heads.items() if head.left_out is not None
             }
-            self.comparison_ = compare(left_out, labels, len(self.classes_))
+            self.comparison_ = compare(left_out, labels, [str(name) for name in self.classes_])
             self.method_ = self.comparison_.chosen
         self.head_ = heads[self.method_]
         return self

@@ -15,8 +15,7 @@ def stack(parts: Sequence[Tensor], labels: Tensor, counting: Tensor | None = Non
     targets are smoothed as by Platt, so that it has a finite solution even if all answers are right. `counting`: how
     much each image counts [images]; only ratios matter (None: alike).
     """
-    counting = torch.ones(len(labels)) if counting is None else counting / counting.max()
-    counting = (counting / counting.mean()).to(parts[0])  # exactly 1 if all are equal
+    counting = _mean_one(torch.ones(len(labels)) if counting is None else counting).to(parts[0])
     scores = torch.stack([part - part.mean(1, keepdim=True) for part in parts])  # [parts, images, classes]
     best, least = scores.new_zeros(len(parts)), float("inf")
     telling = [place for place, part in enumerate(scores) if part.any()]
@@ -33,6 +32,16 @@ def stack(parts: Sequence[Tensor], labels: Tensor, counting: Tensor | None = Non
     return best.index_fill(0, torch.tensor(0, device=best.device), 1.0), float(
         "inf"
     )  # every part alone is worse than chance
+
+
+def classes_alike(labels: Tensor) -> Tensor:
+    """How much each image counts if all classes count alike: 1 / size of its class, 1 on average; [images]."""
+    return _mean_one(1 / torch.bincount(labels)[labels].double())
+
+
+def _mean_one(counting: Tensor) -> Tensor:
+    counting = counting / counting.max()
+    return counting / counting.mean()  # exactly 1 if all are equal
 
 
 def _newton(scores: Tensor, labels: Tensor, counting: Tensor) -> tuple[Tensor, float]:
