@@ -2,9 +2,15 @@
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from dear.commands.device import add_device_arguments
 from dear.core.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dear.gallery import Encoder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,8 +67,8 @@ def run(args: argparse.Namespace) -> None:
     if not (resolve(args.out) / INFO).is_file() and (args.remove or not images):
         how = "name images to add" if args.model or not args.sources else "name a run and images, or images and --model"
         raise DearError(f"There is no gallery in {args.out} yet: {how}.")
+    encoder: Encoder | None = None
     if args.model or args.sources:
-        encoder: Encoder
         if args.model:
             choice = choose_backbone(args.model, args.pretrained, images)
             choice.say()
@@ -76,7 +82,7 @@ def run(args: argparse.Namespace) -> None:
         gallery = Gallery.open(args.out)
     if args.remove:
         print(f"removed {gallery.remove(args.remove)}")
-    if images:
+    if images and encoder is not None:
         summary = gallery.add(encoder, images, args.label_from_folder, args.fast_decode, cluster)
         for sentence in summary.unreadable:
             print(f"dear: skipped: {sentence}", file=sys.stderr)
@@ -86,6 +92,16 @@ def run(args: argparse.Namespace) -> None:
         )
         if len(gallery) == 0:
             raise DearError("No image could be read: check the files.")
-    print(
-        f"gallery: {args.out}, {counted(len(gallery), 'image')}    try: dear search {args.out} --image IMAGE --by color"
-    )
+    search = f"dear search {args.out} --image IMAGE{_by_attribute(gallery.components, encoder)}"
+    print(f"gallery: {args.out}, {counted(len(gallery), 'image')}    try: {search}")
+
+
+def _by_attribute(components: "Sequence[str]", encoder: "Encoder | None") -> str:
+    """How this gallery can be searched by an attribute, as an argument: by a component, or else by a gain of heads."""
+    from dear.gallery import AdapterEncoder
+    from dear.methods.shared.role_settings import attribute_heads
+
+    if len(components) > 1:
+        return f" --by {'color' if 'color' in components else components[1]}"
+    names = list(attribute_heads(encoder.predictor.model)) if isinstance(encoder, AdapterEncoder) else []
+    return f" --gain {'texture' if 'texture' in names else names[0]}=2" if names else ""

@@ -61,8 +61,10 @@ def run(args: argparse.Namespace) -> None:
 
     from dear.core.errors import DearError
     from dear.data.folder import find_images
+    from dear.heads.gains import gain_text, parse_gains
 
-    files = find_images(args.images)
+    files, gains = find_images(args.images), parse_gains(args.gain)
+    in_json, in_text = ({"gain": gains}, f"  (gain {gain_text(gains)})") if gains else ({}, "")
     out = sys.stdout
     writer = csv.writer(out, lineterminator="\n")
     unreadable = 0
@@ -74,11 +76,11 @@ def run(args: argparse.Namespace) -> None:
                 print(f"dear: skipped: {answer}", file=sys.stderr)
                 unreadable += 1
             elif args.json:
-                print(json.dumps({"path": str(file), **answer.to_json()}), file=out)
+                print(json.dumps({"path": str(file), **in_json, **answer.to_json()}), file=out)
             elif args.csv:
                 writer.writerow([file, answer.choice, f"{answer.probability:.6f}"])
             else:
-                print(f"{file}\n{answer}\n", file=out)
+                print(f"{file}{in_text}\n{answer}\n", file=out)
     if unreadable:
         print(f"dear: {unreadable} of {len(files)} images could not be read and were skipped.", file=sys.stderr)
     if unreadable == len(files):

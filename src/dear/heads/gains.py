@@ -9,7 +9,8 @@ import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from numbers import Real
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -122,6 +123,11 @@ def parse_gains(texts: Sequence[str]) -> dict[str, float]:
     return gains
 
 
+def gain_text(gains: Mapping[str, float]) -> str:
+    """Such as "color=2, 12.10=0"."""
+    return ", ".join(f"{name}={gain:g}" for name, gain in gains.items())
+
+
 def named_gains(names: Mapping[str, float], roles: RoleMap) -> Gains:
     """Gains by attribute ("color"), by role ("mixed"), for one head ("12.10": layer 12, head 10), or for "all".
 
@@ -129,6 +135,8 @@ def named_gains(names: Mapping[str, float], roles: RoleMap) -> Gains:
     """
     if roles.means is None:
         raise DearError("This role map has no means of its heads, which gains need: make it again with `dear roles`.")
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise DearError(f'A gain is named by a string, such as "color" or "12.10", not by {wrong[0]!r}.')
     known: dict[str, list[Head]] = {ALL: list(roles.roles)}
     for at in roles.roles:
         known.setdefault(roles.part_of(at), []).append(at)
@@ -156,7 +164,7 @@ def _heads(name: str, known: Mapping[str, list[Head]], roles: RoleMap) -> list[H
     return known[name]
 
 
-def _checked(name: str, gain: float) -> float:
-    if not -100 <= gain <= 100:
-        raise DearError(f"The gain of {name} must be from -100 to 100, not {gain}.")
-    return gain
+def _checked(name: str, gain: Any) -> float:
+    if not isinstance(gain, Real) or not -100 <= float(gain) <= 100:
+        raise DearError(f"The gain of {name} must be a number from -100 to 100, not {gain!r}.")
+    return float(gain)
