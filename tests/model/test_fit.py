@@ -180,6 +180,16 @@ def test_bad_requests_are_refused_in_a_sentence(photos: Path, options: dict, tmp
         dear.fit(tmp_path, **{**options, "cache": photos / "red" / "0.png"})
     with pytest.raises(DearError, match="no setting 'shot'"):
         dear.fit(photos, shot=3, **options)
+    with pytest.raises(DearError, match=r"labels beside the images, as \(images, labels\)"):
+        dear.fit([photos / "red" / "0.png"], **options)
+    with pytest.raises(DearError, match=r"dear\.dataset\(\.\.\., label=NAME\)"):
+        dear.fit([{"image": str(photos / "red" / "0.png"), "kind": "red"}], **options)
+    with pytest.raises(DearError, match="write local-dir:"):
+        dear.fit(photos, **{**options, "model": str(photos)})
+    with pytest.raises(DearError, match="did you mean ViT-B-16"):
+        dear.fit(photos, **{**options, "model": "vit-b-16"})
+    with pytest.raises(DearError, match="`dear fit` and `dear train` make one"):
+        dear.load(tmp_path)
     with pytest.raises(DearError, match="give each image one label"):
         dear.fit([photos / "red" / "0.png"], ["red", "blue"], **options)
 
@@ -194,6 +204,7 @@ def test_the_command_does_the_same(photos: Path, options: dict, tmp_path: Path, 
     assert rows["chosen"] in fit_module.CLOSED_FORMS
     assert rows["advice"].startswith("More labels")
     assert "dear predict" in shown.err
+    assert "search by an image or a sentence" in shown.err
     assert main(["predict", str(tmp_path / "run"), str(photos / "red" / "0.png")]) == 0
     assert "red" in capsys.readouterr().out
     assert main(["fit", str(photos), *where]) == 2
