@@ -207,7 +207,7 @@ def test_maps_of_attributes_are_the_attention_of_their_heads(mini, roles) -> Non
     assert (seen > 0).float().mean() > 0.9  # registers are rare
 
 
-def test_commands_take_gains(tmp_path: Path, capsys) -> None:
+def test_commands_take_gains(tmp_path: Path, monkeypatch, capsys) -> None:
     for number in range(4):
         picture(number).save(tmp_path / f"{number}.png")
     for name in ("red", "blue"):
@@ -235,6 +235,13 @@ def test_commands_take_gains(tmp_path: Path, capsys) -> None:
     drawn = out("explain", run, image, "--out", str(tmp_path / "why.png"), "--gain", "color=2")
     assert "without texture:" in drawn
     assert "NAME=NUMBER" in out("predict", run, image, "--gain", "color", code=2)
+    with monkeypatch.context() as context:  # a wrong name is refused before weights are loaded
+        for place in ("dear.clip", "dear.clip.load", "dear.model.adapter", "dear.gallery.encoders"):
+            context.setattr(f"{place}.load_backbone", lambda *_, **__: pytest.fail("weights were loaded"))
+        new = ["--out", str(tmp_path / "new")]
+        for command in (["predict", run, image], ["explain", run, image], ["index", run, image, *new],
+                        ["index", "--model", "dear-mini", image, *new], zero_shot):  # fmt: skip
+            assert "There is no gain for 'smell': choose from all" in out(*command, "--gain", "smell=2", code=2)
 
     shown = out("index", run, str(tmp_path), "--out", str(tmp_path / "plain"))
     proposed = shown[shown.index("try: dear search") :].split()[2:]

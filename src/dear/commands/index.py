@@ -58,7 +58,6 @@ def run(args: argparse.Namespace) -> None:
     from dear.core.errors import DearError
     from dear.gallery import AdapterEncoder, Encoder, Gallery, HeadEncoder
     from dear.gallery.storage import INFO, resolve
-    from dear.heads.gains import parse_gains
     from dear.parallel.cluster import cluster_from_args
     from dear.training.backbone import choose_backbone
 
@@ -69,14 +68,15 @@ def run(args: argparse.Namespace) -> None:
         raise DearError(f"There is no gallery in {args.out} yet: {how}.")
     encoder: Encoder | None = None
     if args.model or args.sources:
+        gains = _gains(args)
         if args.model:
             choice = choose_backbone(args.model, args.pretrained, images)
             choice.say()
             encoder = HeadEncoder.load(choice.model, choice.pretrained, args.roles, args.device, args.precision)
         else:
             encoder = AdapterEncoder.load(args.sources[0], args.device, args.precision)
-        if args.gain:
-            encoder = encoder.with_gain(parse_gains(args.gain))
+        if gains:
+            encoder = encoder.with_gain(gains)
         gallery = Gallery.create(args.out, encoder)  # refuses another encoder, and stores an adapter's new folder
     else:
         gallery = Gallery.open(args.out)
@@ -94,6 +94,15 @@ def run(args: argparse.Namespace) -> None:
             raise DearError("No image could be read: check the files.")
     search = f"dear search {args.out} --image IMAGE{_by_attribute(gallery.components, encoder)}"
     print(f"gallery: {args.out}, {counted(len(gallery), 'image')}    try: {search}")
+
+
+def _gains(args: argparse.Namespace) -> dict[str, float]:
+    from dear.commands.predict import checked_gains
+    from dear.heads.gains import parse_gains
+
+    if args.model and args.roles != "auto":
+        return parse_gains(args.gain)
+    return checked_gains(args.gain, None if args.model else args.sources[0])
 
 
 def _by_attribute(components: "Sequence[str]", encoder: "Encoder | None") -> str:

@@ -44,17 +44,18 @@ def add_text_features_argument(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from dear.bench.zero_shot import zero_shot
+    from dear.commands.predict import checked_gains
     from dear.core.metrics import interval_text, is_above_chance, wilson_interval
     from dear.core.table import Table
     from dear.data.resolve import resolve_dataset
     from dear.data.world.tasks import TASKS
-    from dear.heads.gains import gain_text, named_gains, parse_gains, require_sum, with_gains
+    from dear.heads.gains import gain_text, named_gains, require_sum, with_gains
     from dear.heads.role_map import AUTO
     from dear.methods.shared.role_settings import find_roles
 
     names = args.data or [f"world:{task}" for task in TASKS]
     datasets = [resolve_dataset(name, root=args.data_root) for name in names]
-    gains = parse_gains(args.gain)
+    gains = checked_gains(args.gain)
     backbone, choice = chosen_backbone(args, names)
     if gains:
         require_sum(backbone)

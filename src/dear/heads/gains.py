@@ -7,7 +7,7 @@ direct effects are scaled. What a probe reads is no such sum: it weighs tokens a
 
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any, NamedTuple
@@ -21,13 +21,14 @@ from dear.clip.layer_input import CachedHeads, Images, LayerInput
 from dear.clip.masks import Masks
 from dear.clip.timm_tower import TimmTower
 from dear.core.errors import DearError
-from dear.heads.role_map import Head, RoleMap
+from dear.heads.role_map import MEASURED, Head, RoleMap
 
 ALL = "all"
 NOT_FROZEN = (
     "Gains scale what CLIP's own heads write, but this method changes the layers in which they are: use a method that "
     "leaves the image tower as it is, such as zero-shot, head-gains, gda or coop."
 )
+_HEAD = r"\d+\.\d+"
 _KEPT = 256  # images whose head outputs stay in memory
 
 
@@ -137,19 +138,37 @@ def named_gains(names: Mapping[str, float], roles: RoleMap) -> Gains:
         raise DearError("This role map has no means of its heads, which gains need: make it again with `dear roles`.")
     if wrong := [name for name in names if not isinstance(name, str)]:
         raise DearError(f'A gain is named by a string, such as "color" or "12.10", not by {wrong[0]!r}.')
-    known: dict[str, list[Head]] = {ALL: list(roles.roles)}
-    for at in roles.roles:
-        known.setdefault(roles.part_of(at), []).append(at)
-    known |= {name: [] for name in roles.core if name not in known}
+    known = _parts(roles)
     gains = torch.ones(len(roles.layers), roles.heads)
-    for name in sorted(names, key=lambda name: (name != ALL, bool(re.fullmatch(r"\d+\.\d+", name)))):
+    for name in sorted(names, key=lambda name: (name != ALL, bool(re.fullmatch(_HEAD, name)))):
         for layer, head in _heads(name, known, roles):
             gains[layer - roles.layers[0], head] = _checked(name, names[name])
     return Gains(roles.layers[0], torch.tensor(roles.means), gains)
 
 
+def require_measured(names: Iterable[str]) -> None:
+    """Refuses a name that no measured role map has: known before a backbone, and with it its map, is loaded."""
+    known = dict.fromkeys(part for preset in MEASURED for part in _parts(RoleMap.preset(preset)))
+    for name in names:
+        if not re.fullmatch(_HEAD, name):
+            _require(name, known)
+
+
+def _parts(roles: RoleMap) -> dict[str, list[Head]]:
+    """The heads of each name that gains can have."""
+    known: dict[str, list[Head]] = {ALL: list(roles.roles)}
+    for at in roles.roles:
+        known.setdefault(roles.part_of(at), []).append(at)
+    return known | {name: [] for name in roles.core if name not in known}
+
+
+def _require(name: str, known: Iterable[str]) -> None:
+    if name not in known:
+        raise DearError(f"There is no gain for {name!r}: choose from {', '.join(known)}, or a head such as 12.10.")
+
+
 def _heads(name: str, known: Mapping[str, list[Head]], roles: RoleMap) -> list[Head]:
-    if re.fullmatch(r"\d+\.\d+", name):
+    if re.fullmatch(_HEAD, name):
         layer, head = map(int, name.split("."))
         if (layer, head) not in roles.roles:
             first, last = roles.layers[0], roles.layers[-1]
@@ -157,8 +176,7 @@ def _heads(name: str, known: Mapping[str, list[Head]], roles: RoleMap) -> list[H
                 f"There is no head {name}: layers {first} to {last} have heads 0 to {roles.heads - 1}, as in {last}.0."
             )
         return [(layer, head)]
-    if name not in known:
-        raise DearError(f"There is no gain for {name!r}: choose from {', '.join(known)}, or a head such as 12.10.")
+    _require(name, known)
     if not known[name]:
         raise DearError(f"No head has the attribute {name} in this role map, so it can have no gain.")
     return known[name]

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dear.clip import Backbone, load_backbone
 from dear.core.errors import DearError
+from dear.core.files import require_folder
 from dear.core.lock import only_writer
 from dear.core.metrics import interval_text, wilson_interval
 from dear.core.names import inferences
@@ -95,8 +96,7 @@ def fit_run(
     folder = None if out is None else RunFolder(out)
     if folder is not None and folder.is_started:
         raise DearError(f"{out} already holds a run: choose another --out.")
-    if cache is not None and cache.exists() and not cache.is_dir():
-        raise DearError(f"{cache} is a file: give a folder as --cache.")
+    require_folder(cache, "--cache")
     dataset = labelled_images(resolve_dataset(data or run.data, run.template, run.class_names, run.data_root))
     with nullcontext() if out is None else only_writer(out):
         if folder is not None:
