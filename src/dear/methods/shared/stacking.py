@@ -64,7 +64,8 @@ def _newton(scores: Tensor, labels: Tensor, counting: Tensor) -> tuple[Tensor, f
         weighted = now.softmax(1) * scores
         means = weighted.sum(2)  # [parts, images]
         gradient = (counting * (means - truth)).mean(1)
-        hessian = (counting[:, None] * weighted).flatten(1) @ scores.flatten(1).T - (counting * means) @ means.T
+        weighted *= counting[:, None]
+        hessian = weighted.flatten(1) @ scores.flatten(1).T - (counting * means) @ means.T
         step = torch.linalg.solve(hessian / count + 1e-9 * torch.eye(len(hessian)).to(hessian), gradient)
         for size in (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001):
             candidate = weights - size * step
