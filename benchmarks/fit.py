@@ -58,7 +58,7 @@ def main() -> None:
 
     def ours() -> DearClassifier:
         model = DearClassifier(text=text.numpy()).fit(X, y)
-        learning_curve(model.head_, features.float(), labels, text.float())
+        learning_curve(model.head_, features.float(), labels, text.float(), [str(name) for name in model.classes_])
         return model
 
     model, fit, clock = seconds(ours)

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -12,6 +13,7 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dear.core.errors import DearError
+from dear.model.fit import ALONE
 from dear.sklearn import DearClassifier
 
 
@@ -66,6 +68,10 @@ def test_features_with_class_texts() -> None:
     assert make_pipeline(StandardScaler(), DearClassifier("proker")).fit(X, y).score(X, y) > 0.8
     with pytest.raises(DearError, match=r"shape \[3, 16\]"):
         DearClassifier(text=text[:2]).fit(X, y)
+    with pytest.raises(DearError, match="NaN"):
+        DearClassifier(text=text * np.nan).fit(X, y)
+    with pytest.raises(DearError, match="array of numbers"):
+        DearClassifier(text="red").fit(X, y)
     with pytest.raises(DearError, match="has the methods"):
         DearClassifier("coop").fit(X, y)
 
@@ -76,3 +82,25 @@ def test_dear_needs_no_scikit_learn(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(DearError, match=r"pip install 'dear-vlm\[sklearn\]'"):
         import dear.sklearn  # noqa: F401
+
+
+def test_one_image_per_class_gives_the_same_choice_as_dear_fit() -> None:
+    X = np.random.default_rng(0).normal(size=(4, 16))
+    assert DearClassifier().fit(X, list("abcd")).method_ == ALONE
+    assert DearClassifier("gda").fit(X, list("abcd")).method_ == "gda"
+
+
+def test_wrong_images_are_refused_in_a_sentence(files, on_files: DearClassifier) -> None:
+    paths, names = files
+    on_files.fit(paths, names)
+    for wrong, sentence in (
+        (paths[0], "is one image"),
+        (Image.open(paths[0]), "is one image"),
+        (pd.DataFrame({"path": paths}), "is a table"),
+        (np.array(paths)[:, None], "is a table"),
+    ):
+        with pytest.raises(DearError, match=sentence):
+            on_files.predict(wrong)
+    with pytest.raises(DearError, match="need a backbone"):
+        DearClassifier().fit(paths, names)
+    assert list(on_files.predict(pd.DataFrame({"path": paths})["path"][:1])) == ["red"]

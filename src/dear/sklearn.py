@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL.Image import Image
 from torch import Tensor
 
 from dear.clip import load_backbone
@@ -24,7 +25,7 @@ from dear.methods.registry import find_method
 from dear.methods.shared.class_index import frozen_features
 from dear.methods.shared.closed_form import ClosedForm, Head
 from dear.model.comparison import compare
-from dear.model.fit import AUTO, CLOSED_FORMS, default_cache
+from dear.model.fit import ALONE, AUTO, CLOSED_FORMS, default_cache
 from dear.training.images import ImageSource
 
 try:
@@ -70,10 +71,10 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
         """X: image files (or PIL images, arrays), or features if `model` is None; y: their classes."""
         if self.method != AUTO and self.method not in CLOSED_FORMS:
             raise DearError(f"DearClassifier has the methods {', '.join((AUTO, *CLOSED_FORMS))}, not {self.method}.")
-        if self.model is None:
+        if self._has_features(X):
             X, y = validate_data(self, X, y, ensure_min_samples=2, dtype=np.float64)
         else:
-            X, y = list(X), check_X_y(np.zeros((len(X), 1)), y)[1]
+            X, y = _images(X), check_X_y(np.zeros((len(X), 1)), y)[1]
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -81,12 +82,12 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
         labels, features = torch.from_numpy(numbers), self._features(X)
         self.text_ = self._texts(features.shape[1])
         heads = {name: self._head(name, features, labels) for name in self._names()}
-        self.method_ = next(iter(heads))
+        self.method_ = ALONE if ALONE in heads else next(iter(heads))
         if len(heads) > 1 and len(labels.unique()) < len(labels):
             left_out = {
                 name: (head.left_out, "leave-one-out") for name, head in heads.items() if head.left_out is not None
             }
-            self.comparison_ = compare(left_out, labels, len(self.classes_))
+            self.comparison_ = compare(left_out, labels, [str(name) for name in self.classes_])
             self.method_ = self.comparison_.chosen
         self.head_ = heads[self.method_]
         return self
@@ -94,13 +95,20 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Calibrated probabilities [images, classes]."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=np.float64) if self.model is None else list(X)
+        X = validate_data(self, X, reset=False, dtype=np.float64) if self._has_features(X) else _images(X)
         with torch.no_grad():
             return self.head_(self._features(X), self.text_).softmax(1).numpy()
 
     def predict(self, X: Any) -> np.ndarray:
         probabilities = self.predict_proba(X)
         return self.classes_[probabilities.argmax(1)]
+
+    def _has_features(self, X: Any) -> bool:
+        """Whether X holds features, and not images; refuses files if there is no backbone for them."""
+        first = next(iter(X), None) if isinstance(X, list | tuple | np.ndarray) else X
+        if self.model is None and isinstance(first, str | Path):
+            raise DearError("X holds files, which need a backbone: give `model`, such as model='ViT-B-16'.")
+        return self.model is None
 
     def _names(self) -> Sequence[str]:
         return CLOSED_FORMS if self.method == AUTO else (self.method,)
@@ -125,7 +133,12 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
             return self._encoder().texts([str(name) for name in self.classes_], self.template)
         if self.text is None:
             return torch.zeros(count, dim, dtype=torch.float64)
-        text = torch.as_tensor(np.asarray(self.text), dtype=torch.float64)
+        try:
+            text = torch.from_numpy(np.array(self.text, dtype=np.float64))
+        except (TypeError, ValueError):
+            raise DearError("`text` must be an array of numbers, [classes, dim].") from None
+        if not text.isfinite().all():
+            raise DearError("`text` holds NaN or infinite numbers: give finite class features.")
         if text.shape != (count, dim):
             raise DearError(f"`text` must have the shape {[count, dim]}, not {list(text.shape)}.")
         return torch.nn.functional.normalize(text, dim=1)
@@ -133,6 +146,15 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
     def _encoder(self) -> "_Encoder":
         assert self.model is not None
         return _encoder(self.model, self.pretrained, self.device, self.precision, self.cache)
+
+
+def _images(X: Any) -> list[Any]:
+    """X as a list of images; refuses one image alone, and a table."""
+    if isinstance(X, str | bytes | Path | Image):
+        raise DearError("X is one image: give a list of images, even of one.")
+    if hasattr(X, "columns") or (isinstance(X, np.ndarray) and X.ndim == 2):
+        raise DearError("X is a table: give one column of it, such as X['path'] or X[:, 0].")
+    return list(X)
 
 
 class _Encoder:

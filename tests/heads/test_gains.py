@@ -18,6 +18,7 @@ from dear.heads.contributions import HeadContributions
 from dear.heads.gains import Gains, named_gains, parse_gains, with_gains
 from dear.heads.role_map import RoleMap
 from dear.methods.shared.attention_maps import head_attention
+from dear.model import explain as explain_module
 from dear.model.explain import explained
 
 NAMES = ["red", "green", "blue"]
@@ -110,8 +111,30 @@ def test_names_of_gains(roles) -> None:
         parse_gains(["color"])
     with pytest.raises(DearError, match="from -100 to 100"):
         named_gains({"all": float("nan")}, roles)
+    for wrong in ("big", None, [2]):
+        with pytest.raises(DearError, match="must be a number from -100 to 100"):
+            named_gains({"all": wrong}, roles)
+    with pytest.raises(DearError, match="named by a string"):
+        named_gains({12.1: 2.0}, roles)
     with pytest.raises(DearError, match="no means"):
         named_gains({"all": 2.0}, RoleMap.preset("paper"))
+
+
+def test_a_model_shows_its_gains_and_does_not_lose_them(tmp_path: Path, monkeypatch) -> None:
+    model = dear.create("dear-mini", classes=NAMES, method="zero-shot", device="cpu")
+    changed = model.with_gain(texture=0)
+    assert "gain texture=0" in repr(changed)
+    assert "gain" not in repr(model)
+    with pytest.raises(DearError, match="does not keep gains"):
+        changed.save(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(DearError, match="Gains are a mapping"):
+        model.with_gain("texture=0")
+    drawn = []
+    monkeypatch.setattr(explain_module, "save_figure", lambda figure, *_, **__: drawn.append(figure))
+    changed.explain(picture(0), tmp_path / "why.png")
+    assert "(gain texture=0)" in drawn[0].subfigs[0]._suptitle.get_text()
+    assert "has no attribute" not in drawn[0].subfigs[0].axes[1].get_xlabel()
 
 
 def test_other_gains_for_the_same_image_do_not_run_the_tower_again(monkeypatch) -> None:
@@ -184,9 +207,13 @@ def test_maps_of_attributes_are_the_attention_of_their_heads(mini, roles) -> Non
     assert (seen > 0).float().mean() > 0.9  # registers are rare
 
 
-def test_commands_take_gains(tmp_path: Path, capsys) -> None:
+def test_commands_take_gains(tmp_path: Path, monkeypatch, capsys) -> None:
     for number in range(4):
         picture(number).save(tmp_path / f"{number}.png")
+    for name in ("red", "blue"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(2):
+            picture(number).save(tmp_path / "photos" / name / f"{number}.png")
     dear.create("dear-mini", classes=NAMES, method="zero-shot", device="cpu").save(tmp_path / "run")
     image, run = str(tmp_path / "0.png"), str(tmp_path / "run")
 
@@ -201,12 +228,28 @@ def test_commands_take_gains(tmp_path: Path, capsys) -> None:
     )
     assert none == pytest.approx(plain, abs=1e-5)
     assert less != pytest.approx(plain, abs=1e-4)
+    assert json.loads(out("predict", run, image, "--json", "--gain", "color=0"))["gain"] == {"color": 0.0}
+    assert f"{image}  (gain color=0)" in out("predict", run, image, "--gain", "color=0")
+    zero_shot = ["zero-shot", "--data", str(tmp_path / "photos"), "--model", "dear-mini"]
+    assert "dear-mini with gain color=0 on" in out(*zero_shot, "--gain", "color=0")
     drawn = out("explain", run, image, "--out", str(tmp_path / "why.png"), "--gain", "color=2")
     assert "without texture:" in drawn
     assert "NAME=NUMBER" in out("predict", run, image, "--gain", "color", code=2)
+    with monkeypatch.context() as context:  # a wrong name is refused before weights are loaded
+        for place in ("dear.clip", "dear.clip.load", "dear.model.adapter", "dear.gallery.encoders"):
+            context.setattr(f"{place}.load_backbone", lambda *_, **__: pytest.fail("weights were loaded"))
+        new = ["--out", str(tmp_path / "new")]
+        for command in (["predict", run, image], ["explain", run, image], ["index", run, image, *new],
+                        ["index", "--model", "dear-mini", image, *new], zero_shot):  # fmt: skip
+            assert "There is no gain for 'smell': choose from all" in out(*command, "--gain", "smell=2", code=2)
 
+    shown = out("index", run, str(tmp_path), "--out", str(tmp_path / "plain"))
+    proposed = shown[shown.index("try: dear search") :].split()[2:]
+    assert proposed[-2:] == ["--gain", "texture=2"], "there is no component but cls"
+    assert "score" in out(*[image if word == "IMAGE" else word for word in proposed])
     gallery = str(tmp_path / "gallery")
-    out("index", "--model", "dear-mini", str(tmp_path), "--out", gallery, "--gain", "color=0")
+    shown = out("index", "--model", "dear-mini", str(tmp_path), "--out", gallery, "--gain", "color=0")
+    assert shown.rstrip().endswith("--by color")
     assert json.loads((tmp_path / "gallery" / "gallery.json").read_text())["encoder"]["gain"] == {"color": 0.0}
     scores = [
         json.loads(out("search", gallery, "--image", image, "--topk", "1", "--json", *more))["score"]

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dear.methods.shared.closed_form import Head
 from dear.methods.shared.leave_one_out import Gaussians, KernelRidge, TextAndMeans
 from dear.methods.shared.stacking import stack
 
@@ -131,3 +132,45 @@ def test_stacked_weights_are_the_best(shots) -> None:
     assert certain.isfinite().all()
     assert certain > 3
     assert stack([-F.one_hot(labels, CLASSES).double()], labels)[0].tolist() == [1.0]
+
+
+def test_images_may_count_differently(shots) -> None:
+    features, labels, text = shots
+    parts = [10 * features @ text.T, torch.randn(30, CLASSES, dtype=torch.float64) + F.one_hot(labels, CLASSES)]
+    assert all(
+        torch.equal(stack(parts, labels, torch.full((30,), count))[0], stack(parts, labels)[0]) for count in (0.3, 7.0)
+    )
+    counting = torch.rand(30, dtype=torch.float64) ** 3
+    found, value = stack(parts, labels, counting)
+    assert (found > 0).all()
+    direct = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([direct], max_iter=200, tolerance_grad=1e-12, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        logits = sum(w * part for w, part in zip(direct, parts, strict=True))
+        each = F.cross_entropy(logits, labels, label_smoothing=1 / 32, reduction="none")
+        mean = (counting * each).sum() / counting.sum()
+        mean.backward()
+        return mean
+
+    optimizer.step(loss)
+    torch.testing.assert_close(found, direct.detach(), rtol=1e-5, atol=1e-7)
+    assert value == pytest.approx(loss().item(), abs=1e-9)
+    assert not torch.allclose(found, stack(parts, labels)[0], rtol=1e-2)
+
+
+class NoHead(Head):
+    def set_sizes(self, classes: int, stored: int) -> None: ...
+
+
+def test_large_classes_do_not_choose_alone() -> None:
+    labels = torch.tensor([0] * 12 + [1] * 3 + [2])
+    truth, is_large = 2.0 * F.one_hot(labels, 3), (labels == 0)[:, None]
+    scores = {"large": torch.where(is_large, truth, -truth), "small": torch.where(is_large, -truth / 4, truth)}
+    head = NoHead(4, 1.0, torch.zeros(1))
+    choices = {name: lambda rows, x=x: [x[rows]] for name, x in scores.items()}
+    assert head.choose(choices, labels, "large", [1.0]) == "small"
+    rows = labels < 2  # leave-one-out says nothing of a class with one image
+    expected, _ = stack([scores["small"][rows]], labels[rows], torch.tensor([1.0] * 12 + [4.0] * 3))
+    torch.testing.assert_close(head.mix, expected.expand(2))

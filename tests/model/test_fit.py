@@ -1,6 +1,9 @@
 """`dear.fit`: the best method without training, by leave-one-out on the user's own images."""
 
 import json
+import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,7 @@ from PIL import Image
 import dear
 from dear.cli import main
 from dear.core.errors import DearError
+from dear.core.metrics import wilson_interval
 from dear.methods.gda import GdaHead
 from dear.model import fit as fit_module
 from dear.model.comparison import compare, learning_curve, simplest
@@ -92,11 +96,73 @@ def test_a_test_split_is_only_tested_on(photos: Path, options: dict, tmp_path: P
     assert not any(Path(path).stem in "67" for path, _ in drawn)
 
 
-def test_one_image_per_class_cannot_be_checked(options: dict) -> None:
+def test_one_image_per_class_cannot_be_checked(options: dict, capsys) -> None:
     model = dear.fit([picture(color, 3) for color in COLORS.values()], list(COLORS), **options)
     assert model.method == "proker"
     assert model.comparison.candidates == ()
     assert "no method can be checked" in str(model.comparison)
+    assert "without it" not in capsys.readouterr().out, "no image was checked"
+    model = dear.fit([picture(color, 3) for color in COLORS.values()], list(COLORS), method="gda", **options)
+    assert "it is zero-shot then" in str(model.comparison)
+
+
+@pytest.fixture(scope="module")
+def unbalanced(photos: Path, tmp_path_factory) -> Path:
+    """Of blue there is one picture, of green there are three."""
+    folder = tmp_path_factory.mktemp("unbalanced") / "photos"
+    shutil.copytree(photos, folder)
+    for name, count in {"blue": 1, "green": 3}.items():
+        for file in sorted((folder / name).iterdir())[count:]:
+            file.unlink()
+    return folder
+
+
+def test_small_classes_are_named(unbalanced: Path, options: dict, capsys) -> None:
+    comparison = dear.fit(unbalanced, **options).comparison
+    shown = capsys.readouterr().out
+    assert "1 of 3 classes has one image, so nothing is known of it: blue." in shown
+    assert "they have 3 to 8 images" in shown
+    assert "change little" not in comparison.advice
+    assert "blue (1), green (3)" in comparison.advice
+    row = next(row for row in comparison.candidates if row.method == comparison.chosen)
+    assert comparison.curve[-1].accuracy == pytest.approx(row.accuracy), "the same images as in the table"
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_images_of_the_fit_are_no_test_images(photos: Path, options: dict, tmp_path: Path, saved: bool, capsys) -> None:
+    model = dear.fit(photos, method="gda", out=tmp_path / "run" if saved else None, **options)
+    new = tmp_path / "new"
+    for name, color in COLORS.items():
+        (new / name).mkdir(parents=True)
+        for i in range(4):
+            picture(color, 900 + i).save(new / name / f"{i}.png")
+    capsys.readouterr()
+    for one in (model, *([dear.load(tmp_path / "run", device="cpu")] if saved else [])):
+        one.evaluate(photos)
+        assert "trained on all of the 24 images of photos" in capsys.readouterr().err
+        one.evaluate(new)
+        assert "trained on" not in capsys.readouterr().err
+        files = [photos / "red" / "0.png", photos / "red" / "1.png", *sorted((new / "blue").iterdir())]
+        one.evaluate((files, [file.parent.name for file in files]), split="all")
+        assert "trained on 2 of the 6 images" in capsys.readouterr().err
+        one.evaluate(([picture(COLORS["red"], 1), picture(COLORS["blue"], 2)], ["red", "blue"]), split="all")
+        assert "if these are among them" in capsys.readouterr().err
+
+
+def test_advice_for_a_method_that_is_no_closed_form(photos: Path, options: dict, monkeypatch) -> None:
+    monkeypatch.setattr(fit_module, "compare", lambda *args: replace(compare(*args), chosen="zero-shot"))
+    comparison = dear.fit(photos, **options).comparison
+    assert comparison.chosen == "zero-shot"
+    assert re.search(r"both with (ss-text|gda|proker), the best method in closed form\.$", comparison.advice)
+
+
+def test_a_trained_method_is_trained_once_and_in_each_fold(photos: Path, options: dict, monkeypatch) -> None:
+    monkeypatch.setattr(fit_module, "TRAINED", ("linear-probe", "clap"))
+    fitted, calls = fit_module._fitted, []
+    monkeypatch.setattr(fit_module, "_fitted", lambda name, *args: calls.append(name) or fitted(name, *args))
+    model = dear.fit(photos, thorough=True, **options)
+    for name in ("linear-probe", "clap"):
+        assert calls.count(name) == 5 + (model.method == name)
 
 
 def test_trained_methods_are_compared_by_folds(photos: Path, options: dict, monkeypatch, capsys) -> None:
@@ -110,8 +176,20 @@ def test_trained_methods_are_compared_by_folds(photos: Path, options: dict, monk
 def test_bad_requests_are_refused_in_a_sentence(photos: Path, options: dict, tmp_path: Path) -> None:
     with pytest.raises(DearError, match="`dear train` has the others"):
         dear.fit(photos, method="coop", **options)
+    with pytest.raises(DearError, match="is a file: give a folder as --cache"):
+        dear.fit(tmp_path, **{**options, "cache": photos / "red" / "0.png"})
     with pytest.raises(DearError, match="no setting 'shot'"):
         dear.fit(photos, shot=3, **options)
+    with pytest.raises(DearError, match=r"labels beside the images, as \(images, labels\)"):
+        dear.fit([photos / "red" / "0.png"], **options)
+    with pytest.raises(DearError, match=r"dear\.dataset\(\.\.\., label=NAME\)"):
+        dear.fit([{"image": str(photos / "red" / "0.png"), "kind": "red"}], **options)
+    with pytest.raises(DearError, match="write local-dir:"):
+        dear.fit(photos, **{**options, "model": str(photos)})
+    with pytest.raises(DearError, match="did you mean ViT-B-16"):
+        dear.fit(photos, **{**options, "model": "vit-b-16"})
+    with pytest.raises(DearError, match="`dear fit` and `dear train` make one"):
+        dear.load(tmp_path)
     with pytest.raises(DearError, match="give each image one label"):
         dear.fit([photos / "red" / "0.png"], ["red", "blue"], **options)
 
@@ -121,8 +199,12 @@ def test_the_command_does_the_same(photos: Path, options: dict, tmp_path: Path, 
     assert main(["fit", str(photos), *where, "--json"]) == 0
     shown = capsys.readouterr()
     rows = json.loads(shown.out)["comparison"]
-    assert [row["method"].strip("* ") for row in rows] == [*fit_module.UNFITTED, *fit_module.CLOSED_FORMS]
+    assert [row["method"] for row in rows["candidates"]] == [*fit_module.UNFITTED, *fit_module.CLOSED_FORMS]
+    assert all(isinstance(row["cross_entropy"], float) for row in rows["candidates"])
+    assert rows["chosen"] in fit_module.CLOSED_FORMS
+    assert rows["advice"].startswith("More labels")
     assert "dear predict" in shown.err
+    assert "search by an image or a sentence" in shown.err
     assert main(["predict", str(tmp_path / "run"), str(photos / "red" / "0.png")]) == 0
     assert "red" in capsys.readouterr().out
     assert main(["fit", str(photos), *where]) == 2
@@ -136,17 +218,39 @@ def test_the_simplest_method_within_noise_is_chosen() -> None:
     torch.manual_seed(0)
     noise = torch.randn(100)
     losses = {"simple": 1 + noise, "better": 0.95 + noise + torch.randn(100), "other": 2 + noise}
-    assert simplest(losses)[0] == "simple"
-    assert simplest({**losses, "better": 0.5 + noise + 0.1 * torch.randn(100)})[0] == "better"
-    assert simplest({"only": noise}) == ("only", "only, as asked.")
+    alike = torch.ones(100)
+    assert simplest(losses, alike)[0] == "simple"
+    assert simplest({**losses, "better": 0.5 + noise + 0.1 * torch.randn(100)}, alike)[0] == "better"
+    assert simplest({"only": noise}, alike) == ("only", "only, as asked.")
+    few = torch.cat([torch.full((10,), 9.0), torch.ones(90)])  # these count as much as all others together
+    split = {"simple": noise, "for few": noise + torch.cat([torch.full((10,), -0.5), torch.full((90,), 0.1)])}
+    assert simplest(split, alike)[0] == "simple"
+    assert simplest(split, few / few.mean())[0] == "for few"
 
 
 def test_single_images_of_a_class_are_left_aside() -> None:
     labels = torch.tensor([0, 0, 1, 1, 2])
     logits = torch.eye(3)[labels] * 3
-    comparison = compare({"a": (logits, "x")}, labels, 3)
+    comparison = compare({"a": (logits, "x")}, labels, ["red", "green", "blue"])
     assert comparison.images == 4
     assert comparison.candidates[0].accuracy == 100
+    assert comparison.notes == ("1 of 3 classes has one image, so nothing is known of it: blue.",)
+
+
+def test_all_classes_count_alike() -> None:
+    labels = torch.tensor([0] * 16 + [1] * 4)
+    answers = torch.tensor([0] * 16 + [1, 0, 0, 0])
+    logits = torch.eye(2)[answers] * 3
+    good_for_few = torch.eye(2)[torch.tensor([0] * 11 + [1] * 9)] * 3
+    comparison = compare({"for many": (logits, "x"), "for few": (good_for_few, "x")}, labels, ["red", "green"])
+    row, other = comparison.candidates
+    assert (row.accuracy, other.accuracy) == pytest.approx((62.5, 100 * (11 / 16 + 1) / 2))
+    assert comparison.chosen == "for few"
+    assert row.interval == pytest.approx(wilson_interval(0.625 * 12.8, 12.8)), "4 images weigh as much as 16"
+    confidence = 1 / (1 + np.exp(-3))
+    assert row.calibration_error == pytest.approx(100 * (confidence - 0.625), abs=1e-4)
+    assert "means over classes, each of which counts alike: they have 4 to 16 images." in str(comparison)
+    assert compare({"a": (logits[12:], "x")}, labels[12:], ["red", "green"]).notes == ()
 
 
 def test_the_learning_curve_equals_fits_on_fewer_labels() -> None:
@@ -156,7 +260,7 @@ def test_the_learning_curve_equals_fits_on_fewer_labels() -> None:
     features = torch.nn.functional.normalize(text[labels] + 0.6 * torch.randn(60, 10, dtype=torch.float64), dim=1)
     head = GdaHead(10, 20.0, features)
     head.fit(features, labels, text)
-    curve, advice = learning_curve(head, features, labels, text)
+    curve, advice = learning_curve(head, features, labels, text, ["a", "b", "c"])
     assert [point.images_per_class for point in curve] == [5, 10, 20]
     assert curve[-1].accuracy == pytest.approx(100 * (head.left_out.argmax(1) == labels).double().mean().item())
     assert all(0 < point.accuracy <= 100 for point in curve)

@@ -100,7 +100,7 @@ def test_a_run_says_whether_it_was_worth_it(folds, model_folder, tmp_path: Path,
     assert (out / "mistakes.png").exists() == bool(part["largest_losses"])
     tested = dear.evaluate(out, data)
     if folds:
-        assert "trained on all images" in capsys.readouterr().err
+        assert "trained on all of the" in capsys.readouterr().err
     else:  # the images that were not trained on, and no others
         assert tested.accuracy == pytest.approx(part["rows"][-1]["accuracy"])
         assert tested.images == 6

@@ -1,6 +1,5 @@
 """From a name to a backbone: OpenCLIP names with a tag or a file, hf-hub:, local-dir:, transformers:, or dear-mini."""
 
-import difflib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -16,7 +15,7 @@ from dear.clip.image import ImageTower
 from dear.clip.modules import activation_of, image_tower, text_side, why_different
 from dear.clip.pictures import pictures_of
 from dear.clip.shapes import require_fit
-from dear.clip.support import ConfigFile, judge, min_parameters, refusal, why_refused
+from dear.clip.support import ConfigFile, judge, min_parameters, no_such_model, refusal, why_refused
 from dear.clip.text_table import TextTable
 from dear.clip.transformers_files import PREFIX as TRANSFORMERS
 from dear.clip.transformers_load import load_transformers
@@ -250,9 +249,7 @@ def read_config(source: str) -> dict[str, Any]:
     else:
         model = open_clip.get_model_config(source.replace("/", "-"))
         if model is None:
-            near = difflib.get_close_matches(source, [MINI, *open_clip.list_models()], n=3, cutoff=0.4)
-            hint = f"did you mean {' or '.join(near)}?" if near else "`dear backbones` lists the supported ones."
-            raise DearError(f"There is no model named {source}: {hint}")
+            raise no_such_model(source, [MINI, *open_clip.list_models()])
         return model
     check_shape(config, ConfigFile, f"The config of {source}", "it needs OpenCLIP's model_cfg with both towers")
     model = config["model_cfg"]

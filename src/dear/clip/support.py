@@ -1,7 +1,9 @@
 """What each OpenCLIP model can do here, decided by its config before anything is downloaded."""
 
+from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 from msgspec import Meta
@@ -16,6 +18,16 @@ texts; learned words at the first text layer; learned tokens, masks and heads in
 def reaches(tier: str, needed: str) -> bool:
     """Whether a tower of this tier does what a method needs."""
     return TIERS.index(tier) >= TIERS.index(needed)
+
+
+def no_such_model(name: str, known: Iterable[str]) -> DearError:
+    """The error for a name that OpenCLIP does not have, with the nearest that it has."""
+    if Path(name).is_dir():
+        return DearError(f"There is no model named {name}: if the folder holds one, write local-dir:{name}.")
+    in_lower_case = {one.lower(): one for one in known}
+    near = [in_lower_case[one] for one in get_close_matches(name.lower(), in_lower_case, n=3, cutoff=0.4)]
+    hint = f"did you mean {' or '.join(near)}?" if near else "`dear backbones` lists the supported ones."
+    return DearError(f"There is no model named {name}: {hint}")
 
 
 _CUSTOM_BLOCKS = ("qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner", "scale_attn", "scale_fc")

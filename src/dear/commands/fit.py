@@ -38,10 +38,5 @@ def run(args: argparse.Namespace) -> None:
 
     settings = {"method": "auto", **given_arguments(args, RunConfig), "data": args.data}
     result = fit_run(RunConfig(**settings), args.device, args.out, args.cache, args.thorough, precision=args.precision)
-    comparison = result.comparison
-    if comparison.candidates:
-        args.show("comparison", comparison.table())
-    print(comparison.reason, *([comparison.advice] if comparison.advice else []), sep="\n")
-    if line := result.test_line():
-        print(line)
+    args.show("comparison", result)
     print_next(args.out)

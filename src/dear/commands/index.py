@@ -2,9 +2,15 @@
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from dear.commands.device import add_device_arguments
 from dear.core.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dear.gallery import Encoder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +58,6 @@ def run(args: argparse.Namespace) -> None:
     from dear.core.errors import DearError
     from dear.gallery import AdapterEncoder, Encoder, Gallery, HeadEncoder
     from dear.gallery.storage import INFO, resolve
-    from dear.heads.gains import parse_gains
     from dear.parallel.cluster import cluster_from_args
     from dear.training.backbone import choose_backbone
 
@@ -61,22 +66,23 @@ def run(args: argparse.Namespace) -> None:
     if not (resolve(args.out) / INFO).is_file() and (args.remove or not images):
         how = "name images to add" if args.model or not args.sources else "name a run and images, or images and --model"
         raise DearError(f"There is no gallery in {args.out} yet: {how}.")
+    encoder: Encoder | None = None
     if args.model or args.sources:
-        encoder: Encoder
+        gains = _gains(args)
         if args.model:
             choice = choose_backbone(args.model, args.pretrained, images)
             choice.say()
             encoder = HeadEncoder.load(choice.model, choice.pretrained, args.roles, args.device, args.precision)
         else:
             encoder = AdapterEncoder.load(args.sources[0], args.device, args.precision)
-        if args.gain:
-            encoder = encoder.with_gain(parse_gains(args.gain))
+        if gains:
+            encoder = encoder.with_gain(gains)
         gallery = Gallery.create(args.out, encoder)  # refuses another encoder, and stores an adapter's new folder
     else:
         gallery = Gallery.open(args.out)
     if args.remove:
         print(f"removed {gallery.remove(args.remove)}")
-    if images:
+    if images and encoder is not None:
         summary = gallery.add(encoder, images, args.label_from_folder, args.fast_decode, cluster)
         for sentence in summary.unreadable:
             print(f"dear: skipped: {sentence}", file=sys.stderr)
@@ -86,6 +92,25 @@ def run(args: argparse.Namespace) -> None:
         )
         if len(gallery) == 0:
             raise DearError("No image could be read: check the files.")
-    print(
-        f"gallery: {args.out}, {counted(len(gallery), 'image')}    try: dear search {args.out} --image IMAGE --by color"
-    )
+    search = f"dear search {args.out} --image IMAGE{_by_attribute(gallery.components, encoder)}"
+    print(f"gallery: {args.out}, {counted(len(gallery), 'image')}    try: {search}")
+
+
+def _gains(args: argparse.Namespace) -> dict[str, float]:
+    from dear.commands.predict import checked_gains
+    from dear.heads.gains import parse_gains
+
+    if args.model and args.roles != "auto":
+        return parse_gains(args.gain)
+    return checked_gains(args.gain, None if args.model else args.sources[0])
+
+
+def _by_attribute(components: "Sequence[str]", encoder: "Encoder | None") -> str:
+    """How this gallery can be searched by an attribute, as an argument: by a component, or else by a gain of heads."""
+    from dear.gallery import AdapterEncoder
+    from dear.methods.shared.role_settings import attribute_heads
+
+    if len(components) > 1:
+        return f" --by {'color' if 'color' in components else components[1]}"
+    names = list(attribute_heads(encoder.predictor.model)) if isinstance(encoder, AdapterEncoder) else []
+    return f" --gain {'texture' if 'texture' in names else names[0]}=2" if names else ""

@@ -61,8 +61,10 @@ def run(args: argparse.Namespace) -> None:
 
     from dear.core.errors import DearError
     from dear.data.folder import find_images
+    from dear.heads.gains import gain_text
 
-    files = find_images(args.images)
+    files, gains = find_images(args.images), checked_gains(args.gain, args.run_folder)
+    in_json, in_text = ({"gain": gains}, f"  (gain {gain_text(gains)})") if gains else ({}, "")
     out = sys.stdout
     writer = csv.writer(out, lineterminator="\n")
     unreadable = 0
@@ -74,11 +76,11 @@ def run(args: argparse.Namespace) -> None:
                 print(f"dear: skipped: {answer}", file=sys.stderr)
                 unreadable += 1
             elif args.json:
-                print(json.dumps({"path": str(file), **answer.to_json()}), file=out)
+                print(json.dumps({"path": str(file), **in_json, **answer.to_json()}), file=out)
             elif args.csv:
                 writer.writerow([file, answer.choice, f"{answer.probability:.6f}"])
             else:
-                print(f"{file}\n{answer}\n", file=out)
+                print(f"{file}{in_text}\n{answer}\n", file=out)
     if unreadable:
         print(f"dear: {unreadable} of {len(files)} images could not be read and were skipped.", file=sys.stderr)
     if unreadable == len(files):
@@ -117,11 +119,21 @@ def _answers(args: argparse.Namespace, files: list[Path]) -> "Iterator[tuple[Pat
             bar.update(len(part))
 
 
+def checked_gains(texts: list[str], run: str | None = None) -> dict[str, float]:
+    """Gains as given; refuses wrong names before weights are loaded, unless the run has a role map of its own."""
+    from dear.heads.gains import parse_gains, require_measured
+    from dear.model.adapter import read_config
+
+    gains = parse_gains(texts)
+    if gains and (run is None or (Path(run).is_dir() and "roles" not in read_config(Path(run))["extra_state"])):
+        require_measured(gains)
+    return gains
+
+
 def load_with_gain(folder: str, classes: list[str] | None, gain: list[str], precision: str, device: str) -> "Predictor":
     from dear import load
-    from dear.heads.gains import parse_gains
 
-    gains = parse_gains(gain)
+    gains = checked_gains(gain, folder)
     model = load(folder, classes=classes, device=device, precision=precision)
     return model.with_gain(gains) if gains else model
 

@@ -40,14 +40,15 @@ def run(args: argparse.Namespace) -> None:
 
     if (args.image is None) == (args.text is None):
         raise DearError("Give either --image or --text to search for.")
+    gains = parse_gains(args.gain)
     gallery = Gallery.open(args.gallery)
     weights = parse_by(args.by, gallery.components)
     query = args.text if args.image is None else _picture(gallery, args.image)
     encoder = gallery.encoder(args.device, args.precision)
-    if args.gain:
+    if gains:
         if args.image is None:
             raise DearError("--gain changes how the query image is seen, and a sentence has no heads: give --image.")
-        encoder = encoder.with_gain(parse_gains(args.gain))
+        encoder = encoder.with_gain(gains)
     vectors = gallery.query(encoder, query, list(weights))
     hits = gallery.search(vectors, weights, args.topk, args.where)
     if args.json:

@@ -5,11 +5,12 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+_INDEX = "dear index {} IMAGES --out gallery"
 _NEXT = {
     "dear predict {} IMAGE": "classify images; --json, --csv",
     "dear explain {} IMAGE": "draw the reasons for a prediction",
     "dear app {}": "open a local page",
-    "dear index {} IMAGES --out gallery": "search by attribute",
+    _INDEX: "search by an image or a sentence",
     "dear push {} ORG/NAME": "share the adapter",
 }
 
@@ -62,7 +63,10 @@ def run(args: argparse.Namespace) -> None:
 
 def print_next(out: Path) -> None:
     """Where the adapter is, and what can be done with it."""
-    commands = {command.format(shlex.quote(str(out))): what for command, what in _NEXT.items()}
+    from dear.model.adapter import component_names, read_config
+
+    by_attribute = {_INDEX: "search by attribute"} if len(component_names(read_config(out))) > 1 else {}
+    commands = {command.format(shlex.quote(str(out))): what for command, what in (_NEXT | by_attribute).items()}
     width = max(map(len, commands))
     print(f"adapter: {out}\n\nnext:", *(f"{c:{width}}  {what}" for c, what in commands.items()), sep="\n  ")
 

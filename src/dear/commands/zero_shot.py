@@ -44,20 +44,22 @@ def add_text_features_argument(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from dear.bench.zero_shot import zero_shot
+    from dear.commands.predict import checked_gains
     from dear.core.metrics import interval_text, is_above_chance, wilson_interval
     from dear.core.table import Table
     from dear.data.resolve import resolve_dataset
     from dear.data.world.tasks import TASKS
-    from dear.heads.gains import named_gains, parse_gains, require_sum, with_gains
+    from dear.heads.gains import gain_text, named_gains, require_sum, with_gains
     from dear.heads.role_map import AUTO
     from dear.methods.shared.role_settings import find_roles
 
     names = args.data or [f"world:{task}" for task in TASKS]
     datasets = [resolve_dataset(name, root=args.data_root) for name in names]
+    gains = checked_gains(args.gain)
     backbone, choice = chosen_backbone(args, names)
-    if args.gain:
+    if gains:
         require_sum(backbone)
-        backbone = with_gains(backbone, named_gains(parse_gains(args.gain), find_roles(AUTO, backbone)))
+        backbone = with_gains(backbone, named_gains(gains, find_roles(AUTO, backbone)))
     choice.say()
     table = Table(["data", "classes", "images", "chance", "all", "95% interval", "base", "novel"])
     guessed = []
@@ -71,7 +73,8 @@ def run(args: argparse.Namespace) -> None:
         )  # fmt: skip
         if not is_above_chance(right, result.images, result.classes):
             guessed.append(dataset.name)
-    print(f"zero-shot accuracy of {backbone.name} on test images (%); base and novel: each half of the classes alone")
+    what = f"{backbone.name} with gain {gain_text(gains)}" if gains else backbone.name
+    print(f"zero-shot accuracy of {what} on test images (%); base and novel: each half of the classes alone")
     args.show("accuracy", table)
     for name in guessed:
         print(

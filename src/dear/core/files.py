@@ -211,6 +211,12 @@ def _read_errors(path: str | Path) -> Iterator[None]:
         raise DearError(f"{path} cannot be read: {reason_of(error)}.") from None
 
 
+def require_folder(path: Path | None, option: str) -> None:
+    """Refuses a file where a folder is asked for; a folder that is not there yet will be made."""
+    if path is not None and path.exists() and not path.is_dir():
+        raise DearError(f"{path} is a file: give a folder as {option}.")
+
+
 def read_text(path: str | Path) -> str:
     """The text of a UTF-8 file, without its byte order mark."""
     try:

@@ -54,16 +54,20 @@ def confusions(chosen: Tensor, labels: Tensor) -> list[list[int]]:
     return sorted(entries, key=lambda entry: -entry[2])
 
 
-def calibration_error(logits: Tensor, labels: Tensor) -> float:
-    """Expected calibration error (%): |accuracy - confidence| per bin of confidence, weighted by its images."""
+def calibration_error(logits: Tensor, labels: Tensor, counting: Tensor | None = None) -> float:
+    """Expected calibration error (%): |accuracy - confidence| per bin of confidence, weighted by its images.
+
+    `counting`: how much each image counts [images], 1 on average (None: alike).
+    """
     confidence, chosen = logits.float().softmax(-1).max(-1)
     right = (chosen == labels).float()
     bins = (confidence * _BINS).long().clamp(max=_BINS - 1)
-    gaps = confidence.new_zeros(_BINS).index_add(0, bins, right - confidence)  # images in the bin x its gap
+    gap = right - confidence if counting is None else counting.to(right) * (right - confidence)
+    gaps = confidence.new_zeros(_BINS).index_add(0, bins, gap)  # images in the bin x its gap
     return 100 * gaps.abs().sum().item() / len(labels)
 
 
-def wilson_interval(right: int, images: int) -> tuple[float, float]:
+def wilson_interval(right: float, images: float) -> tuple[float, float]:
     """95% interval of an accuracy (%), also of few images: 2 of 2 right is 34 to 100; a bootstrap calls it certain."""
     z, share = 1.96, right / images
     centre = (share + z**2 / (2 * images)) / (1 + z**2 / images)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
-from typing import Any, SupportsFloat
+from typing import Any, Protocol, SupportsFloat
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -88,13 +88,22 @@ class Table:
         ]
 
 
+class Shown(Protocol):
+    """What a command shows: a table, or a result with one."""
+
+    def text(self) -> str: ...
+
+    def records(self) -> Any:
+        """For JSON."""
+
+
 def add_json_argument(parser: argparse.ArgumentParser) -> None:
     text = "print tables as one JSON object on stdout, everything else on stderr"
     parser.add_argument("--json", dest="json_tables", action="store_true", default=argparse.SUPPRESS, help=text)
 
 
 @contextmanager
-def showing(as_json: bool) -> Iterator[Callable[[str, Table], None]]:
+def showing(as_json: bool) -> Iterator[Callable[[str, Shown], None]]:
     """Yields `show(name, table)`, which prints a table at once, or all tables as one JSON object at the end."""
     if not as_json:
         yield lambda name, table: print(table.text())

@@ -97,7 +97,8 @@ def as_dataset(
         whole = _read(data if labels is None else (data, labels), "images", image, label, Path(root))
     dataset = from_labels(name, whole.pictures, whole.labels, template, whole.splits, names or whole.names)
     if all(text.isdecimal() for text in dataset.classes):
-        note = "the classes are numbers, which say nothing to CLIP: name them (classes=[...], or --class-names)"
+        how = "dear.dataset(..., classes=[...]), or --class-names"
+        note = f"the classes are numbers, which say nothing to CLIP: name them ({how})"
     return replace(dataset, note=note)
 
 
@@ -176,7 +177,10 @@ def find_column(columns: Iterable[str], given: str | None, usual: Sequence[str],
         raise DearError(f"There is no column {given!r}: choose from {', '.join(names)}.")
     chosen = given or next((name for one in usual for name in names if name.lower() == one), None)
     if chosen is None:
-        raise DearError(f"No column of {', '.join(names)} is called {what}: say which it is, with {what}=NAME.")
+        raise DearError(
+            f"No column of {', '.join(names)} is called {what}: say which it is, with dear.dataset(..., {what}=NAME), "
+            f"or ?{what}=NAME after the name of a Parquet file or a hub dataset."
+        )
     return chosen
 
 

@@ -129,7 +129,10 @@ def _one_pass(data: Any, title: str) -> tuple[list[Any], list[Any]]:
             if isinstance(item, dict) and {"image", "label"} <= item.keys():
                 item = item["image"], item["label"]
             if not isinstance(item, tuple | list) or len(item) != 2:
-                raise DearError(f"{title}[{len(images)}] is not a pair (image, label): give a dataset of such pairs.")
+                raise DearError(
+                    f"{title}[{len(images)}] is not a pair (image, label): give such pairs, or labels beside the "
+                    "images, as (images, labels)."
+                )
             images.append(settle(item[0]))
             labels.append(item[1])
             bar.update()

@@ -20,7 +20,7 @@ from dear.core.runtime import pick_device, to_device
 from dear.core.schema import Count, Finite, Name, Positive, check_shape
 from dear.core.words import backbone_line
 from dear.heads.contributions import HeadContributions
-from dear.heads.gains import named_gains, require_sum, with_gains
+from dear.heads.gains import gain_text, named_gains, require_sum, with_gains
 from dear.heads.role_map import AUTO, Head
 from dear.methods.shared.role_settings import find_roles
 from dear.model.adapter import CONFIG
@@ -193,7 +193,7 @@ class HeadEncoder:
 
 
 def _gain(spec: Mapping[str, Any]) -> str:
-    return "".join(f", {name}={gain:g}" for name, gain in spec.get("gain", {}).items())
+    return f", {gain_text(spec['gain'])}" if spec.get("gain") else ""
 
 
 class _Gain(TypedDict, total=False):

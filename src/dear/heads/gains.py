@@ -7,9 +7,10 @@ direct effects are scaled. What a probe reads is no such sum: it weighs tokens a
 
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from numbers import Real
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,13 +21,14 @@ from dear.clip.layer_input import CachedHeads, Images, LayerInput
 from dear.clip.masks import Masks
 from dear.clip.timm_tower import TimmTower
 from dear.core.errors import DearError
-from dear.heads.role_map import Head, RoleMap
+from dear.heads.role_map import MEASURED, Head, RoleMap
 
 ALL = "all"
 NOT_FROZEN = (
     "Gains scale what CLIP's own heads write, but this method changes the layers in which they are: use a method that "
     "leaves the image tower as it is, such as zero-shot, head-gains, gda or coop."
 )
+_HEAD = r"\d+\.\d+"
 _KEPT = 256  # images whose head outputs stay in memory
 
 
@@ -122,6 +124,11 @@ def parse_gains(texts: Sequence[str]) -> dict[str, float]:
     return gains
 
 
+def gain_text(gains: Mapping[str, float]) -> str:
+    """Such as "color=2, 12.10=0"."""
+    return ", ".join(f"{name}={gain:g}" for name, gain in gains.items())
+
+
 def named_gains(names: Mapping[str, float], roles: RoleMap) -> Gains:
     """Gains by attribute ("color"), by role ("mixed"), for one head ("12.10": layer 12, head 10), or for "all".
 
@@ -129,19 +136,39 @@ def named_gains(names: Mapping[str, float], roles: RoleMap) -> Gains:
     """
     if roles.means is None:
         raise DearError("This role map has no means of its heads, which gains need: make it again with `dear roles`.")
-    known: dict[str, list[Head]] = {ALL: list(roles.roles)}
-    for at in roles.roles:
-        known.setdefault(roles.part_of(at), []).append(at)
-    known |= {name: [] for name in roles.core if name not in known}
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise DearError(f'A gain is named by a string, such as "color" or "12.10", not by {wrong[0]!r}.')
+    known = _parts(roles)
     gains = torch.ones(len(roles.layers), roles.heads)
-    for name in sorted(names, key=lambda name: (name != ALL, bool(re.fullmatch(r"\d+\.\d+", name)))):
+    for name in sorted(names, key=lambda name: (name != ALL, bool(re.fullmatch(_HEAD, name)))):
         for layer, head in _heads(name, known, roles):
             gains[layer - roles.layers[0], head] = _checked(name, names[name])
     return Gains(roles.layers[0], torch.tensor(roles.means), gains)
 
 
+def require_measured(names: Iterable[str]) -> None:
+    """Refuses a name that no measured role map has: known before a backbone, and with it its map, is loaded."""
+    known = dict.fromkeys(part for preset in MEASURED for part in _parts(RoleMap.preset(preset)))
+    for name in names:
+        if not re.fullmatch(_HEAD, name):
+            _require(name, known)
+
+
+def _parts(roles: RoleMap) -> dict[str, list[Head]]:
+    """The heads of each name that gains can have."""
+    known: dict[str, list[Head]] = {ALL: list(roles.roles)}
+    for at in roles.roles:
+        known.setdefault(roles.part_of(at), []).append(at)
+    return known | {name: [] for name in roles.core if name not in known}
+
+
+def _require(name: str, known: Iterable[str]) -> None:
+    if name not in known:
+        raise DearError(f"There is no gain for {name!r}: choose from {', '.join(known)}, or a head such as 12.10.")
+
+
 def _heads(name: str, known: Mapping[str, list[Head]], roles: RoleMap) -> list[Head]:
-    if re.fullmatch(r"\d+\.\d+", name):
+    if re.fullmatch(_HEAD, name):
         layer, head = map(int, name.split("."))
         if (layer, head) not in roles.roles:
             first, last = roles.layers[0], roles.layers[-1]
@@ -149,14 +176,13 @@ def _heads(name: str, known: Mapping[str, list[Head]], roles: RoleMap) -> list[H
                 f"There is no head {name}: layers {first} to {last} have heads 0 to {roles.heads - 1}, as in {last}.0."
             )
         return [(layer, head)]
-    if name not in known:
-        raise DearError(f"There is no gain for {name!r}: choose from {', '.join(known)}, or a head such as 12.10.")
+    _require(name, known)
     if not known[name]:
         raise DearError(f"No head has the attribute {name} in this role map, so it can have no gain.")
     return known[name]
 
 
-def _checked(name: str, gain: float) -> float:
-    if not -100 <= gain <= 100:
-        raise DearError(f"The gain of {name} must be from -100 to 100, not {gain}.")
-    return gain
+def _checked(name: str, gain: Any) -> float:
+    if not isinstance(gain, Real) or not -100 <= float(gain) <= 100:
+        raise DearError(f"The gain of {name} must be a number from -100 to 100, not {gain!r}.")
+    return float(gain)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Head = tuple[int, int]  # (layer, head)
 AUTO = "auto"  # the name for "the measured map of this backbone"
-_MEASURED = ("dear-mini", "openai-vit-b-16")  # shipped maps that `auto` chooses from
+MEASURED = ("dear-mini", "openai-vit-b-16")  # shipped maps that `auto` chooses from
 _PRECISION = 5e-3  # largest difference of a weight of CLIP from itself in lower precision
 _MOST = 1000  # layers, and heads per layer: more than any backbone has, and few enough to list
 _ADVICE = "make it again with `dear roles`"
@@ -263,7 +263,7 @@ def find_role_map(name: str, backbone: "Backbone | None" = None) -> RoleMap:
         if backbone is None:
             raise DearError(f'The role map "{AUTO}" depends on the backbone: name one of {listed(_preset_names())}.')
         identity, embedding = backbone.identity.to_json(), backbone.image.class_embedding
-        measured = (RoleMap.preset(preset) for preset in _MEASURED)
+        measured = (RoleMap.preset(preset) for preset in MEASURED)
         if role_map := next((each for each in measured if each.is_of(identity, embedding)), None):
             return role_map
         raise DearError(f"There is no ready role map for {backbone.name}: make one with `dear roles`.")

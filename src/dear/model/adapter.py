@@ -173,7 +173,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
             raise DearError(f"{folder} is not finished: it {state}. The same `dear train` with --resume continues.")
         if (folder / RUN_CONFIG).is_file():
             raise DearError(f"{folder} is not finished: no epoch is done. The same `dear train` starts it again.")
-        raise DearError(f"{folder} is not an adapter: it has no {CONFIG}. `dear train` makes one.")
+        raise DearError(f"{folder} is not an adapter: it has no {CONFIG}. `dear fit` and `dear train` make one.")
     config = read_json(folder / CONFIG)
     if not isinstance(config, dict) or config.get("format") != _FORMAT or config.get("method") not in list(METHODS):
         raise DearError(f"{folder / CONFIG} is not an adapter config that dear {__version__} can read: {_AGAIN}.")

@@ -1,7 +1,8 @@
 """Accuracy of an adapted model on labelled images, with intervals."""
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from dear.core.errors import DearError
 from dear.core.metrics import evaluation, interval_text, unique_names, wilson_interval
 from dear.core.table import Table
 from dear.data.dataset import Dataset, Example
+from dear.data.memory import Item
 from dear.data.resolve import resolve_dataset
 from dear.data.splits import COOP_SPLIT, divide_again
 from dear.model.predictor import Predictor
@@ -111,18 +113,44 @@ def measured(right: Tensor) -> tuple[int, float, tuple[float, float]]:
 
 def _divided_as_in_training(data: Dataset, predictor: Predictor) -> Dataset:
     """Images that we divide are divided as the run divided them: no image that was trained on is a test image."""
+    if not data.rule:
+        return data
+    if predictor.fitted:
+        _warn_of_trained(data, predictor.fitted, "`model.comparison`")
+        return data
     run = None if predictor.folder is None else RunFolder(predictor.folder)
-    settings = run.settings() if run is not None and data.rule else {}
+    settings = {} if run is None else run.settings()
     if run is None or not settings:
         return data
     if run.uses_all_images:
-        print(
-            f"dear: warning: this adapter was trained on all images of {settings['data']}: on these its accuracy is "
-            "too high; the run has the one that was measured without them.",
-            file=sys.stderr,
-        )
+        _warn_of_trained(data, [name for name, _ in run.few_shot().get("train", ())], "the run")
         return data
     return divide_again(data, settings.get("split") or COOP_SPLIT)  # none is stored by older versions
+
+
+def _warn_of_trained(data: Dataset, names: Collection[str], owner: str) -> None:
+    """Warns if images of the data are among those of these names; `owner`: what has an accuracy without them."""
+    images = (*data.train, *data.val, *data.test)
+    count = _trained(images, names)
+    if count == 0:
+        return
+    if count is None:
+        what = "all images that it was given: if these are among them, its accuracy on them is too high"
+    else:
+        share = "all" if count == len(images) else f"{count}"
+        what = f"{share} of the {len(images)} images of {data.name}: on these its accuracy is too high"
+    print(
+        f"dear: warning: this adapter was trained on {what}; {owner} has the one that was measured without them.",
+        file=sys.stderr,
+    )
+
+
+def _trained(examples: Sequence[Example], names: Collection[str]) -> int | None:
+    """How many were trained on; None: names do not tell, as those of images in memory, or of files that have moved."""
+    if any(isinstance(example.picture, Item) for example in examples) or not any(map(os.path.exists, names)):
+        return None
+    files = {os.path.realpath(name) for name in names}
+    return sum(os.path.realpath(str(example.picture)) in files for example in examples)
 
 
 def _examples(data: Dataset, split: str) -> tuple[Example, ...]:

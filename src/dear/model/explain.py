@@ -13,6 +13,7 @@ from dear.core.errors import DearError
 from dear.core.figure import check_suffix, save_figure
 from dear.core.names import CLS
 from dear.core.palette import color_of
+from dear.heads.gains import gain_text
 from dear.methods.shared.attention_maps import read_place
 from dear.methods.shared.role_settings import attribute_heads
 from dear.model.answer import Answer, Without
@@ -31,7 +32,7 @@ def explain(predictor: Predictor, image: ImageLike, out: Path, topk: int = 3) ->
         for name, values in predictor.model.attention_maps(pixels).items()
     }
     place = read_place(predictor.model.backbone.image)
-    figure = draw_explanation(answer, as_seen(predictor, pixels[0]), maps, place)
+    figure = draw_explanation(answer, as_seen(predictor, pixels[0]), maps, place, gain_text(predictor.gain))
     save_figure(figure, out, dpi=150)
     return answer
 
@@ -77,9 +78,11 @@ def as_seen(predictor: Predictor, pixels: Tensor) -> np.ndarray:
     return (pixels.cpu() * std + mean).clamp(0, 1).permute(1, 2, 0).numpy()
 
 
-def draw_explanation(answer: Answer, picture: np.ndarray, maps: dict[str, np.ndarray], place: str) -> Any:
+def draw_explanation(
+    answer: Answer, picture: np.ndarray, maps: dict[str, np.ndarray], place: str, gain: str = ""
+) -> Any:
     """A matplotlib figure: picture and answer on the left, votes on the right, attention maps below; `place`: where CLS
-    looked."""
+    looked; `gain`: those of heads, if any."""
     from matplotlib.figure import Figure
 
     count = len(maps)
@@ -89,6 +92,7 @@ def draw_explanation(answer: Answer, picture: np.ndarray, maps: dict[str, np.nda
     left, right = upper.subplots(1, 2, width_ratios=(1, 1.9))
     left.imshow(picture, interpolation="lanczos")
     title = f"{answer.choice}  {100 * answer.probability:.0f}%"  # of the whole row: above the picture it may be cut off
+    title += f"  (gain {gain})" if gain else ""
     upper.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     left.axis("off")
     if len(answer.votes) == 1 and answer.without:
@@ -138,7 +142,7 @@ def _draw_losses(axes: Any, answer: Answer) -> None:
         for w in answer.without
     ]  # fmt: skip
     label = f"what the lead of {answer.lead:.2f} logits loses without the heads of an attribute"
-    _draw_bars(axes, answer, rows, f"{label}\n(their direct effect; the rest of the lead has no attribute)")
+    _draw_bars(axes, answer, rows, f"{label}\n(their direct effect; the losses need not add up to the lead)")
 
 
 def _draw_bars(axes: Any, answer: Answer, rows: Sequence[tuple[str, str, float, str]], label: str) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dear.clip import Backbone, load_backbone
 from dear.core.errors import DearError
+from dear.core.files import require_folder
 from dear.core.lock import only_writer
 from dear.core.metrics import interval_text, wilson_interval
 from dear.core.names import inferences
@@ -42,7 +43,7 @@ UNFITTED = ("zero-shot", "zero-shot-ensemble")
 CLOSED_FORMS = ("ss-text", "gda", "proker")
 TRAINED = ("linear-probe", "lp-plus-plus", "clap", "prolip", "head-gains")
 """The simplest first. Those that are trained are compared by cross-validation, if asked, on images as they are."""
-_ALONE = "proker"  # with one image per class nothing can be compared
+ALONE = "proker"  # with one image per class nothing can be compared
 _FOLDS = 5
 
 
@@ -61,8 +62,14 @@ class FitResult:
         interval = interval_text(wilson_interval(round(found / 100 * self.test_images), self.test_images))
         return f"test accuracy: {found:.1f}% of {self.test_images} images that were not fitted ({interval})"
 
-    def __str__(self) -> str:
+    def text(self) -> str:
         return "\n".join(filter(None, (str(self.comparison), self.test_line())))
+
+    def records(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        return {**self.comparison.to_json(), "test": dict(self.test), "test_images": self.test_images}
+
+    __str__ = text
 
 
 def default_cache() -> Path:
@@ -89,6 +96,7 @@ def fit_run(
     folder = None if out is None else RunFolder(out)
     if folder is not None and folder.is_started:
         raise DearError(f"{out} already holds a run: choose another --out.")
+    require_folder(cache, "--cache")
     dataset = labelled_images(resolve_dataset(data or run.data, run.template, run.class_names, run.data_root))
     with nullcontext() if out is None else only_writer(out):
         if folder is not None:
@@ -122,8 +130,8 @@ def fit_run(
             if test:
                 folder.write_test(test)
     adapter = Adapter(model.eval().requires_grad_(False), comparison.chosen, dataset.classes, dataset.template)
-    predictor = Predictor(adapter)
-    predictor.comparison = comparison
+    predictor = Predictor(adapter, out)
+    predictor.comparison, predictor.fitted = comparison, frozenset(str(example.picture) for example in dataset.train)
     return FitResult(predictor, comparison, test, len(dataset.test))
 
 
@@ -141,13 +149,10 @@ def labelled_images(dataset: Dataset) -> Dataset:
 
 
 def _task(dataset: Dataset) -> str:
-    """The classes, what is done with their images, and which cannot be checked."""
-    lines = [describe(dataset), f"all {len(dataset.train)} labelled images are used, each answered by a fit without it"]
+    """The classes, and what is done with their images."""
     images = Counter(example.label for example in dataset.train)
-    if alone := [name for label, name in enumerate(dataset.classes) if images[label] == 1]:
-        some = ", ".join(alone[:3]) + (", ..." if len(alone) > 3 else "")
-        lines.append(f"left aside there, with one image only: {some}")
-    return "\n".join(lines)
+    checked = ", each answered by a fit without it" if max(images.values()) > 1 else ""
+    return f"{describe(dataset)}\nall {len(dataset.train)} labelled images are used{checked}"
 
 
 def fit(
@@ -159,31 +164,54 @@ def fit(
     names = [name for name in every if name in known] if method == AUTO else list(dict.fromkeys((UNFITTED[0], method)))
     labels = torch.tensor([example.label for example in data.train])
     if len(labels.unique()) == len(labels):
-        chosen = _ALONE if method == AUTO else method
-        reason = f"{chosen}: with one image per class no method can be checked, so its published settings are used."
-        return _fitted(chosen, data, source), Comparison(0, len(data.classes), (), chosen, reason)
+        chosen = ALONE if method == AUTO else method
+        model = _fitted(chosen, data, source)
+        return model, Comparison(0, len(data.classes), (), chosen, _unchecked(chosen, model))
     models: dict[str, Method] = {}
     logits: dict[str, tuple[Tensor, str]] = {}
     for name in names:
+        if name in TRAINED:
+            logits[name] = _cross_validated(name, data, source), f"{_FOLDS} folds"
+            continue
         models[name] = model = _fitted(name, data, source)
         if isinstance(model, ClosedForm):
             assert model.head.left_out is not None
             logits[name] = model.head.left_out.cpu(), "leave-one-out"
-        elif name in UNFITTED:
-            logits[name] = _logits(model, data, source), "no fit"
         else:
-            logits[name] = _cross_validated(name, data, source), f"{_FOLDS} folds"
-    comparison = compare(logits, labels, len(data.classes))
+            logits[name] = _logits(model, data, source), "no fit"
+    comparison = compare(logits, labels, data.classes)
     if method != AUTO:
         comparison = replace(comparison, chosen=method, reason=f"{method}, as asked.")
-    model = models[comparison.chosen]
-    if isinstance(model, ClosedForm):
-        images = DatasetImages(data, source, model)
-        with torch.no_grad():
-            features, truth = frozen_features(model, images.train())
-            curve, advice = learning_curve(model.head, features, truth, model.encode_text())
-        comparison = replace(comparison, curve=curve, advice=advice)
-    return model, comparison
+    chosen = comparison.chosen
+    comparison = _with_advice(comparison, models, data, source)
+    return models[chosen] if chosen in models else _fitted(chosen, data, source), comparison
+
+
+def _unchecked(name: str, model: Method) -> str:
+    """Why this method, if no class has two images."""
+    reason = f"{name}: with one image per class no method can be checked"
+    if not isinstance(model, ClosedForm):
+        return f"{reason}."
+    return f"{reason}, and it is zero-shot then." if model.head.mix[1] == 0 else f"{reason}, so its settings are fixed."
+
+
+def _with_advice(
+    comparison: Comparison, models: Mapping[str, Method], data: Dataset, source: ImageSource
+) -> Comparison:
+    """With the learning curve of the chosen method, or of the best closed form if it is none."""
+    losses = {row.method: row.cross_entropy for row in comparison.candidates}
+    closed = {name: model for name, model in models.items() if isinstance(model, ClosedForm)}
+    if not closed:
+        return comparison
+    chosen = comparison.chosen
+    name = chosen if chosen in closed else min(closed, key=lambda name: losses[name])
+    model = closed[name]
+    with torch.no_grad():
+        features, truth = frozen_features(model, DatasetImages(data, source, model).train())
+        curve, advice = learning_curve(model.head, features, truth, model.encode_text(), data.classes)
+    if name != chosen:
+        advice = f"{advice[:-1]}, both with {name}, the best method in closed form."
+    return replace(comparison, curve=curve, advice=advice)
 
 
 def _fitted(name: str, data: Dataset, source: ImageSource) -> Method:

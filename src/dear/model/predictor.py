@@ -16,7 +16,7 @@ from dear.core.names import DECOUPLED, inferences
 from dear.core.runtime import to_device
 from dear.core.tensors import LOWER_RATE, require_finite
 from dear.data.decode import Decoder, ImageLike, open_image
-from dear.heads.gains import NOT_FROZEN, named_gains, require_sum, with_gains
+from dear.heads.gains import NOT_FROZEN, gain_text, named_gains, require_sum, with_gains
 from dear.methods.base import Method
 from dear.methods.shared.role_settings import roles_of
 from dear.model.adapter import CONFIG, Adapter, save_adapter
@@ -34,9 +34,11 @@ class Predictor:
 
     comparison: "Comparison | None" = None
     """Why `dear.fit` chose this method."""
+    fitted: frozenset[str] = frozenset()
+    """Names of the images that `dear.fit` was given."""
 
     def __init__(self, adapter: Adapter, folder: str | Path | None = None) -> None:
-        """`folder`: that of the run, if there is one; it tells which images were not trained on."""
+        """`folder`: that of the run, if there is one; it tells which images were trained on."""
         self.model: Method = adapter.model
         self.folder = None if folder is None else Path(folder)
         self.method, self.classes, self.template = adapter.method, adapter.classes, adapter.template
@@ -51,7 +53,8 @@ class Predictor:
 
     def __repr__(self) -> str:
         names = ", ".join(self.classes[:3]) + (", ..." if len(self.classes) > 3 else "")
-        return f"<dear {self.method} on {self.model.backbone.name}, {len(self.classes)} classes: {names}>"
+        gain = f", gain {gain_text(self.gain)}" if self.gain else ""
+        return f"<dear {self.method} on {self.model.backbone.name}{gain}, {len(self.classes)} classes: {names}>"
 
     @overload
     def predict(self, images: ImageLike, topk: int = 3, inference: str | None = None) -> Answer: ...
@@ -141,6 +144,8 @@ class Predictor:
         the same image cost a product. Roles and means are those of the backbone's role map; `head-gains` has means of
         its own.
         """
+        if not isinstance(gains, Mapping | None):
+            raise DearError(f"Gains are a mapping such as {{'texture': 0}}, or texture=0, not {gains!r}.")
         names = {**(gains or {}), **by_name}
         method = self.model
         require_sum(method.backbone)
@@ -158,6 +163,8 @@ class Predictor:
 
     def save(self, folder: str | Path) -> None:
         """Writes the adapter with its present classes to a folder that holds none; `dear.load` reads it."""
+        if self.gain:
+            raise DearError("An adapter does not keep gains: save the model before `with_gain`, and give them again.")
         if (Path(folder) / CONFIG).exists():
             raise DearError(f"{folder} already holds an adapter: choose another folder.")
         save_adapter(Path(folder), self.method, self.model, self.template)

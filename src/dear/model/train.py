@@ -14,6 +14,7 @@ import torch
 from dear.clip import MINI, load_backbone
 from dear.core.config import Config
 from dear.core.errors import DearError
+from dear.core.files import require_folder
 from dear.core.lock import only_writer
 from dear.core.progress import phase, reporting_phases
 from dear.core.runtime import pick_device, pick_precision, precision_name, use_deterministic_algorithms
@@ -79,6 +80,7 @@ def train_run(
     epochs. `data`: a dataset in memory, in place of what --data names. Inside
     `dear.parallel.processes.process_group` all processes do this together, and the first one writes.
     """
+    require_folder(cache, "--cache")
     deadline = None if time_limit is None else time.monotonic() + time_limit
     with only_writer(out) if processes.is_rank_zero() else nullcontext(), reporting_phases():
         return _Run(run, method, train, RunFolder(out), resume, cache, deadline, data).train()

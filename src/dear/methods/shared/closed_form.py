@@ -27,7 +27,8 @@ class Head(nn.Module):
 
     a, b and the settings of the correction are those with the least cross entropy on the labelled images themselves,
     each left out of its own fit (exactly, `leave_one_out`), so no validation image is used and the probabilities are
-    calibrated. If no class has two images, nothing can be left out: a head says what it is then.
+    calibrated. All classes count alike there, however many images they have; one without a second image does not
+    count. If no class has two images, nothing can be left out: a head says what it is then.
     """
 
     mix: Tensor  # a, b
@@ -75,14 +76,15 @@ class Head(nn.Module):
         """
         everything = torch.arange(len(labels), device=labels.device)
         classes = next(iter(choices.values()))(everything[:1])[0].shape[1]
-        rows = everything[torch.bincount(labels)[labels] > 1]
+        own = torch.bincount(labels)[labels]  # images of the class of each
+        rows = everything[own > 1]
         best, mix = start, torch.tensor(start_mix)
         if len(rows):
             rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).to(rows.device)]
             few, more = (rows[: size // classes] for size in (_JUDGED, _WEIGHED))
 
             def weighed(name: Choice, rows: Tensor) -> tuple[Tensor, float]:
-                return stack([part.float() for part in choices[name](rows)], labels[rows])
+                return stack([part.float() for part in choices[name](rows)], labels[rows], 1 / own[rows])
 
             best = min(choices, key=lambda name: weighed(name, few)[1])
             mix = weighed(best, more)[0]

@@ -7,19 +7,21 @@ import torch
 from torch import Tensor
 
 
-def stack(parts: Sequence[Tensor], labels: Tensor) -> tuple[Tensor, float]:
+def stack(parts: Sequence[Tensor], labels: Tensor, counting: Tensor | None = None) -> tuple[Tensor, float]:
     """Weights w >= 0 of scores [images, classes] that minimise the cross entropy of softmax(sum of w * scores).
 
     Also returns the cross entropy. With one part it is temperature scaling. The scores must be those of images that
     were left out: on images that a method was fitted to, the weights would grow without end. The problem is convex;
-    targets are smoothed as by Platt, so that it has a finite solution even if all answers are right.
+    targets are smoothed as by Platt, so that it has a finite solution even if all answers are right. `counting`: how
+    much each image counts [images]; only ratios matter (None: alike).
     """
+    counting = _mean_one(torch.ones(len(labels)) if counting is None else counting).to(parts[0])
     scores = torch.stack([part - part.mean(1, keepdim=True) for part in parts])  # [parts, images, classes]
     best, least = scores.new_zeros(len(parts)), float("inf")
     telling = [place for place, part in enumerate(scores) if part.any()]
     for size in range(len(telling), 0, -1):
         for chosen in combinations(telling, size):
-            weights, value = _newton(scores[list(chosen)], labels)
+            weights, value = _newton(scores[list(chosen)], labels, counting)
             if value < least and (weights >= 0).all():
                 best, least = (
                     scores.new_zeros(len(parts)).index_put((torch.tensor(chosen, device=weights.device),), weights),
@@ -32,7 +34,17 @@ def stack(parts: Sequence[Tensor], labels: Tensor) -> tuple[Tensor, float]:
     )  # every part alone is worse than chance
 
 
-def _newton(scores: Tensor, labels: Tensor) -> tuple[Tensor, float]:
+def classes_alike(labels: Tensor) -> Tensor:
+    """How much each image counts if all classes count alike: 1 / size of its class, 1 on average; [images]."""
+    return _mean_one(1 / torch.bincount(labels)[labels].double())
+
+
+def _mean_one(counting: Tensor) -> Tensor:
+    counting = counting / counting.max()
+    return counting / counting.mean()  # exactly 1 if all are equal
+
+
+def _newton(scores: Tensor, labels: Tensor, counting: Tensor) -> tuple[Tensor, float]:
     """The unconstrained solution by damped Newton steps, and its cross entropy."""
     scale = scores.square().mean((1, 2)).sqrt().clamp(min=1e-12)
     scores = scores / scale[:, None, None]
@@ -44,16 +56,17 @@ def _newton(scores: Tensor, labels: Tensor) -> tuple[Tensor, float]:
         return torch.tensordot(weights, scores, 1)
 
     def cross_entropy(logits: Tensor, weights: Tensor) -> Tensor:
-        return (logits.logsumexp(1) - weights @ truth).mean()
+        return (counting * (logits.logsumexp(1) - weights @ truth)).mean()
 
     now = logits(weights)
     value = cross_entropy(now, weights)
     for _ in range(50):
         weighted = now.softmax(1) * scores
         means = weighted.sum(2)  # [parts, images]
-        gradient = (means - truth).mean(1)
-        hessian = (weighted.flatten(1) @ scores.flatten(1).T - means @ means.T) / count
-        step = torch.linalg.solve(hessian + 1e-9 * torch.eye(len(hessian)).to(hessian), gradient)
+        gradient = (counting * (means - truth)).mean(1)
+        weighted *= counting[:, None]
+        hessian = weighted.flatten(1) @ scores.flatten(1).T - (counting * means) @ means.T
+        step = torch.linalg.solve(hessian / count + 1e-9 * torch.eye(len(hessian)).to(hessian), gradient)
         for size in (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001):
             candidate = weights - size * step
             now = logits(candidate)
