@@ -1,9 +1,9 @@
 """What each OpenCLIP model can do here, decided by its config before anything is downloaded."""
 
+import os
 from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 from msgspec import Meta
@@ -22,7 +22,7 @@ def reaches(tier: str, needed: str) -> bool:
 
 def no_such_model(name: str, known: Iterable[str]) -> DearError:
     """The error for a name that OpenCLIP does not have, with the nearest that it has."""
-    if Path(name).is_dir():
+    if os.path.isdir(name):  # unlike Path, no error for a name that is too long
         return DearError(f"There is no model named {name}: if the folder holds one, write local-dir:{name}.")
     in_lower_case = {one.lower(): one for one in known}
     near = [in_lower_case[one] for one in get_close_matches(name.lower(), in_lower_case, n=3, cutoff=0.4)]

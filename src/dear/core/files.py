@@ -213,7 +213,7 @@ def _read_errors(path: str | Path) -> Iterator[None]:
 
 def require_folder(path: Path | None, option: str) -> None:
     """Refuses a file where a folder is asked for; a folder that is not there yet will be made."""
-    if path is not None and path.exists() and not path.is_dir():
+    if path is not None and os.path.exists(path) and not os.path.isdir(path):
         raise DearError(f"{path} is a file: give a folder as {option}.")
 
 
