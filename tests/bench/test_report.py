@@ -116,6 +116,14 @@ def test_each_feature_alone(report: Path) -> None:
     ]
 
 
+def test_details_are_folded_after_the_figures(report: Path) -> None:
+    text = (report / "results.md").read_text(encoding="utf-8")
+    assert "### Cost" not in text
+    folded = r'<details markdown="1"><summary>Cost</summary>\n\nPer cell[^<]*\n\n\| protocol [^<]*\n\n</details>\n'
+    assert re.search(folded, text)
+    assert text.index("figures/base_novel.png") < text.index("<summary>The paper&#39;s numbers</summary>")
+
+
 def test_missing_cells_are_named(report: Path, capsys) -> None:
     text = (report / "results.md").read_text(encoding="utf-8")
     assert "missing:\n\n- linear-probe, 16 shots: eurosat (seeds 1, 2)\n" in text

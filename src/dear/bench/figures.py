@@ -20,7 +20,7 @@ from dear.bench.tables import main_results
 from dear.methods.registry import is_ours
 
 _INK, _SOFT, _LINE = "#23262b", "#6a6f78", "#dddbd4"
-_OWN = ("#d1495b", "#7a1f33")
+_OWN = ("#d1495b", "#7a1f33", "#f08fa5")
 _OTHERS = ("#4c566a", "#2e86ab", "#e09f3e", "#4f9d69", "#8f6bb3", "#16919b", "#8c5a3c", "#6f9a1f", "#b8972f")
 _MARKERS = "osD^vPX*ph"
 _LEAST = 1.0  # percentage points to either side, so that noise is not blown up
@@ -74,6 +74,11 @@ def method_colors(methods: Sequence[str]) -> dict[str, str]:
     return colors | {label: _OWN[i % len(_OWN)] for i, label in enumerate(own)}
 
 
+def method_markers(methods: Sequence[str]) -> dict[str, str]:
+    """Beside colours, because more methods are compared than colours can be told apart."""
+    return {label: _MARKERS[i % len(_MARKERS)] for i, label in enumerate(dict.fromkeys(methods))}
+
+
 def _panels(count: int, width: float = 4.0, height: float = 3.3, columns: int = 3) -> tuple[Figure, list[Axes]]:
     columns = min(count, columns)
     rows = -(-count // columns)
@@ -124,7 +129,8 @@ def _stat(row: Series | list[Series], name: str) -> Stat | None:
 def _few_shot(results: list[Result]) -> Figure:
     all_series = series(results, by_shots=True)
     shots = sorted({result.cell.shots for result in results})
-    colors = method_colors([s.label for s in all_series])
+    names = [s.label for s in all_series]
+    colors, markers = method_colors(names), method_markers(names)
     parts = list(_by_dataset(all_series))
     figure, axes = _panels(len(parts))
     for axis, (title, rows) in zip(axes, parts, strict=True):
@@ -136,7 +142,7 @@ def _few_shot(results: list[Result]) -> Figure:
             if len(x) == 1:  # it does not depend on shots
                 axis.axhline(y[0], color=colors[label], linestyle="--", label=label, **style)
                 continue
-            axis.plot(x, y, color=colors[label], marker="o", markersize=4, label=label, **style)
+            axis.plot(x, y, color=colors[label], marker=markers[label], markersize=5, label=label, **style)
             axis.fill_between(x, y - spread, y + spread, color=colors[label], alpha=0.14, linewidth=0)
         axis.set_xticks(range(len(shots)), [str(n) for n in shots])
         axis.set_title(title, fontsize=11, color=_INK, fontweight="bold" if title.startswith(AVERAGE) else "normal")
@@ -148,9 +154,8 @@ def _few_shot(results: list[Result]) -> Figure:
 
 def _base_novel(results: list[Result]) -> Figure:
     all_series = [s for s in series(results) if s.stat(HM)]
-    names = list(dict.fromkeys(s.label for s in all_series))
-    colors = method_colors(names)
-    markers = {label: _MARKERS[i % len(_MARKERS)] for i, label in enumerate(names)}
+    names = [s.label for s in all_series]
+    colors, markers = method_colors(names), method_markers(names)
     parts = list(_by_dataset(all_series))
     if len(parts) > _MOST_PANELS and parts[-1][0].startswith(AVERAGE):
         parts = parts[-1:]

@@ -9,9 +9,9 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from dear.bench.chapters import AVERAGE, Chapter
+from dear.bench.chapters import AVERAGE, Block, Chapter
 from dear.bench.details import detail_chapters, retrieval_chapters
 from dear.bench.figures import Picture, pictures
 from dear.bench.results import Result, read_results
@@ -82,12 +82,20 @@ def markdown(results: Sequence[Result], chapters: Sequence[Chapter], figures: Se
     parts = [f"# {TITLE}", summary(results), *([notes] if notes else [])]
     for chapter in chapters:
         parts.append(f"## {chapter.title}")
-        for block in chapter.blocks:
-            parts += [f"### {block.title}", *([block.note] if block.note else []), block.table.markdown()]
+        shown, folded = ([block for block in chapter.blocks if block.main is main] for main in (True, False))
+        for block in shown:
+            parts += [f"### {block.title}", *_note_and_table(block)]
         parts += [f"![{p.caption}](figures/{p.name}.png)" for p in figures if p.chapter == chapter.name]
+        for block in folded:
+            summary_line = f'<details markdown="1"><summary>{escape(block.title)}</summary>'
+            parts += [summary_line, *_note_and_table(block), "</details>"]
         if chapter.missing:
             parts.append("missing:\n\n" + "\n".join(f"- {item}" for item in chapter.missing))
     return "\n\n".join(parts) + "\n"
+
+
+def _note_and_table(block: Block) -> list[str]:
+    return [*([block.note] if block.note else []), block.table.markdown()]
 
 
 def page(
