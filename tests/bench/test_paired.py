@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dear.bench.paired import Comparison, best_label, compare
 from dear.bench.results import Cell, Evaluation, Result, Seconds
@@ -140,3 +141,27 @@ def test_few_shot_results_are_compared_with_the_best_of_as_many_shots() -> None:
     assert rows["prolip"][1].endswith("behind")
     assert rows["gda"][0].endswith("behind")
     assert rows["zero-shot"][1] == "-"
+
+
+def test_transfer_is_compared_over_all_targets_by_each_way_of_inference() -> None:
+    rng = np.random.default_rng(7)
+    shares = {"zero-shot": 0.5, "gda": 0.9, "dear": 0.7}
+    results = []
+    for method, share in shares.items():
+        for seed in (1, 2):
+            cell = Cell("domain", "photo", method, seed, 16, {}, ("art", "sketch"), "test", None)
+            right = {name: answers(rng, share) for name in ("photo", "art", "sketch")}
+            results.append(made(cell, **right))
+            if method == "dear":  # its other inference is right nowhere
+                none = [replace(e, inference="fusion", right="00" * 38, accuracy=0.0) for e in results[-1].evaluations]
+                own = [replace(e, inference="decoupled") for e in results[-1].evaluations]
+                results[-1] = replace(results[-1], evaluations=own + none)
+    table = main_tables(results)["Paired comparison: from photo"]
+    rows = {row["method"]: row for row in table.records()}
+    assert {name: row["verdict"] for name, row in rows.items()} == {
+        "zero-shot": "behind", "gda": "best", "dear (decoupled)": "behind", "dear (fusion)": "behind"
+    }  # fmt: skip
+    by_hand = [np.mean([e.accuracy for e in r.evaluations[1:]]) for r in results if r.cell.method == "gda"]
+    assert rows["gda"]["average of targets"] == pytest.approx(np.mean(by_hand))
+    assert rows["dear (fusion)"]["average - zero-shot"].startswith("-5")
+    assert rows["dear (decoupled)"]["average - zero-shot"].startswith("+")

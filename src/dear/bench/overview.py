@@ -1,13 +1,13 @@
 """One row per method: its score on each dataset, its cost, and how it compares with the best."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 
 from dear.bench.chapters import AVERAGE, Block, on_split
 from dear.bench.paired import LEVEL, Comparison, best_label, compare
 from dear.bench.protocols import ALL
-from dear.bench.summary import HM, Series, Stat, average, complete_methods, is_zero_shot
+from dear.bench.summary import HM, TARGETS, Series, Stat, average, complete_methods, is_zero_shot
 from dear.core.table import Table
 
 _INTERVAL = (
@@ -16,35 +16,65 @@ _INTERVAL = (
 )
 
 
-def overview(all_series: Sequence[Series], name: str) -> list[Block]:
-    """From base to novel: harmonic means, and every method against zero-shot and against the best.
+def base_to_novel_comparison(all_series: Sequence[Series], name: str) -> list[Block]:
+    """Harmonic means on each dataset, and every method against zero-shot and against the best.
 
     None for a single method, or for results without answers per image.
     """
-    methods = {label: own for label, own in _by_label(all_series).items() if any(s.stat(HM) for s in own)}
-    datasets = list(dict.fromkeys(s.dataset for s in all_series))
-    best, whole = best_label(all_series, HM), complete_methods(all_series)
-    frozen = next((label for label, own in methods.items() if is_zero_shot(own[0].results[0].cell)), None)
-    averages = [AVERAGE] if len(datasets) > 1 else []
-    table = Table(["method", *datasets, *averages, "fit (s)", "HM - zero-shot", "HM - best", "verdict", "pairs"])
-    for label, own in methods.items():
-        to_frozen = compare(own, methods[frozen], HM) if frozen and label != frozen else None
-        to_best = compare(own, methods[best], HM) if best and label != best else None
-        if (comparison := to_best or to_frozen) is None:
-            continue
+    datasets, whole = list(dict.fromkeys(s.dataset for s in all_series)), complete_methods(all_series)
+    columns = [*datasets, *([AVERAGE] if len(datasets) > 1 else [])]
+
+    def means(label: str, own: Sequence[Series]) -> list[float | None]:
         by_dataset = {s.dataset: s.stat(HM) for s in own}
-        means = [_mean(by_dataset.get(dataset)) for dataset in datasets]
-        means += [_mean(average(own, datasets, HM) if label in whole else None)] if averages else []
-        seconds = median(result.seconds.fit for s in own for result in s.results)
-        verdict = "best" if to_best is None else to_best.verdict
-        table.add(label, *means, seconds, to_frozen, to_best, verdict, comparison.pairs)
-    if not table.rows:
-        return []
-    _stress_highest(table, columns=range(1, 1 + len(datasets) + len(averages)))
+        of_all = average(own, datasets, HM) if label in whole else None
+        return [
+            *(_mean(by_dataset.get(dataset)) for dataset in datasets),
+            *([_mean(of_all)] if AVERAGE in columns else []),
+        ]
+
+    table, best = _one_row_per_method(all_series, HM, "HM", columns, means)
     note = f"Harmonic mean of base and novel accuracy (%), mean over seeds; fit: the median. Best: {best}, by the mean "
     note += f"over pairs of dataset and seed. Differences: the mean over the pairs that both have, {_INTERVAL}"
     title = on_split("Harmonic mean on each dataset, and paired comparison", all_series[0].results[0].cell.split)
-    return [Block(f"{name}_overview", title, table, note)]
+    return [Block(f"{name}_overview", title, table, note)] if table.rows else []
+
+
+def transfer_comparison(all_series: Sequence[Series], name: str) -> list[Block]:
+    """The average over targets, and every method against zero-shot and against the best, as from base to novel."""
+    table, best = _one_row_per_method(
+        all_series, TARGETS, "average", ["average of targets"], lambda _, own: [_mean(own[0].stat(TARGETS))]
+    )
+    note = f"Mean accuracy (%) over the targets and seeds; fit: the median. Best: {best}. Differences: the mean over "
+    note += f"the seeds that both have, {_INTERVAL}"
+    title = on_split(f"Paired comparison: from {all_series[0].dataset}", all_series[0].results[0].cell.split)
+    return [Block(f"{name}_overview", title, table, note)] if table.rows else []
+
+
+def _one_row_per_method(
+    all_series: Sequence[Series],
+    score: str,
+    short: str,
+    columns: Sequence[str],
+    means: Callable[[str, Sequence[Series]], list[float | None]],
+) -> tuple[Table, str | None]:
+    """`means` of each method in `columns`, its cost, its comparisons; and the best method.
+
+    `short`: the score's name in the header.
+    """
+    methods = {label: own for label, own in _by_label(all_series).items() if any(s.stat(score) for s in own)}
+    best = best_label(all_series, score)
+    frozen = next((label for label, own in methods.items() if is_zero_shot(own[0].results[0].cell)), None)
+    table = Table(["method", *columns, "fit (s)", f"{short} - zero-shot", f"{short} - best", "verdict", "pairs"])
+    for label, own in methods.items():
+        to_frozen = compare(own, methods[frozen], score) if frozen and label != frozen else None
+        to_best = compare(own, methods[best], score) if best and label != best else None
+        if (comparison := to_best or to_frozen) is None:
+            continue
+        seconds = median(result.seconds.fit for s in own for result in s.results)
+        verdict = "best" if to_best is None else to_best.verdict
+        table.add(label, *means(label, own), seconds, to_frozen, to_best, verdict, comparison.pairs)
+    _stress_highest(table, columns=range(1, 1 + len(columns)))
+    return table, best
 
 
 def few_shot_comparison(all_series: Sequence[Series], shots: Sequence[str], name: str) -> list[Block]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from dear.bench.protocols import BASE, NOVEL, TEST
 from dear.bench.results import Evaluation
-from dear.bench.summary import HM, Series, pick
+from dear.bench.summary import HM, TARGETS, Series, pick
 
 LEVEL = 2.0
 """Points: two methods are level if the whole interval of their difference is within this."""
@@ -39,6 +39,7 @@ def compare(first: Sequence[Series], second: Sequence[Series], score: str) -> Co
     what is hard for both does not widen it. Images of a test set are the same for all seeds; held-out ones are not.
     """
     others, rng = {s.dataset: s for s in second}, np.random.default_rng(0)
+    total = _harmonic_mean if score == HM else _mean
     means, resampled, pairs = [], [], 0
     for one in first:
         ours, theirs = (_right_answers(s, score) for s in (one, others.get(one.dataset)))
@@ -50,8 +51,8 @@ def compare(first: Sequence[Series], second: Sequence[Series], score: str) -> Co
         for seed in seeds:
             if not weights or one.results[0].cell.split != TEST:
                 weights = [_resample(rng, len(right)) for right in ours[seed]]
-            exact.append(_score([r.mean() for r in ours[seed]]) - _score([r.mean() for r in theirs[seed]]))
-            scores = [_score([w @ r for w, r in zip(weights, side[seed], strict=True)]) for side in (ours, theirs)]
+            exact.append(total([r.mean() for r in ours[seed]]) - total([r.mean() for r in theirs[seed]]))
+            scores = [total([w @ r for w, r in zip(weights, side[seed], strict=True)]) for side in (ours, theirs)]
             drawn.append(scores[0] - scores[1])
         means.append(np.mean(exact))
         resampled.append((_resample(rng, len(seeds)) * np.stack(drawn, 1)).sum(1))
@@ -81,10 +82,13 @@ def right_answers(evaluation: Evaluation) -> np.ndarray | None:
 
 
 def _right_answers(series: Series | None, score: str) -> dict[int, list[np.ndarray]]:
-    """seed -> the right answers on base and novel images (for HM), or on those of one evaluation."""
-    parts, by_seed = (BASE, NOVEL) if score == HM else (score,), {}
-    for result in series.results if series else ():
-        evaluations = [e for part in parts if (e := pick(result, part))]
+    """seed -> the right answers on base and novel images (for HM), on all targets, or on those of one evaluation."""
+    by_seed: dict[int, list[np.ndarray]] = {}
+    if series is None:
+        return by_seed
+    for result in series.results:
+        parts = {HM: (BASE, NOVEL), TARGETS: result.cell.targets}.get(score, (score,))
+        evaluations = [e for part in parts if (e := pick(result, part, series.inference))]
         answers = [right for e in evaluations if (right := right_answers(e)) is not None]
         if len(answers) == len(parts):
             by_seed[result.cell.seed] = answers
@@ -97,9 +101,12 @@ def _resample(rng: np.random.Generator, count: int) -> np.ndarray:
     return np.bincount(places.ravel(), minlength=_RESAMPLES * count).reshape(_RESAMPLES, count) / count
 
 
-def _score(shares: Sequence[np.ndarray]) -> np.ndarray:
-    """Accuracy (%), or the harmonic mean of two."""
-    if len(shares) == 1:
-        return 100 * shares[0]
+def _mean(shares: Sequence[np.ndarray]) -> np.ndarray:
+    """The mean accuracy (%)."""
+    return 100 * np.mean(shares, 0)
+
+
+def _harmonic_mean(shares: Sequence[np.ndarray]) -> np.ndarray:
+    """That of two accuracies (%)."""
     base, novel = shares
     return 200 * base * novel / np.maximum(base + novel, 1e-9)

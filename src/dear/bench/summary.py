@@ -50,12 +50,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class Series:
-    """Results of one method on one dataset, and their scores: seed -> name -> score."""
+    """Results of one method on one dataset, and their scores: seed -> name -> score.
+
+    `inference`: the one that was asked for; None: that which the paper uses for the protocol."""
 
     dataset: str
     label: str
     scores: dict[int, Scores]
     results: tuple[Result, ...]
+    inference: str | None = None
 
     def stat(self, name: str) -> Stat | None:
         return stat(scores[name] for scores in self.scores.values() if name in scores)
@@ -138,7 +141,7 @@ def series(results: Sequence[Result], inference: str | None = None, by_shots: bo
             if by_shots and ALL in named:
                 named = {str(result.cell.shots): named[ALL]}
             by_seed.setdefault(result.cell.seed, {}).update(named)
-        all_series.append(Series(dataset, label, by_seed, tuple(group)))
+        all_series.append(Series(dataset, label, by_seed, tuple(group), inference))
     return all_series
 
 

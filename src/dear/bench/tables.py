@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from dear.bench.ablation_results import INFERENCE, AblationResults, ablation_results
 from dear.bench.chapters import AVERAGE, Block, Chapter, list_missing, on_split
-from dear.bench.overview import few_shot_comparison, overview
+from dear.bench.overview import base_to_novel_comparison, few_shot_comparison, transfer_comparison
 from dear.bench.paper import base_to_novel_table, transfer_table
 from dear.bench.protocols import BASE, BASE_TO_NOVEL, FEW_SHOT, NOVEL, PROTOCOLS, TEST
 from dear.bench.results import Result, comparable
@@ -108,7 +108,7 @@ def _base_to_novel(results: list[Result], name: str) -> list[Block]:
     note += _add_averages(table, all_series, (BASE, NOVEL, HM), tail=[None])
     _stress(table, all_series, columns=range(2, 5))
     main = Block(name, on_split(PROTOCOLS[BASE_TO_NOVEL].title, split), table, note)
-    blocks = [*overview(all_series, name), main]
+    blocks = [*base_to_novel_comparison(all_series, name), main]
     paper = base_to_novel_table(s.dataset for s in all_series) if split == TEST else None
     if paper:
         note = f"{_PAPER_NOTE} HM is computed from the base and novel printed there, and is not always the HM printed."
@@ -142,8 +142,7 @@ def _transfer(results: list[Result], name: str, protocol: str) -> list[Block]:
             inferences = {e.inference for result in s.results for e in result.evaluations}
             for inference in sorted(inferences):  # decoupled, the paper's, before fusion
                 label = s.label if len(inferences) == 1 else f"{s.label} ({inference})"
-                parts = series(s.results, inference)
-                rows += [Series(source, label, part.scores, part.results) for part in parts]
+                rows += [replace(part, label=label) for part in series(s.results, inference)]
         for s in rows:
             stats = [s.stat(score) for score in (source, *targets, TARGETS)]
             table.add(s.label, *stats, _seeds(stats))
@@ -152,7 +151,7 @@ def _transfer(results: list[Result], name: str, protocol: str) -> list[Block]:
         title = on_split(f"{PROTOCOLS[protocol].title}: from {source}", group[0].cell.split)
         suffix = f"_{number}" if len(groups) > 1 else ""
         title += f" ({number})" if len({source for source, _ in groups}) < len(groups) else ""
-        blocks.append(Block(name + suffix, title, table, note))
+        blocks += [Block(name + suffix, title, table, note), *transfer_comparison(rows, name + suffix)]
         paper = transfer_table(protocol, source, targets)
         if paper:
             blocks.append(Block(f"{name}{suffix}_paper", "The paper's numbers", paper, _PAPER_NOTE, main=False))
