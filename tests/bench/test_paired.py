@@ -129,6 +129,21 @@ def test_the_report_has_one_row_per_method() -> None:
     assert "**" not in table.markdown().split("zero-shot |")[1].split("\n")[0]
 
 
+def test_a_method_that_shares_no_dataset_with_the_best_is_not_the_best() -> None:
+    rng = np.random.default_rng(7)
+    places = {"zero-shot": (0.5, "xw"), "gda": (0.7, "xyz"), "prolip": (0.6, "w")}
+    results = [
+        result(method, 1, answers(rng, share), answers(rng, share), dataset)
+        for method, (share, datasets) in places.items()
+        for dataset in datasets
+    ]
+    table = main_tables(results)["Harmonic mean on each dataset, and paired comparison"]
+    rows = {row["method"]: row for row in table.records()}
+    assert rows["gda"]["verdict"] == "best"
+    assert rows["prolip"]["HM - zero-shot"] is not None
+    assert rows["prolip"]["verdict"] is None
+
+
 def test_few_shot_results_are_compared_with_the_best_of_as_many_shots() -> None:
     rng = np.random.default_rng(6)
     shares = {("gda", 1): 0.4, ("prolip", 1): 0.7, ("gda", 16): 0.9, ("prolip", 16): 0.7, ("zero-shot", 1): 0.4}

@@ -36,7 +36,7 @@ def overview(all_series: Sequence[Series], name: str) -> list[Block]:
         means = [_mean(by_dataset.get(dataset)) for dataset in datasets]
         means += [_mean(average(own, datasets, HM) if label in whole else None)] if averages else []
         seconds = median(result.seconds.fit for s in own for result in s.results)
-        verdict = "best" if to_best is None else to_best.verdict
+        verdict = "best" if label == best else to_best and to_best.verdict
         table.add(label, *means, seconds, to_frozen, to_best, verdict, comparison.pairs)
     if not table.rows:
         return []
