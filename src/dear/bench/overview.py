@@ -7,7 +7,7 @@ from statistics import median
 from dear.bench.chapters import AVERAGE, Block, on_split
 from dear.bench.paired import LEVEL, Comparison, best_label, compare
 from dear.bench.protocols import ALL
-from dear.bench.summary import HM, Series, Stat, average, complete_methods, is_zero_shot
+from dear.bench.summary import HM, Series, Stat, average, backbone_of, complete_methods, is_zero_shot
 from dear.core.table import Table
 
 _INTERVAL = (
@@ -17,28 +17,31 @@ _INTERVAL = (
 
 
 def overview(all_series: Sequence[Series], name: str) -> list[Block]:
-    """From base to novel: harmonic means, and every method against zero-shot and against the best.
+    """From base to novel: harmonic means, and every method against zero-shot of its backbone and against the best.
 
     None for a single method, or for results without answers per image.
     """
     methods = {label: own for label, own in _by_label(all_series).items() if any(s.stat(HM) for s in own)}
     datasets = list(dict.fromkeys(s.dataset for s in all_series))
     best, whole = best_label(all_series, HM), complete_methods(all_series)
-    frozen = next((label for label, own in methods.items() if is_zero_shot(own[0].results[0].cell)), None)
+    firsts = {label: own[0].results[0] for label, own in methods.items()}
+    zero_shot = {backbone_of(first): label for label, first in reversed(firsts.items()) if is_zero_shot(first.cell)}
     averages = [AVERAGE] if len(datasets) > 1 else []
     table = Table(["method", *datasets, *averages, "fit (s)", "HM - zero-shot", "HM - best", "verdict", "pairs"])
     for label, own in methods.items():
+        frozen = zero_shot.get(backbone_of(firsts[label]))
         to_frozen = compare(own, methods[frozen], HM) if frozen and label != frozen else None
         to_best = compare(own, methods[best], HM) if best and label != best else None
-        if (comparison := to_best or to_frozen) is None:
+        comparison = to_best or to_frozen
+        if comparison is None and label != best:
             continue
         by_dataset = {s.dataset: s.stat(HM) for s in own}
         means = [_mean(by_dataset.get(dataset)) for dataset in datasets]
         means += [_mean(average(own, datasets, HM) if label in whole else None)] if averages else []
         seconds = median(result.seconds.fit for s in own for result in s.results)
         verdict = "best" if label == best else to_best and to_best.verdict
-        table.add(label, *means, seconds, to_frozen, to_best, verdict, comparison.pairs)
-    if not table.rows:
+        table.add(label, *means, seconds, to_frozen, to_best, verdict, comparison and comparison.pairs)
+    if all(row[-1] is None for row in table.rows):
         return []
     _stress_highest(table, columns=range(1, 1 + len(datasets) + len(averages)))
     note = f"Harmonic mean of base and novel accuracy (%), mean over seeds; fit: the median. Best: {best}, by the mean "
