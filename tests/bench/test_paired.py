@@ -10,8 +10,10 @@ from dear.bench.summary import HM, series
 from dear.bench.tables import main_tables
 
 
-def result(method: str, seed: int, base: np.ndarray, novel: np.ndarray, dataset="signs", split="test") -> Result:
-    return made(Cell("base-to-novel", dataset, method, seed, 16, {}, (), split, None), base=base, novel=novel)
+def result(
+    method: str, seed: int, base: np.ndarray, novel: np.ndarray, dataset="signs", split="test", shots=16, **settings
+) -> Result:
+    return made(Cell("base-to-novel", dataset, method, seed, shots, settings, (), split, None), base=base, novel=novel)
 
 
 def few_shot(method: str, shots: int, seed: int, right: np.ndarray) -> Result:
@@ -128,6 +130,50 @@ def test_the_report_has_one_row_per_method() -> None:
     assert rows["gda"]["pairs"] == 2
     assert rows["zero-shot"]["HM - zero-shot"] is None
     assert "**" not in table.markdown().split("zero-shot |")[1].split("\n")[0]
+
+
+def test_a_method_that_shares_no_dataset_with_the_best_is_not_the_best() -> None:
+    rng = np.random.default_rng(7)
+    places = {"zero-shot": (0.5, "xw"), "gda": (0.7, "xyz"), "prolip": (0.6, "w")}
+    results = [
+        result(method, 1, answers(rng, share), answers(rng, share), dataset)
+        for method, (share, datasets) in places.items()
+        for dataset in datasets
+    ]
+    table = main_tables(results)["Harmonic mean on each dataset, and paired comparison"]
+    rows = {row["method"]: row for row in table.records()}
+    assert rows["gda"]["verdict"] == "best"
+    assert rows["prolip"]["HM - zero-shot"] is not None
+    assert rows["prolip"]["verdict"] is None
+
+
+def test_held_out_images_of_other_shots_are_not_compared() -> None:
+    """They are other images: 8 shots leave more of them than 16."""
+    rng = np.random.default_rng(8)
+    results = [
+        result(method, 1, answers(rng, share, images), answers(rng, share, images), split="held-out", shots=shots)
+        for method, share in (("gda", 0.8), ("prolip", 0.6))
+        for shots, images in ((8, 200), (16, 100))
+    ]
+    table = main_tables(results)["Harmonic mean on each dataset, and paired comparison, held-out images"]
+    rows = {row["method"]: row for row in table.records()}
+    (best,) = (name for name, row in rows.items() if row["verdict"] == "best")
+    assert best.startswith("gda")
+    assert {name: row["pairs"] for name, row in rows.items()} == {best: None, best.replace("gda", "prolip"): 1}
+
+
+def test_a_method_is_compared_with_zero_shot_of_its_own_backbone() -> None:
+    rng = np.random.default_rng(9)
+    shares = {("zero-shot", "B"): 0.4, ("zero-shot", "L"): 0.7, ("gda", "B"): 0.6, ("gda", "L"): 0.9}
+    results = [
+        result(method, 1, answers(rng, share, 3000), answers(rng, share, 3000), model=model)
+        for (method, model), share in shares.items()
+    ]
+    table = main_tables(results)["Harmonic mean on each dataset, and paired comparison"]
+    gained = {row["method"]: row["HM - zero-shot"] for row in table.records()}
+    for model in "BL":
+        assert float(gained[f"gda (model {model})"].split()[0]) == pytest.approx(20, abs=3)
+        assert gained[f"zero-shot (model {model})"] is None
 
 
 def test_few_shot_results_are_compared_with_the_best_of_as_many_shots() -> None:

@@ -7,7 +7,7 @@ from statistics import median
 from dear.bench.chapters import AVERAGE, Block, on_split
 from dear.bench.paired import LEVEL, Comparison, best_label, compare
 from dear.bench.protocols import ALL
-from dear.bench.summary import HM, TARGETS, Series, Stat, average, complete_methods, is_zero_shot
+from dear.bench.summary import HM, TARGETS, Series, Stat, average, backbone_of, complete_methods, is_zero_shot
 from dear.core.table import Table
 
 _INTERVAL = (
@@ -17,7 +17,7 @@ _INTERVAL = (
 
 
 def base_to_novel_comparison(all_series: Sequence[Series], name: str) -> list[Block]:
-    """Harmonic means on each dataset, and every method against zero-shot and against the best.
+    """Harmonic means on each dataset, and every method against zero-shot of its backbone and against the best.
 
     None for a single method, or for results without answers per image.
     """
@@ -26,11 +26,9 @@ def base_to_novel_comparison(all_series: Sequence[Series], name: str) -> list[Bl
 
     def means(label: str, own: Sequence[Series]) -> list[float | None]:
         by_dataset = {s.dataset: s.stat(HM) for s in own}
-        of_all = average(own, datasets, HM) if label in whole else None
-        return [
-            *(_mean(by_dataset.get(dataset)) for dataset in datasets),
-            *([_mean(of_all)] if AVERAGE in columns else []),
-        ]
+        each = [by_dataset.get(dataset) for dataset in datasets]
+        of_all = [average(own, datasets, HM) if label in whole else None] if AVERAGE in columns else []
+        return [_mean(value) for value in (*each, *of_all)]
 
     table, best = _one_row_per_method(all_series, HM, "HM", columns, means)
     note = f"Harmonic mean of base and novel accuracy (%), mean over seeds; fit: the median. Best: {best}, by the mean "
@@ -57,22 +55,28 @@ def _one_row_per_method(
     columns: Sequence[str],
     means: Callable[[str, Sequence[Series]], list[float | None]],
 ) -> tuple[Table, str | None]:
-    """`means` of each method in `columns`, its cost, its comparisons; and the best method.
+    """`means` of each method in `columns`, its cost, its comparisons; and the best method. No rows if nothing can be
+    compared.
 
     `short`: the score's name in the header.
     """
     methods = {label: own for label, own in _by_label(all_series).items() if any(s.stat(score) for s in own)}
     best = best_label(all_series, score)
-    frozen = next((label for label, own in methods.items() if is_zero_shot(own[0].results[0].cell)), None)
+    firsts = {label: own[0].results[0] for label, own in methods.items()}
+    zero_shot = {backbone_of(first): label for label, first in reversed(firsts.items()) if is_zero_shot(first.cell)}
     table = Table(["method", *columns, "fit (s)", f"{short} - zero-shot", f"{short} - best", "verdict", "pairs"])
     for label, own in methods.items():
+        frozen = zero_shot.get(backbone_of(firsts[label]))
         to_frozen = compare(own, methods[frozen], score) if frozen and label != frozen else None
         to_best = compare(own, methods[best], score) if best and label != best else None
-        if (comparison := to_best or to_frozen) is None:
+        comparison = to_best or to_frozen
+        if comparison is None and label != best:
             continue
         seconds = median(result.seconds.fit for s in own for result in s.results)
-        verdict = "best" if to_best is None else to_best.verdict
-        table.add(label, *means(label, own), seconds, to_frozen, to_best, verdict, comparison.pairs)
+        verdict = "best" if label == best else to_best and to_best.verdict
+        table.add(label, *means(label, own), seconds, to_frozen, to_best, verdict, comparison and comparison.pairs)
+    if all(row[-1] is None for row in table.rows):
+        table.rows.clear()
     _stress_highest(table, columns=range(1, 1 + len(columns)))
     return table, best
 

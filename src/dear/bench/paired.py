@@ -36,14 +36,15 @@ def compare(first: Sequence[Series], second: Sequence[Series], score: str) -> Co
     """First minus second in `score`, the mean over the datasets and seeds that both have; None if there are none.
 
     The interval is a bootstrap over seeds and images. In a resample both methods have the same seeds and images, so
-    what is hard for both does not widen it. Images of a test set are the same for all seeds; held-out ones are not.
+    what is hard for both does not widen it. Images of a test set are the same for all seeds; held-out ones are not, nor
+    are those of other shots, which are not compared.
     """
     others, rng = {s.dataset: s for s in second}, np.random.default_rng(0)
     total = _harmonic_mean if score == HM else _mean
     means, resampled, pairs = [], [], 0
     for one in first:
         ours, theirs = (_right_answers(s, score) for s in (one, others.get(one.dataset)))
-        seeds = sorted(ours.keys() & theirs.keys())
+        seeds = sorted(seed for seed in ours.keys() & theirs.keys() if _sizes(ours[seed]) == _sizes(theirs[seed]))
         if not seeds:
             continue
         exact, drawn = [], []
@@ -93,6 +94,10 @@ def _right_answers(series: Series | None, score: str) -> dict[int, list[np.ndarr
         if len(answers) == len(parts):
             by_seed[result.cell.seed] = answers
     return by_seed
+
+
+def _sizes(answers: Sequence[np.ndarray]) -> list[int]:
+    return [len(right) for right in answers]
 
 
 def _resample(rng: np.random.Generator, count: int) -> np.ndarray:

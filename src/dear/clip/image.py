@@ -152,11 +152,11 @@ class ImageTower(PlainEnds):
         cls = self.pool(finish_block(self.blocks[-1], residual, merge_heads(attended)))
         return CachedHeads(cls, torch.stack(outputs, 1))
 
-    def written(self, outputs: Tensor, first: int) -> Tensor:
-        """What heads from layer `first` on write to the state that is read: outputs [batch, layers, heads, head_dim] ->
-        [batch, layers, heads, width], without the bias of the output projection."""
+    def head_maps(self, first: int) -> Tensor:
+        """What heads from layer `first` on write to the state that is read, for what they put out: [layers, heads,
+        head_dim, width], without the bias of the output projection."""
         maps = [block.ls_1(block.attn.out_proj.weight.T) for block in self.blocks[first - 1 :]]
-        return torch.einsum("nlhd,lhdw->nlhw", outputs, torch.stack(maps).unflatten(1, (self.heads, -1)))
+        return torch.stack(maps).unflatten(1, (self.heads, -1))
 
     @torch.no_grad()
     def cached_kv(self, x: LayerInput, masks: Masks) -> CachedKV:

@@ -1,6 +1,6 @@
 """Head gains: a gain for what each late head writes, CLIP's projection close to its start, and GDA behind them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -114,7 +114,7 @@ class HeadGains(Corrected):
 
     def fit(self, seen: CachedHeads, labels: Tensor) -> None:
         """Sets means, gains and projection."""
-        self.head_means = seen.outputs.mean(0)
+        self.head_means = seen.outputs.mean(0, dtype=self.head_means.dtype)
         self.gains, self.projection = torch.ones_like(self.gains), self.backbone.image.head_matrix.detach().contiguous()
         if self.config.gains != "none":
             self.gains = self.fitted_gains(seen, labels)
@@ -130,7 +130,7 @@ class HeadGains(Corrected):
 
         Means, gains and projection are those of the last fold afterwards.
         """
-        parts = {shrink: torch.zeros(2, len(labels), len(self.trained)) for shrink in SHRINKS}
+        own, *scores = torch.zeros(1 + len(SHRINKS), len(labels), len(self.trained))
         folds, text = folds_of(labels.cpu(), _FOLDS), self.encode_text()
         for fold in range(int(folds.max()) + 1 if folds.any() else 0):
             used, out = (rows.nonzero()[:, 0].to(labels.device) for rows in (folds != fold, folds == fold))
@@ -138,10 +138,11 @@ class HeadGains(Corrected):
             gaussians = self.gaussians(CachedHeads(*(part[used] for part in seen)), labels[used])
             features = self.project(self.scaled(CachedHeads(*(part[out] for part in seen))))
             logits, features = self.head.zero_shot(features, text).cpu().float(), features.cpu().double()
-            for shrink, (own, scores) in parts.items():
+            own[out.cpu()] = logits
+            for shrink, gda in zip(SHRINKS, scores, strict=True):
                 weight, bias = gaussians.weights(shrink)
-                own[out.cpu()], scores[out.cpu()] = logits, (features @ weight.T + bias).float()
-        return {shrink: partial(_rows_of, both) for shrink, both in parts.items()}
+                gda[out.cpu()] = (features @ weight.T + bias).float()
+        return {shrink: partial(_rows_of, (own, gda)) for shrink, gda in zip(SHRINKS, scores, strict=True)}
 
     def learned(self) -> str:
         """The heads whose gain is farthest from 1, with their parts in the backbone's role map, if it has one."""
@@ -161,17 +162,16 @@ class HeadGains(Corrected):
         return f"heads (layer.head) that count more or less than in CLIP: {', '.join(words)}" if words else ""
 
     def fitted_gains(self, seen: CachedHeads, labels: Tensor) -> Tensor:
-        tower = self.backbone.image
+        """Scales what heads put out, [images, heads, head_dim], not what they write, which is ten times as large."""
+        tower, groups = self.backbone.image, self.groups().to(labels.device)
         assert self.heads_from is not None
-        written = tower.written(seen.outputs - self.head_means, self.heads_from).flatten(1, 2)  # [images, heads, width]
-        groups = self.groups().to(written.device)
-        deviations = written.new_zeros(len(written), int(groups.max()) + 1, written.shape[2])
-        deviations.index_add_(1, groups, written)
-        logarithms = deviations.new_zeros(deviations.shape[1])
+        maps = tower.head_maps(self.heads_from).to(self.gains).flatten(0, 2)  # [layers * heads * head_dim, width]
+        deviations = (seen.outputs - self.head_means).flatten(1, 2)  # [images, layers * heads, head_dim]
+        logarithms = self.gains.new_zeros(int(groups.max()) + 1)
 
         def loss() -> Tensor:
-            cls = seen.frozen_cls + torch.einsum("nhw,h->nw", deviations, logarithms.exp() - 1)
-            features = F.normalize(tower.project(cls), dim=-1)
+            change = (logarithms.exp()[groups] - 1)[:, None] * deviations
+            features = F.normalize(tower.project(seen.frozen_cls + change.flatten(1) @ maps), dim=-1)
             return self.cross_entropy(features, labels) + self.config.gain_pull * logarithms.square().sum()
 
         return minimise(logarithms, loss).exp()[groups].view_as(self.gains)
@@ -216,7 +216,7 @@ def folds_of(labels: Tensor, count: int) -> Tensor:
     return folds
 
 
-def _rows_of(parts: Tensor, rows: Tensor) -> list[Tensor]:
+def _rows_of(parts: Sequence[Tensor], rows: Tensor) -> list[Tensor]:
     return [part[rows] for part in parts]
 
 
