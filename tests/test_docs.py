@@ -38,7 +38,10 @@ def test_everything_in_the_api_reference_is_there() -> None:
         assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
 
 
-@pytest.mark.parametrize(("cells", "page"), [("clip", "results.md"), ("taught", "taught/results.md")])
+@pytest.mark.parametrize(
+    ("cells", "page"),
+    [(cells, "results.md" if cells == "clip" else f"{cells}/results.md") for cells in ("clip", "taught", "unseen")],
+)
 def test_pages_of_results_show_the_cells_of_the_repository(cells: str, page: str, monkeypatch) -> None:
     """`dear report results/clip --out docs` was not forgotten; intervals of pairs take too long to compute again."""
     from dear.bench.results import read_results
