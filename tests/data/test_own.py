@@ -200,7 +200,7 @@ def test_numbered_classes_come_in_the_order_of_numbers(tmp_path: Path) -> None:
         ("csv", "path,label\n0.png,cat\n1.png,dog\n", "line 3 names 1.png, but there is no file .*: correct the path"),
         ("csv", "path,label,split\n0.png,cat,train\n0.png,dog,dev\n", "3: split must be train, val or test, not dev"),
         ("csv", "path,label,split\n0.png,cat,train\n0.png,dog\n", "3: split must be train, val or test, not empty"),
-        ("csv", "path,label\n0.png,cat\n", "names 1 classes: it needs images of at least two"),
+        ("csv", "path,label\n0.png,cat\n", "has one class, 'cat': it needs images of at least two"),
         ("jsonl", '{"path": "0.png"}\n', "line 1.*: each row needs a path"),
         ("jsonl", '["0.png", "cat"]\n', 'line 1 is not an object like {"path"'),
         ("jsonl", '{"path": \n', "cannot be read as a list of images"),
