@@ -4,6 +4,7 @@ from dear.sklearn import DearClassifier
 cross_val_score(DearClassifier(model="ViT-B-16", pretrained="openai"), paths, labels)
 """
 
+import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -106,8 +107,8 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
     def _has_features(self, X: Any) -> bool:
         """Whether X holds features, and not images; refuses files if there is no backbone for them."""
         first = next(iter(X), None) if isinstance(X, list | tuple | np.ndarray) else X
-        if self.model is None and isinstance(first, str | Path):
-            raise DearError("X holds files, which need a backbone: give `model`, such as model='ViT-B-16'.")
+        if self.model is None and isinstance(first, str | Path | bytes | Image):
+            raise DearError("X holds images, which need a backbone: give `model`, such as model='ViT-B-16'.")
         return self.model is None
 
     def _names(self) -> Sequence[str]:
@@ -130,7 +131,12 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
         """[classes, dim]; zeros: no zero-shot part."""
         count = len(self.classes_)
         if self.model is not None:
-            return self._encoder().texts([str(name) for name in self.classes_], self.template)
+            names = [str(name) for name in self.classes_]
+            if all(name.isdecimal() for name in names):
+                warnings.warn(
+                    "The classes are numbers, which say nothing to CLIP: give their names as y.", stacklevel=3
+                )
+            return self._encoder().texts(names, self.template)
         if self.text is None:
             return torch.zeros(count, dim, dtype=torch.float64)
         try:
