@@ -59,12 +59,18 @@ def test_a_folder_is_enough(photos: Path, options: dict, tmp_path: Path, capsys)
     assert [answer.choice for answer in answers] == list(COLORS)
     loaded = dear.load(tmp_path / "run", device="cpu")
     assert loaded.predict([picture(color, 7) for color in COLORS.values()]) == answers
+    assert loaded.comparison == comparison
+    assert repr(loaded.comparison) in shown, "what a notebook shows"
     assert json.loads((tmp_path / "run" / "fit.json").read_text()) == json.loads(json.dumps(comparison.to_json()))
     assert len(json.loads((tmp_path / "run" / "few_shot.json").read_text())["train"]) == 24
     with pytest.raises(DearError, match="already holds a run"):
         dear.fit(photos, out=tmp_path / "run", **options)
     model.save(tmp_path / "saved")
-    assert dear.load(tmp_path / "saved", device="cpu").classes == ("blue", "green", "red")
+    saved = dear.load(tmp_path / "saved", device="cpu")
+    assert (saved.classes, saved.comparison) == (("blue", "green", "red"), None)
+    (tmp_path / "run" / "fit.json").write_text('{"images": -1}')
+    with pytest.raises(DearError, match=r"fit\.json is damaged .*: fit the model again"):
+        dear.load(tmp_path / "run", device="cpu")
 
 
 def test_a_second_fit_encodes_nothing(photos: Path, options: dict, monkeypatch) -> None:
@@ -128,6 +134,20 @@ def test_small_classes_are_named(unbalanced: Path, options: dict, capsys) -> Non
     assert comparison.curve[-1].accuracy == pytest.approx(row.accuracy), "the same images as in the table"
 
 
+def test_classes_without_images_are_named(photos: Path, options: dict, capsys) -> None:
+    files = sorted(photos.glob("*/*.png"))
+    names = [*COLORS, "grey", "pink"]
+    data = dear.dataset(files, [names.index(file.parent.name) for file in files], classes=names)
+    model = dear.fit(data, **options)
+    warned = capsys.readouterr().err
+    assert (
+        "2 of 5 classes have no labelled images, and will hardly ever be answered beside the others: grey, pink"
+        in warned
+    )
+    assert "--shots" not in warned, "`fit` has no such setting"
+    assert model.comparison.advice.startswith("Label more images of grey (0), pink (0)")
+
+
 @pytest.mark.parametrize("saved", [True, False])
 def test_images_of_the_fit_are_no_test_images(photos: Path, options: dict, tmp_path: Path, saved: bool, capsys) -> None:
     model = dear.fit(photos, method="gda", out=tmp_path / "run" if saved else None, **options)
@@ -178,8 +198,9 @@ def test_bad_requests_are_refused_in_a_sentence(photos: Path, options: dict, tmp
         dear.fit(photos, method="coop", **options)
     with pytest.raises(DearError, match="is a file: give a folder as --cache"):
         dear.fit(tmp_path, **{**options, "cache": photos / "red" / "0.png"})
-    with pytest.raises(DearError, match="no setting 'shot'"):
-        dear.fit(photos, shot=3, **options)
+    for unused in ("shots", "few_shot", "validate", "fast_decode"):  # settings of training
+        with pytest.raises(DearError, match=f"no setting '{unused}' for fit"):
+            dear.fit(photos, **{unused: 3}, **options)
     with pytest.raises(DearError, match=r"labels beside the images, as \(images, labels\)"):
         dear.fit([photos / "red" / "0.png"], **options)
     with pytest.raises(DearError, match=r"dear\.dataset\(\.\.\., label=NAME\)"):

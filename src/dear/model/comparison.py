@@ -64,6 +64,9 @@ class Comparison:
             table.add(mark + row.method, row.accuracy, interval, entropy, row.calibration_error, row.measured)
         return table
 
+    def __repr__(self) -> str:
+        return str(self)  # what a notebook shows
+
     def __str__(self) -> str:
         table = [self.table().text()] if self.candidates else []
         return "\n".join([*table, *self.notes, self.reason, *([self.advice] if self.advice else [])])

@@ -35,7 +35,7 @@ class Predictor:
     """An adapted model: what `dear.load`, `dear.train` and `dear.fit` return."""
 
     comparison: "Comparison | None" = None
-    """Why `dear.fit` chose this method."""
+    """Why `dear.fit` chose this method; also of a run that is loaded."""
     fitted: frozenset[str] = frozenset()
     """Names of the images that `dear.fit` was given."""
 
