@@ -7,8 +7,9 @@ import pytest
 from PIL import Image
 
 from dear.core.errors import DearError
+from dear.data.check import describe
 from dear.data.dataset import Dataset
-from dear.data.folder import clean_names
+from dear.data.folder import clean_names, find_images
 from dear.data.resolve import resolve_dataset
 
 
@@ -171,6 +172,27 @@ def test_a_list_with_splits(tmp_path: Path, kind: str) -> None:
     assert names(dataset, "train", tmp_path / "lists") == [("pics/0.png", 1), ("pics/1.png", 0)]
     assert names(dataset, "val", tmp_path / "lists") == [("pics/2.png", 1)]
     assert [e.picture.path for e in dataset.test] == [elsewhere, tmp_path / "lists" / "pics" / "3.png"]
+
+
+def test_photos_that_cannot_be_read_are_named(tmp_path: Path, capsys) -> None:
+    """Those of phones and cameras: without a word most of a folder could be missing."""
+    for name in ("cat", "dog"):
+        picture(tmp_path / "photos" / name / "0.png")
+    picture(tmp_path / "photos" / "cat" / "1.JFIF")
+    (tmp_path / "photos" / "notes.txt").write_text("x")
+    assert describe(resolve_dataset(str(tmp_path / "photos"))).count("cannot be read") == 0
+    for file in ("cat/2.HEIC", "cat/3.heic", "dog/4.CR2"):
+        (tmp_path / "photos" / file).write_bytes(b"x")
+    dataset = resolve_dataset(str(tmp_path / "photos"))
+    assert len((*dataset.train, *dataset.test)) == 3
+    assert "left out, as they cannot be read: 3 photos (.cr2, .heic); convert them to JPEG" in describe(dataset)
+    assert [path.name for path in find_images([str(tmp_path / "photos")])] == ["0.png", "1.JFIF", "0.png"]
+    assert "3 photos (.cr2, .heic) of " in capsys.readouterr().err
+    for file in ("0.png", "1.JFIF"):
+        (tmp_path / "photos" / "cat" / file).unlink()
+    refused(tmp_path / "photos", r"has 2 photos \(.heic\) that cannot be read, and no images: convert them to JPEG")
+    with pytest.raises(DearError, match=r"has 2 photos \(.heic\) that cannot be read: convert"):
+        find_images([str(tmp_path / "photos" / "cat")])
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
