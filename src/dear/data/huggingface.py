@@ -5,7 +5,7 @@ and keeps the first N images of each class and split in place of downloading all
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,8 +70,8 @@ def read_rows(rows: Any, title: str, image: str | None = None, label: str | None
     return labelled(_Column(rows, image), list(rows[label]), title, names)
 
 
-def row_images(rows: Any) -> Sequence[Any]:
-    """The images of rows, with labels or without."""
+def row_images(rows: Any) -> Any:
+    """The images of rows, with labels or without, as a sequence."""
     rows, image = _encoded_images(rows, None)
     return _Column(rows, image)
 
