@@ -26,7 +26,7 @@ from dear.methods.registry import find_method
 from dear.methods.shared.class_index import frozen_features
 from dear.methods.shared.closed_form import ClosedForm, Head
 from dear.model.comparison import compare
-from dear.model.fit import ALONE, AUTO, CLOSED_FORMS, default_cache
+from dear.model.fit import ALONE, AUTO, CLOSED_FORMS, cache_folder
 from dear.training.images import ImageSource
 
 try:
@@ -168,7 +168,7 @@ class _Encoder:
 
     def __init__(self, model: str, pretrained: str | None, device: str, precision: str, cache: str | None) -> None:
         backbone = load_backbone(model, pretrained, device=pick_device(device), precision=precision)
-        self.source = ImageSource(backbone, default_cache() if cache is None else Path(cache))
+        self.source = ImageSource(backbone, cache_folder(None if cache is None else Path(cache)))
         self.method = find_method("zero-shot")(backbone, NoSettings())
 
     def images(self, images: Sequence[Any]) -> Tensor:

@@ -198,6 +198,8 @@ def test_bad_requests_are_refused_in_a_sentence(photos: Path, options: dict, tmp
         dear.fit(photos, method="coop", **options)
     with pytest.raises(DearError, match="is a file: give a folder as --cache"):
         dear.fit(tmp_path, **{**options, "cache": photos / "red" / "0.png"})
+    with pytest.raises(DearError, match=r"cannot be kept in /proc/none \(.*\): give another folder as --cache"):
+        dear.fit(photos, **{**options, "cache": "/proc/none"})
     for unused in ("shots", "few_shot", "validate", "fast_decode"):  # settings of training
         with pytest.raises(DearError, match=f"no setting '{unused}' for fit"):
             dear.fit(photos, **{unused: 3}, **options)

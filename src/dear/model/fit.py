@@ -82,9 +82,18 @@ class FitResult:
     __str__ = text
 
 
-def default_cache() -> Path:
-    """The folder of kept states of all fits of this user."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dear"
+def cache_folder(given: Path | None) -> Path:
+    """Where states are kept: in the folder given, or that of all fits of this user; refuses one that is read-only."""
+    require_folder(given, "--cache")
+    folder = given or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dear"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise DearError(
+            f"Encoded images cannot be kept in {folder} ({error.strerror}): give another folder as --cache."
+        ) from None
+    return folder
 
 
 def fit_run(
@@ -98,7 +107,7 @@ def fit_run(
 ) -> FitResult:
     """Fits `run.method` (or auto) on all labelled images but those of a test split, and writes a run into `out`.
 
-    `cache`: folder for kept states (default: `default_cache()`). `data`: a dataset in memory, in place of `run.data`.
+    `cache`: folder for kept states, see `cache_folder`. `data`: a dataset in memory, in place of `run.data`.
     """
     if run.method not in (AUTO, *METHODS):
         names = ", ".join((AUTO, *METHODS))
@@ -106,7 +115,7 @@ def fit_run(
     folder = None if out is None else RunFolder(out)
     if folder is not None and folder.is_started:
         raise DearError(f"{out} already holds a run: choose another --out.")
-    require_folder(cache, "--cache")
+    cache = cache_folder(cache)
     dataset = labelled_images(resolve_dataset(data or run.data, run.template, run.class_names, run.data_root))
     with nullcontext() if out is None else only_writer(out), reporting_phases():
         if folder is not None:
@@ -124,7 +133,7 @@ def fit_run(
         )
         choice.say()
         print(_task(dataset), flush=True)
-        source = ImageSource(backbone, cache or default_cache())
+        source = ImageSource(backbone, cache)
         encode((*dataset.train, *dataset.test), source)
         model, comparison = fit(dataset, backbone, source, run.method, thorough)
         model.set_classes(dataset.classes, dataset.template)
