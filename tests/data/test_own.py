@@ -174,13 +174,16 @@ def test_a_list_with_splits(tmp_path: Path, kind: str) -> None:
     assert [e.picture.path for e in dataset.test] == [elsewhere, tmp_path / "lists" / "pics" / "3.png"]
 
 
-def test_photos_that_cannot_be_read_are_named(tmp_path: Path, capsys) -> None:
+def test_photos_that_are_left_out_are_named(tmp_path: Path, capsys) -> None:
     """Those of phones and cameras: without a word most of a folder could be missing."""
     for name in ("cat", "dog"):
         picture(tmp_path / "photos" / name / "0.png")
     picture(tmp_path / "photos" / "cat" / "1.JFIF")
     (tmp_path / "photos" / "notes.txt").write_text("x")
     assert describe(resolve_dataset(str(tmp_path / "photos"))).count("cannot be read") == 0
+    picture(tmp_path / "photos" / "lost.png")
+    assert "left out, in no folder of a class: 1 image" in describe(resolve_dataset(str(tmp_path / "photos")))
+    (tmp_path / "photos" / "lost.png").unlink()
     for file in ("cat/2.HEIC", "cat/3.heic", "dog/4.CR2"):
         (tmp_path / "photos" / file).write_bytes(b"x")
     dataset = resolve_dataset(str(tmp_path / "photos"))

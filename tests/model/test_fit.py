@@ -107,6 +107,7 @@ def test_one_image_per_class_cannot_be_checked(options: dict, capsys) -> None:
     assert model.method == "proker"
     assert model.comparison.candidates == ()
     assert "no method can be checked" in str(model.comparison)
+    assert "Label a second image of each class" in str(model.comparison)
     assert "without it" not in capsys.readouterr().out, "no image was checked"
     model = dear.fit([picture(color, 3) for color in COLORS.values()], list(COLORS), method="gda", **options)
     assert "it is zero-shot then" in str(model.comparison)

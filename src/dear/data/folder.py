@@ -112,8 +112,12 @@ def _from_split_folders(path: Path, template: str) -> Dataset:
 
 def _noted(dataset: Dataset, path: Path) -> Dataset:
     """With a remark for the user, if there are photos that are left out."""
-    unusable = unusable_photos(path)
-    return replace(dataset, note=f"left out, as they cannot be read: {unusable}; {_CONVERT}") if unusable else dataset
+    notes = []
+    if loose := sum(file.suffix.lower() in SUFFIXES and file.is_file() for file in path.iterdir()):
+        notes.append(f"left out, in no folder of a class: {counted(loose, 'image')}")
+    if unusable := unusable_photos(path):
+        notes.append(f"left out, as they cannot be read: {unusable}; {_CONVERT}")
+    return replace(dataset, note="\n".join(notes))
 
 
 def _require_known_classes(path: Path, train_names: set[str]) -> None:

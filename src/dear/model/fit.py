@@ -193,7 +193,8 @@ def fit(
     if len(labels.unique()) == len(labels):
         chosen = ALONE if method == AUTO else method
         model = _fitted(chosen, data, source)
-        return model, Comparison(0, len(data.classes), (), chosen, _unchecked(chosen, model))
+        advice = "Label a second image of each class, and methods can be compared."
+        return model, Comparison(0, len(data.classes), (), chosen, _unchecked(chosen, model), advice=advice)
     models: dict[str, Method] = {}
     logits: dict[str, tuple[Tensor, str]] = {}
     for name in names:
