@@ -284,8 +284,20 @@ def test_the_learning_curve_equals_fits_on_fewer_labels() -> None:
     features = torch.nn.functional.normalize(text[labels] + 0.6 * torch.randn(60, 10, dtype=torch.float64), dim=1)
     head = GdaHead(10, 20.0, features)
     head.fit(features, labels, text)
+    generator, shares = torch.Generator().manual_seed(0), {5: [], 10: []}
+    for order in [torch.randperm(60, generator=generator).tolist() for _ in range(5)]:
+        for kept_of_class, accuracies in shares.items():
+            kept = [i for label in range(3) for i in [i for i in order if labels[i] == label][:kept_of_class]]
+            others = [i for i in range(60) if i not in kept]
+            part = GdaHead(10, 20.0, features)
+            part.fit(features[kept], labels[kept], text)
+            answers = [*part.left_out.argmax(1).tolist(), *part(features[others], text).argmax(1).tolist()]
+            right = [answer == labels[i] for answer, i in zip(answers, [*kept, *others], strict=True)]
+            accuracies.append(100 * sum(right) / 60)
+    assert len({*shares[10]}) > 1, "one half is better than another"
     curve, advice = learning_curve(head, features, labels, text, ["a", "b", "c"])
     assert [point.images_per_class for point in curve] == [5, 10, 20]
     assert curve[-1].accuracy == pytest.approx(100 * (head.left_out.argmax(1) == labels).double().mean().item())
-    assert all(0 < point.accuracy <= 100 for point in curve)
+    for point, accuracies in zip(curve, shares.values(), strict=False):
+        assert point.accuracy == pytest.approx(float(np.mean(accuracies)))
     assert f"{curve[1].accuracy:.1f}%" in advice
