@@ -103,4 +103,12 @@ def test_wrong_images_are_refused_in_a_sentence(files, on_files: DearClassifier)
             on_files.predict(wrong)
     with pytest.raises(DearError, match="need a backbone"):
         DearClassifier().fit(paths, names)
+    with pytest.raises(DearError, match="need a backbone"):
+        DearClassifier().fit([Image.open(path) for path in paths], names)
     assert list(on_files.predict(pd.DataFrame({"path": paths})["path"][:1])) == ["red"]
+
+
+def test_classes_that_are_numbers_are_warned_of(files, on_files: DearClassifier) -> None:
+    paths, names = files
+    with pytest.warns(UserWarning, match="numbers, which say nothing to CLIP"):
+        on_files.fit(paths, [["red", "green", "blue"].index(name) for name in names])

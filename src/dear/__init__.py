@@ -79,16 +79,15 @@ def fit(
     template, class_names, ....
     """
     from dear.data.resolve import name_in_memory
-    from dear.model.fit import fit_run
+    from dear.model.fit import FitConfig, fit_run
     from dear.model.train import check_setting_names
-    from dear.training.config import RunConfig
 
     with os_errors_as_dear_errors():
-        check_setting_names(settings, "fit", RunConfig)
+        check_setting_names(settings, "fit", FitConfig)
         settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
         in_memory = None if labels is None and isinstance(data, str | Path) else dataset(data, labels)
         name = str(data) if in_memory is None else name_in_memory(in_memory)
-        run = RunConfig(**{**settings, "data": name, "method": method})
+        run = FitConfig(**{**settings, "data": name, "method": method})
         folder, kept = (None if place is None else Path(place) for place in (out, cache))
         result = fit_run(run, device, folder, kept, thorough, in_memory, precision)
     print(result)
@@ -114,15 +113,19 @@ def load(
     from dear.clip import load_backbone
     from dear.core.runtime import pick_device
     from dear.model.adapter import load_adapter
+    from dear.model.comparison import Comparison
     from dear.model.hub import PREFIX, fetch
     from dear.model.predictor import Predictor
+    from dear.training.run_folder import RunFolder
 
     with os_errors_as_dear_errors():
         where = pick_device(device)
         backbone = load_backbone(model, pretrained, device=where, precision=precision) if model else None
         if str(folder).startswith(PREFIX):
             folder = fetch(str(folder))
-        return Predictor(load_adapter(folder, classes, template, backbone, where, precision), folder)
+        predictor = Predictor(load_adapter(folder, classes, template, backbone, where, precision), folder)
+        predictor.comparison = RunFolder(folder).fit(Comparison)
+        return predictor
 
 
 def evaluate(

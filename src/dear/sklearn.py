@@ -4,6 +4,7 @@ from dear.sklearn import DearClassifier
 cross_val_score(DearClassifier(model="ViT-B-16", pretrained="openai"), paths, labels)
 """
 
+import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +26,7 @@ from dear.methods.registry import find_method
 from dear.methods.shared.class_index import frozen_features
 from dear.methods.shared.closed_form import ClosedForm, Head
 from dear.model.comparison import compare
-from dear.model.fit import ALONE, AUTO, CLOSED_FORMS, default_cache
+from dear.model.fit import ALONE, AUTO, CLOSED_FORMS, cache_folder
 from dear.training.images import ImageSource
 
 try:
@@ -106,8 +107,8 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
     def _has_features(self, X: Any) -> bool:
         """Whether X holds features, and not images; refuses files if there is no backbone for them."""
         first = next(iter(X), None) if isinstance(X, list | tuple | np.ndarray) else X
-        if self.model is None and isinstance(first, str | Path):
-            raise DearError("X holds files, which need a backbone: give `model`, such as model='ViT-B-16'.")
+        if self.model is None and isinstance(first, str | Path | bytes | Image):
+            raise DearError("X holds images, which need a backbone: give `model`, such as model='ViT-B-16'.")
         return self.model is None
 
     def _names(self) -> Sequence[str]:
@@ -130,7 +131,12 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
         """[classes, dim]; zeros: no zero-shot part."""
         count = len(self.classes_)
         if self.model is not None:
-            return self._encoder().texts([str(name) for name in self.classes_], self.template)
+            names = [str(name) for name in self.classes_]
+            if all(name.isdecimal() for name in names):
+                warnings.warn(
+                    "The classes are numbers, which say nothing to CLIP: give their names as y.", stacklevel=3
+                )
+            return self._encoder().texts(names, self.template)
         if self.text is None:
             return torch.zeros(count, dim, dtype=torch.float64)
         try:
@@ -162,7 +168,7 @@ class _Encoder:
 
     def __init__(self, model: str, pretrained: str | None, device: str, precision: str, cache: str | None) -> None:
         backbone = load_backbone(model, pretrained, device=pick_device(device), precision=precision)
-        self.source = ImageSource(backbone, default_cache() if cache is None else Path(cache))
+        self.source = ImageSource(backbone, cache_folder(None if cache is None else Path(cache)))
         self.method = find_method("zero-shot")(backbone, NoSettings())
 
     def images(self, images: Sequence[Any]) -> Tensor:

@@ -91,6 +91,8 @@ FORMS = {
     "unread pictures": lambda files: ([Image.open(path) for path, _ in files], [kind for _, kind in files]),
     "pictures": lambda files: ([Image.open(path).copy() for path, _ in files], [kind for _, kind in files]),
     "array": lambda files: (np.stack([np.array(Image.open(p)) for p, _ in files]), np.array([k for _, k in files])),
+    "array of paths": lambda files: (np.array([str(path) for path, _ in files]), np.array([k for _, k in files])),
+    "columns": lambda files: {"path": [path for path, _ in files], "label": [kind for _, kind in files]},
     "pairs": lambda files: [(path, kind) for path, kind in files],
     "rows": lambda files: [{"image": {"bytes": path.read_bytes(), "path": None}, "label": k} for path, k in files],
     "torch": Pairs,
@@ -99,6 +101,7 @@ FORMS = {
     "stream": Stream,
     "subset": lambda files: Subset(Pairs([*files, *files]), range(len(files))),
     "huggingface": huggingface,
+    "huggingface with a transform": lambda files: huggingface(files).with_transform(lambda rows: 1 / 0),
 }
 
 
@@ -122,6 +125,25 @@ def test_frames(library, content, files):
         as_dataset(frame(library, files, content), image="x")
     with pytest.raises(dear.DearError, match="No column of photo, kind is called label"):
         as_dataset(frame(library, files, content))
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_columns_of_frames_are_read_by_position(library, files):
+    """As pandas leaves them after a shuffle: their index is no position."""
+    frames = pytest.importorskip(library)
+    rows = frame(frames, files, str)
+    if library == "pandas":
+        rows.index = reversed(range(len(files)))
+    expected = colors(as_dataset(FORMS["paths"](files)))
+    for images, labels in ((rows["photo"], rows["kind"]), (rows[["photo"]], rows["kind"]), (rows, rows["kind"])):
+        dataset = as_dataset(images, labels)
+        assert colors(dataset) == expected
+        assert all(isinstance(example.picture, ImageFile) for example in dataset.train), "and files stay files"
+
+
+def test_a_folder_has_labels_of_its_own(files):
+    with pytest.raises(dear.DearError, match="tells the class of each image"):
+        as_dataset(files[0][0].parent.parent, [kind for _, kind in files])
 
 
 def test_relative_paths_start_at_the_root_and_splits_are_taken(files):
@@ -191,7 +213,10 @@ def test_content_is_equal_where_bytes_are(files):
     ("data", "sentence"),
     [
         (([b"no image"] * 4, list("abab")), r"images\[\d\]: These bytes cannot be read as an image"),
-        ((np.zeros((4, 5, 5, 3)) - 1, list("abab")), r"images\[\d\]: its pixels are not in 0..1"),
+        (
+            (np.zeros((4, 5, 5, 3)) - 1, list("abab")),
+            r"images\[\d\]: Pixels .* must be in 0..1, not in -1 to -1",
+        ),
     ],
 )
 def test_a_bad_image_is_named(data, sentence):
@@ -207,7 +232,8 @@ def test_a_bad_image_is_named(data, sentence):
         (([], []), "There are no images"),
         (([b""] * 2, ["a", None]), r"images\[1\] has no label"),
         (([b""] * 2, ["a", 1.5]), r"images\[1\] has the label 1.5"),
-        (([b""] * 2, ["a", "a"]), "names 1 classes"),
+        (([b""] * 2, ["a", "a"]), "has one class, 'a'"),
+        ({"cat": [b""], "dog": [b""]}, "No column of cat, dog is called image"),
         (3.5, "Data cannot be of the type float"),
         ([1, 2], r"images\[0\] is not a pair"),
         ([{"image": b"", "label": "a", "split": "x"}], r"images\[0\] is in no split"),

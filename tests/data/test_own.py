@@ -7,8 +7,9 @@ import pytest
 from PIL import Image
 
 from dear.core.errors import DearError
+from dear.data.check import describe
 from dear.data.dataset import Dataset
-from dear.data.folder import clean_names
+from dear.data.folder import clean_names, find_images
 from dear.data.resolve import resolve_dataset
 
 
@@ -173,6 +174,30 @@ def test_a_list_with_splits(tmp_path: Path, kind: str) -> None:
     assert [e.picture.path for e in dataset.test] == [elsewhere, tmp_path / "lists" / "pics" / "3.png"]
 
 
+def test_photos_that_are_left_out_are_named(tmp_path: Path, capsys) -> None:
+    """Those of phones and cameras: without a word most of a folder could be missing."""
+    for name in ("cat", "dog"):
+        picture(tmp_path / "photos" / name / "0.png")
+    picture(tmp_path / "photos" / "cat" / "1.JFIF")
+    (tmp_path / "photos" / "notes.txt").write_text("x")
+    assert describe(resolve_dataset(str(tmp_path / "photos"))).count("cannot be read") == 0
+    picture(tmp_path / "photos" / "lost.png")
+    assert "left out, in no folder of a class: 1 image" in describe(resolve_dataset(str(tmp_path / "photos")))
+    (tmp_path / "photos" / "lost.png").unlink()
+    for file in ("cat/2.HEIC", "cat/3.heic", "dog/4.CR2"):
+        (tmp_path / "photos" / file).write_bytes(b"x")
+    dataset = resolve_dataset(str(tmp_path / "photos"))
+    assert len((*dataset.train, *dataset.test)) == 3
+    assert "left out, as they cannot be read: 3 photos (.cr2, .heic); convert them to JPEG" in describe(dataset)
+    assert [path.name for path in find_images([str(tmp_path / "photos")])] == ["0.png", "1.JFIF", "0.png"]
+    assert "3 photos (.cr2, .heic) of " in capsys.readouterr().err
+    for file in ("0.png", "1.JFIF"):
+        (tmp_path / "photos" / "cat" / file).unlink()
+    refused(tmp_path / "photos", r"has 2 photos \(.heic\) that cannot be read, and no images: convert them to JPEG")
+    with pytest.raises(DearError, match=r"has 2 photos \(.heic\) that cannot be read: convert"):
+        find_images([str(tmp_path / "photos" / "cat")])
+
+
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_a_list_without_splits_is_split_like_folders(tmp_path: Path, kind: str) -> None:
     rows = []
@@ -200,7 +225,7 @@ def test_numbered_classes_come_in_the_order_of_numbers(tmp_path: Path) -> None:
         ("csv", "path,label\n0.png,cat\n1.png,dog\n", "line 3 names 1.png, but there is no file .*: correct the path"),
         ("csv", "path,label,split\n0.png,cat,train\n0.png,dog,dev\n", "3: split must be train, val or test, not dev"),
         ("csv", "path,label,split\n0.png,cat,train\n0.png,dog\n", "3: split must be train, val or test, not empty"),
-        ("csv", "path,label\n0.png,cat\n", "names 1 classes: it needs images of at least two"),
+        ("csv", "path,label\n0.png,cat\n", "has one class, 'cat': it needs images of at least two"),
         ("jsonl", '{"path": "0.png"}\n', "line 1.*: each row needs a path"),
         ("jsonl", '["0.png", "cat"]\n', 'line 1 is not an object like {"path"'),
         ("jsonl", '{"path": \n', "cannot be read as a list of images"),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader, TensorDataset
 
 import dear
 from dear.cli import main
@@ -117,6 +118,28 @@ def test_every_kind_of_image_gives_the_same_answer(trained, picture) -> None:
         alone = model.predict(kind, topk=2)
         assert (alone.choice, alone.top[1][0]) == (answer.choice, answer.top[1][0])
         assert alone.probability == pytest.approx(answers[0].probability, abs=1e-6)
+    array = np.asarray(opened.convert("RGB"))
+    tensor = torch.from_numpy(array.copy()).permute(2, 0, 1)
+    rows = pytest.importorskip("datasets").Dataset.from_dict({"image": [str(picture)] * 2})
+    rows = rows.cast_column("image", pytest.importorskip("datasets").Image())
+    for one in (array / 255, tensor, tensor / 255, rows[0], {"path": str(picture), "label": "red"}):
+        assert model.predict(one).probability == pytest.approx(answers[0].probability, abs=1e-6)
+    grey = np.asarray(opened.convert("L"))
+    for one in (grey, grey[:, :, None]):
+        assert model.predict(one) == model.predict(opened.convert("L"))
+    frame = pytest.importorskip("pandas").DataFrame({"path": [picture] * 2, "other": [1, 2]})
+    pairs = TensorDataset(torch.stack([tensor] * 2) / 255, torch.tensor([0, 1]))
+    more = (
+        rows,
+        frame,
+        np.array([str(picture)] * 2),
+        torch.stack([tensor] * 2),
+        pairs,
+        DataLoader(pairs),
+        iter(kinds[:2]),
+    )
+    for images in more:
+        assert [a.probability for a in model.predict(images)] == pytest.approx([answers[0].probability] * 2, abs=1e-6)
     several = np.stack([np.asarray(opened.convert("RGB"))] * 2)  # [images, height, width, 3]
     column = pytest.importorskip("pandas").Series([str(picture)] * 2, index=[7, 8])  # of a DataFrame
     for images in (several, column, tuple(kinds[:2])):
@@ -132,7 +155,9 @@ def test_every_kind_of_image_gives_the_same_answer(trained, picture) -> None:
 @pytest.mark.parametrize(
     ("image", "sentence"),
     [
-        (np.zeros((4, 4, 3)), r"uint8, not \[4, 4, 3\] of float64"),
+        (np.zeros((4, 4, 3), np.int64), r"uint8, not \[4, 4, 3\] of int64"),
+        (torch.randn(3, 8, 8) - 9, r"must be in 0..1, not in -"),
+        (Path(__file__).parent, "is a folder: give its files"),
         (np.zeros((2, 2, 4, 4, 3), np.uint8), r"not \[2, 2, 4, 4, 3\] of uint8"),
         (np.zeros((0, 4, 3), np.uint8), "no pixels"),
         (b"no image", "These bytes cannot be read as an image"),

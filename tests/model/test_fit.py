@@ -59,12 +59,17 @@ def test_a_folder_is_enough(photos: Path, options: dict, tmp_path: Path, capsys)
     assert [answer.choice for answer in answers] == list(COLORS)
     loaded = dear.load(tmp_path / "run", device="cpu")
     assert loaded.predict([picture(color, 7) for color in COLORS.values()]) == answers
+    assert loaded.comparison == comparison
+    assert repr(loaded.comparison) in shown, "what a notebook shows"
     assert json.loads((tmp_path / "run" / "fit.json").read_text()) == json.loads(json.dumps(comparison.to_json()))
     assert len(json.loads((tmp_path / "run" / "few_shot.json").read_text())["train"]) == 24
     with pytest.raises(DearError, match="already holds a run"):
         dear.fit(photos, out=tmp_path / "run", **options)
     model.save(tmp_path / "saved")
     assert dear.load(tmp_path / "saved", device="cpu").classes == ("blue", "green", "red")
+    (tmp_path / "run" / "fit.json").write_text('{"images": -1}')
+    with pytest.raises(DearError, match=r"fit\.json is damaged .*: fit the model again"):
+        dear.load(tmp_path / "run", device="cpu")
 
 
 def test_a_second_fit_encodes_nothing(photos: Path, options: dict, monkeypatch) -> None:
@@ -101,6 +106,7 @@ def test_one_image_per_class_cannot_be_checked(options: dict, capsys) -> None:
     assert model.method == "proker"
     assert model.comparison.candidates == ()
     assert "no method can be checked" in str(model.comparison)
+    assert "Label a second image of each class" in str(model.comparison)
     assert "without it" not in capsys.readouterr().out, "no image was checked"
     model = dear.fit([picture(color, 3) for color in COLORS.values()], list(COLORS), method="gda", **options)
     assert "it is zero-shot then" in str(model.comparison)
@@ -126,6 +132,19 @@ def test_small_classes_are_named(unbalanced: Path, options: dict, capsys) -> Non
     assert "blue (1), green (3)" in comparison.advice
     row = next(row for row in comparison.candidates if row.method == comparison.chosen)
     assert comparison.curve[-1].accuracy == pytest.approx(row.accuracy), "the same images as in the table"
+
+
+def test_classes_without_images_are_named(photos: Path, options: dict, capsys) -> None:
+    files = sorted(photos.glob("*/*.png"))
+    names = [*COLORS, "grey", "pink"]
+    labels = [names.index(file.parent.name) for file in files]
+    model = dear.fit(dear.dataset(files, labels, classes=names), **options)
+    warned = capsys.readouterr().err
+    assert (
+        "2 of 5 classes have no labelled images, and will hardly ever be answered beside the others: grey, pink"
+        in warned
+    )
+    assert model.comparison.advice.startswith("Label more images of grey (0), pink (0)")
 
 
 @pytest.mark.parametrize("saved", [True, False])
@@ -178,8 +197,11 @@ def test_bad_requests_are_refused_in_a_sentence(photos: Path, options: dict, tmp
         dear.fit(photos, method="coop", **options)
     with pytest.raises(DearError, match="is a file: give a folder as --cache"):
         dear.fit(tmp_path, **{**options, "cache": photos / "red" / "0.png"})
-    with pytest.raises(DearError, match="no setting 'shot'"):
-        dear.fit(photos, shot=3, **options)
+    with pytest.raises(DearError, match=r"cannot be kept in /proc/none \(.*\): give another folder as --cache"):
+        dear.fit(photos, **{**options, "cache": "/proc/none"})
+    for unused in ("shots", "few_shot", "validate", "fast_decode"):  # settings of training
+        with pytest.raises(DearError, match=f"no setting '{unused}' for fit"):
+            dear.fit(photos, **{unused: 3}, **options)
     with pytest.raises(DearError, match=r"labels beside the images, as \(images, labels\)"):
         dear.fit([photos / "red" / "0.png"], **options)
     with pytest.raises(DearError, match=r"dear\.dataset\(\.\.\., label=NAME\)"):
@@ -260,8 +282,19 @@ def test_the_learning_curve_equals_fits_on_fewer_labels() -> None:
     features = torch.nn.functional.normalize(text[labels] + 0.6 * torch.randn(60, 10, dtype=torch.float64), dim=1)
     head = GdaHead(10, 20.0, features)
     head.fit(features, labels, text)
+    generator, shares = torch.Generator().manual_seed(0), {5: [], 10: []}
+    for order in [torch.randperm(60, generator=generator).tolist() for _ in range(5)]:
+        for kept_of_class, accuracies in shares.items():
+            kept = [i for label in range(3) for i in [i for i in order if labels[i] == label][:kept_of_class]]
+            others = [i for i in range(60) if i not in kept]
+            part = GdaHead(10, 20.0, features)
+            part.fit(features[kept], labels[kept], text)
+            answers = [*part.left_out.argmax(1).tolist(), *part(features[others], text).argmax(1).tolist()]
+            accuracies.append(100 * sum(a == labels[i] for a, i in zip(answers, kept + others, strict=True)) / 60)
+    assert len({*shares[10]}) > 1, "one half is better than another"
     curve, advice = learning_curve(head, features, labels, text, ["a", "b", "c"])
     assert [point.images_per_class for point in curve] == [5, 10, 20]
     assert curve[-1].accuracy == pytest.approx(100 * (head.left_out.argmax(1) == labels).double().mean().item())
-    assert all(0 < point.accuracy <= 100 for point in curve)
+    for point, accuracies in zip(curve, shares.values(), strict=False):
+        assert point.accuracy == pytest.approx(float(np.mean(accuracies)))
     assert f"{curve[1].accuracy:.1f}%" in advice

@@ -17,6 +17,7 @@ from dear.heads.head_role import HeadRole
 from dear.heads.role_map import RoleMap
 from dear.methods.dear import Dear, DearConfig
 from dear.methods.experts import Experts, ExpertsConfig
+from dear.training import cache
 from dear.training.adapt import adapt, predict_logits
 from dear.training.cache import CachedViews, StateCache
 from dear.training.config import TrainConfig
@@ -124,6 +125,21 @@ def test_after_the_last_layer_only_cls_is_cached(model: Dear) -> None:
     pixels = torch.stack([model.backbone.preprocess(e.picture.open()) for e in examples])
     assert kept.states.shape[1] == 1
     torch.testing.assert_close(tower.project(kept.frozen_cls), tower.encode(pixels).detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_after_the_last_layer_a_file_is_read_once(model: Dear, tmp_path: Path, monkeypatch) -> None:
+    """Hundreds of epochs of a probe would else spend most of their time on opening files."""
+    examples, layers = resolve_dataset("world:colors").train[:3], model.backbone.image.layers
+    small, large = (StateCache(tmp_path, model.backbone, layer, workers=0) for layer in (layers + 1, layers))
+    reads: list[Path] = []
+    read = cache.read_tensors
+    monkeypatch.setattr(cache, "read_tensors", lambda path, *args: reads.append(path) or read(path, *args))
+    for store, times in ((small, 3), (large, 6)):  # the states of many tokens would fill the memory
+        store.prepare(examples, None, "views")
+        reads.clear()
+        first, again = store.read(examples), store.read(examples[::-1])
+        torch.testing.assert_close(first.states, again.states.flip(0), rtol=0, atol=0)
+        assert len(reads) == times
 
 
 def test_views_of_a_batch_follow_each_other_with_the_clean_one_last(model: Dear) -> None:

@@ -25,18 +25,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     from dear.core.config import add_arguments as add
-    from dear.training.config import RunConfig
+    from dear.model.fit import FitConfig
 
-    add(parser, RunConfig, defaults={"method": "auto"}, without=("data",))
+    add(parser, FitConfig, without=("data",))
 
 
 def run(args: argparse.Namespace) -> None:
     from dear.commands.train import print_next
     from dear.core.config import given_arguments
-    from dear.model.fit import fit_run
-    from dear.training.config import RunConfig
+    from dear.model.fit import FitConfig, fit_run
 
-    settings = {"method": "auto", **given_arguments(args, RunConfig), "data": args.data}
-    result = fit_run(RunConfig(**settings), args.device, args.out, args.cache, args.thorough, precision=args.precision)
+    settings = {**given_arguments(args, FitConfig), "data": args.data}
+    result = fit_run(FitConfig(**settings), args.device, args.out, args.cache, args.thorough, precision=args.precision)
     args.show("comparison", result)
     print_next(args.out)

@@ -6,17 +6,18 @@ memory. Any error of a decoder becomes one sentence. Pictures are returned uprig
 
 import io
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from dear.core.errors import DearError
 from dear.core.files import open_regular
+from dear.data.columns import IMAGE_COLUMNS, find_column
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,8 +31,9 @@ MAX_PIXELS = 178_956_970  # Pillow's own limit
 # Backbones scale the shorter side to their own size S, so a thin picture becomes S x S x its proportion: 30 MB at 224.
 MAX_PROPORTION = 200
 
-ImageLike = str | Path | Image.Image | np.ndarray | bytes
-"""A file, an open picture, an array [height, width, 3] of uint8, or the content of an image file."""
+ImageLike = Union[str, Path, Image.Image, np.ndarray, "Tensor", bytes, Mapping[str, Any]]
+"""A file, an open picture, an array [height, width, 3 or 1] or [height, width] or a tensor [3 or 1, height, width] of
+uint8 or of numbers in 0..1, the content of an image file, or a row of a table that has one of these."""
 
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit above decides
 
@@ -116,6 +118,7 @@ def as_rgb(image: Image.Image) -> Image.Image:
 
 def open_image(image: ImageLike) -> Image.Image:
     """An upright RGB picture of anything that counts as an image."""
+    image = as_image(image)
     if isinstance(image, np.ndarray):
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
             shape = f"{list(image.shape)} of {image.dtype}"
@@ -127,8 +130,36 @@ def open_image(image: ImageLike) -> Image.Image:
         return open_bytes(image, "These bytes cannot be read as an image ({}): give the content of an image file.")
     if isinstance(image, str | Path):
         return open_picture(image)
-    kinds = "a path, a PIL image, an array [height, width, 3] or bytes"
+    kinds = "a path, a PIL image, an array [height, width, 3], a tensor [3, height, width] or bytes"
     raise DearError(f"An image must be {kinds}, not {type(image).__name__}.")
+
+
+def as_image(value: Any) -> Any:
+    """A file, bytes or a picture as it is, also out of a row; an array [height, width, 3] of uint8 of any pixels."""
+    if isinstance(value, Mapping):
+        if {"bytes", "path"} >= value.keys():  # of Hugging Face
+            value = value.get("bytes") or value.get("path")
+        else:
+            return as_image(value[find_column(value, None, IMAGE_COLUMNS, "image")])
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if not hasattr(value, "__array__") or isinstance(value, Image.Image):
+        return value
+    tensor = hasattr(value, "detach")
+    array = np.asarray(value.detach().cpu() if tensor else value)
+    if tensor and array.ndim == 3:
+        array = array.transpose(1, 2, 0)
+    if array.ndim == 2:
+        array = array[:, :, None]
+    if array.dtype.kind == "f" and array.size:
+        if not (array.min() >= 0 and array.max() <= 1):
+            found = f"{array.min():.4g} to {array.max():.4g}"
+            raise DearError(
+                f"Pixels that are no whole numbers must be in 0..1, not in {found}: give images before they are "
+                "normalised (transform=None), or whole numbers as uint8."
+            )
+        array = np.round(array * 255).astype(np.uint8)
+    return np.repeat(array, 3, 2) if array.ndim == 3 and array.shape[2] == 1 else array
 
 
 @contextmanager

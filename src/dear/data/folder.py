@@ -2,21 +2,34 @@
 
 import glob
 import re
+import sys
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dear.core.errors import DearError
+from dear.core.words import counted
 from dear.data.dataset import Dataset, Example, ImageFile
 from dear.data.listing import read_listing
 from dear.data.splits import SPLITS, make_dataset, read_split, split_by_rule
 
 TEMPLATE = "a photo of a {}."
-SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"}
+SUFFIXES = {".jpg", ".jpeg", ".jfif", ".png", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".jp2"}
+FOREIGN = {".heic", ".heif", ".hif", ".jxl", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2", ".psd"}
+"""Photos that cannot be read; phones and cameras write them."""
+_CONVERT = "convert them to JPEG"
 
 
 def image_files(folder: Path) -> list[Path]:
     """All image files below a folder, sorted."""
     return sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+
+
+def unusable_photos(folder: Path) -> str:
+    """Such as "12 photos (.heic)": those below a folder that cannot be read; empty if there are none."""
+    suffixes = Counter(path.suffix.lower() for path in folder.rglob("*") if path.suffix.lower() in FOREIGN)
+    return f"{counted(suffixes.total(), 'photo')} ({', '.join(sorted(suffixes))})" if suffixes else ""
 
 
 def find_images(patterns: Sequence[str]) -> list[Path]:
@@ -31,8 +44,15 @@ def find_images(patterns: Sequence[str]) -> list[Path]:
         matches = (
             [path] if path.is_file() else image_files(path) if path.is_dir() else sorted(map(Path, glob.glob(pattern)))
         )
+        unusable = unusable_photos(path) if path.is_dir() else ""
+        if not matches and unusable:
+            raise DearError(f"{pattern} has {unusable} that cannot be read: {_CONVERT}.")
         if not matches:
             raise DearError(f"{pattern} has no images: give an image file, a folder of images, or a glob in quotes.")
+        if unusable:
+            print(
+                f"dear: warning: {unusable} of {pattern} left out, as they cannot be read: {_CONVERT}", file=sys.stderr
+            )
         files += matches
     return files
 
@@ -61,12 +81,9 @@ def read_dataset(path: Path, template: str = TEMPLATE) -> Dataset:
         return _from_split_folders(path, template)
     classes = [p for p in sorted(path.iterdir()) if p.is_dir() and not p.name.startswith(".")]
     _require_two_classes(path, classes)
-    return split_by_rule(
-        path.resolve().name,
-        clean_names([c.name for c in classes]),
-        template,
-        [[ImageFile(f) for f in _class_files(c)] for c in classes],
-    )
+    pictures = [[ImageFile(f) for f in _class_files(c)] for c in classes]
+    dataset = split_by_rule(path.resolve().name, clean_names([c.name for c in classes]), template, pictures)
+    return _noted(dataset, path)
 
 
 def _from_file(path: Path, template: str) -> Dataset:
@@ -89,7 +106,18 @@ def _from_split_folders(path: Path, template: str) -> Dataset:
             _require_known_classes(path / split, train_names)
         labelled = [(label, path / split / folder.name) for label, folder in enumerate(folders)]
         splits.append([Example(ImageFile(f), label) for label, d in labelled if d.is_dir() for f in _class_files(d)])
-    return make_dataset(path.resolve().name, clean_names([f.name for f in folders]), template, splits)
+    dataset = make_dataset(path.resolve().name, clean_names([f.name for f in folders]), template, splits)
+    return _noted(dataset, path)
+
+
+def _noted(dataset: Dataset, path: Path) -> Dataset:
+    """With a remark for the user, if there are photos that are left out."""
+    notes = []
+    if loose := sum(file.suffix.lower() in SUFFIXES and file.is_file() for file in path.iterdir()):
+        notes.append(f"left out, in no folder of a class: {counted(loose, 'image')}")
+    if unusable := unusable_photos(path):
+        notes.append(f"left out, as they cannot be read: {unusable}; {_CONVERT}")
+    return replace(dataset, note="\n".join(notes))
 
 
 def _require_known_classes(path: Path, train_names: set[str]) -> None:
@@ -101,6 +129,8 @@ def _require_known_classes(path: Path, train_names: set[str]) -> None:
 
 def _class_files(folder: Path) -> list[Path]:
     files = image_files(folder)
+    if not files and (unusable := unusable_photos(folder)):
+        raise DearError(f"The class folder {folder} has {unusable} that cannot be read, and no images: {_CONVERT}.")
     if not files:
         raise DearError(f"The class folder {folder} has no images: add some or remove it.")
     return files

@@ -13,17 +13,9 @@ from typing import Any
 from dear.core.errors import DearError, first_line
 from dear.core.files import read_text
 from dear.core.progress import Progress
+from dear.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, find_column
 from dear.data.dataset import Dataset
-from dear.data.memory import (
-    IMAGE_COLUMNS,
-    LABEL_COLUMNS,
-    SPLIT_NAMES,
-    Labelled,
-    as_dataset,
-    find_column,
-    labelled,
-    one_or_all,
-)
+from dear.data.memory import SPLIT_NAMES, Labelled, as_dataset, labelled, one_or_all
 
 CLASS_NAMES = "classnames.txt"  # one per line, in CLIP_benchmark's form
 _BUFFER = 1000  # images of a stream that are held to shuffle it
@@ -78,16 +70,32 @@ def read_rows(rows: Any, title: str, image: str | None = None, label: str | None
     return labelled(_Column(rows, image), list(rows[label]), title, names)
 
 
+def row_images(rows: Any) -> Any:
+    """The images of rows, with labels or without, as a sequence."""
+    rows, image = _encoded_images(rows, None)
+    return _Column(rows, image)
+
+
 def _encoded(rows: Any, image: str | None, label: str | None) -> tuple[Any, str, str, list[str] | None]:
     """Rows whose images are not decoded, the columns of images and labels, and the names of the classes, if known."""
-    from datasets import ClassLabel, Image
+    from datasets import ClassLabel
 
     features = rows.features or {}
-    images, labels = ([n for n, f in features.items() if isinstance(f, kind)] for kind in (Image, ClassLabel))
-    image = find_column(features, image or next(iter(images), None), IMAGE_COLUMNS, "image")
+    labels = [name for name, feature in features.items() if isinstance(feature, ClassLabel)]
+    rows, image = _encoded_images(rows, image)
     label = find_column(features, label or next(iter(labels), None), LABEL_COLUMNS, "label")
-    rows = rows.cast_column(image, Image(decode=False)) if image in images else rows
     return rows, image, label, features[label].names if label in labels else None
+
+
+def _encoded_images(rows: Any, image: str | None) -> tuple[Any, str]:
+    """Rows whose images are neither decoded nor transformed, as the backbone has its own transform; their column."""
+    from datasets import Image
+
+    features = rows.features or {}
+    images = [name for name, feature in features.items() if isinstance(feature, Image)]
+    image = find_column(features, image or next(iter(images), None), IMAGE_COLUMNS, "image")
+    rows = rows.with_format(None)
+    return rows.cast_column(image, Image(decode=False)) if image in images else rows, image
 
 
 def _first_of_each(stream: Any, count: int, title: str, image: str | None, label: str | None) -> Any:

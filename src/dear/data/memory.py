@@ -2,27 +2,26 @@
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
 from PIL import Image
 from PIL.ImageFile import ImageFile as UnreadImage
 
 from dear.core.errors import DearError, first_line
 from dear.core.files import parse_json
+from dear.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, column_of, columns_of, find_column, in_order, is_column
 from dear.data.dataset import Dataset, ImageFile, Picture
-from dear.data.decode import open_image
+from dear.data.decode import as_image, open_image
 from dear.data.folder import TEMPLATE
 from dear.data.prompts import check_class_names, check_template
 from dear.data.splits import SPLITS, from_labels
 
-IMAGE_COLUMNS = ("image", "img", "picture", "photo", "path", "file", "filename", "file_name", "filepath", "file_path",
-                 "image_path", "bytes", "jpg", "jpeg", "png", "webp")  # fmt: skip
-LABEL_COLUMNS = ("label", "labels", "class", "class_name", "category", "target", "cls", "fine_label")
 SPLIT_NAMES = {"validation": "val", "valid": "val", "dev": "val"} | {split: split for split in SPLITS}
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,17 +33,21 @@ class Item:
     name: str
 
     def open(self) -> Image.Image:
-        try:
-            return open_image(_as_image(self.items[self.index]))
-        except DearError as error:
-            raise DearError(f"{self.name}: {error}") from error
+        return self._value(open_image)
 
     def content(self) -> bytes:
-        value = _as_image(self.items[self.index])
+        value = self._value(as_image)
         if isinstance(value, bytes):
             return value
         picture = self.open()
         return repr(picture.size).encode() + picture.tobytes()
+
+    def _value(self, of: Callable[[Any], T]) -> T:
+        """Of the image in the sequence; an error names it."""
+        try:
+            return of(self.items[self.index])
+        except DearError as error:
+            raise DearError(f"{self.name}: {error}") from error
 
     def __str__(self) -> str:
         return self.name
@@ -78,10 +81,10 @@ def as_dataset(
 ) -> Dataset:
     """A dataset from data in memory.
 
-    `data`: images with `labels`; a pair (images, labels); a DataFrame of pandas or Polars, an Arrow table or a list of
-    rows (dicts), with a column of images and one of labels, and optionally one named split; a dataset or a loader of
-    torch; a Hugging Face dataset; or a mapping from train, val and test to any of these. Without splits, the images
-    of each class are divided by the rule for folders.
+    `data`: images with `labels`; a pair (images, labels); a DataFrame of pandas or Polars, an Arrow table, a dict of
+    columns or a list of rows (dicts), with a column of images and one of labels, and optionally one named split; a
+    dataset or a loader of torch; a Hugging Face dataset; or a mapping from train, val and test to any of these. Without
+    splits, the images of each class are divided by the rule for folders.
     An image is a path (relative ones start at `root`), bytes of a file, a PIL image, an array or a tensor.
     `image`, `label`: the columns, if their names are unusual. `classes`: names for labels that are numbers from 0.
     """
@@ -89,6 +92,8 @@ def as_dataset(
     if isinstance(data, Dataset):
         return data
     names = None if classes is None else check_class_names(classes)
+    if labels is not None and isinstance(data, str | Path):
+        raise DearError(f"Labels belong to a list of images: leave them out, as {data} tells the class of each image.")
     note = ""
     if labels is None and isinstance(data, Mapping) and data.keys() and data.keys() <= SPLIT_NAMES.keys():
         parts = {SPLIT_NAMES[split]: _read(part, split, image, label, Path(root)) for split, part in data.items()}
@@ -102,6 +107,18 @@ def as_dataset(
     return replace(dataset, note=note)
 
 
+def images_of(data: Any) -> Sequence[Any]:
+    """The images of a sequence, a table, or a dataset of torch or Hugging Face, whose labels are left aside."""
+    from dear.data.torch_data import torch_images
+
+    if hasattr(data, "features") and hasattr(data, "column_names"):
+        from dear.data.huggingface import row_images
+
+        return row_images(data)
+    images = column_of(data, None, IMAGE_COLUMNS, "image") if hasattr(data, "columns") else torch_images(data)
+    return in_order(images) if is_column(images) else list(images)
+
+
 def _read(data: Any, title: str, image: str | None, label: str | None, root: Path) -> Labelled:
     """One part of the data; `title` names its images, as in "train[3]"."""
     from dear.data.torch_data import read_torch
@@ -110,12 +127,13 @@ def _read(data: Any, title: str, image: str | None, label: str | None, root: Pat
         from dear.data.huggingface import read_rows
 
         return read_rows(data, title, image, label)
-    if (columns := _columns(data)) is not None:
+    if (columns := columns_of(data)) is not None:
         images = columns[find_column(columns, image, IMAGE_COLUMNS, "image")]
         labels = columns[find_column(columns, label, LABEL_COLUMNS, "label")]
         return labelled(images, labels, title, splits=columns.get("split"), root=root)
-    if isinstance(data, tuple) and len(data) == 2 and all(map(_is_column, data)):
-        return labelled(*data, title, root=root)
+    if isinstance(data, tuple) and len(data) == 2 and all(map(is_column, data)):
+        images = column_of(data[0], image, IMAGE_COLUMNS, "image")
+        return labelled(images, column_of(data[1], label, LABEL_COLUMNS, "label"), title, root=root)
     if (of_torch := read_torch(data, title)) is not None:
         return of_torch
     raise DearError(
@@ -133,6 +151,7 @@ def labelled(
     root: Path = Path(),
 ) -> Labelled:
     """Checks images and labels, each any sequence. Only those of a list are looked at before they are opened."""
+    images, labels = in_order(images), in_order(labels)
     if len(images) != len(labels):
         raise DearError(f"There are {len(images)} images and {len(labels)} labels: give each image one label.")
     if not len(images):
@@ -170,53 +189,6 @@ def settle(image: Any) -> Any:
     return image
 
 
-def find_column(columns: Iterable[str], given: str | None, usual: Sequence[str], what: str) -> str:
-    """The column that was given, or the first with a usual name."""
-    names = list(columns)
-    if given is not None and given not in names:
-        raise DearError(f"There is no column {given!r}: choose from {', '.join(names)}.")
-    chosen = given or next((name for one in usual for name in names if name.lower() == one), None)
-    if chosen is None:
-        raise DearError(
-            f"No column of {', '.join(names)} is called {what}: say which it is, with dear.dataset(..., {what}=NAME), "
-            f"or ?{what}=NAME after the name of a Parquet file or a hub dataset."
-        )
-    return chosen
-
-
-def _columns(data: Any) -> dict[str, Any] | None:
-    """The columns of a table of pandas, Polars or Arrow, or of a list of rows; None: not a table."""
-    if hasattr(data, "collect") and hasattr(data, "collect_schema"):  # a lazy frame of Polars
-        data = data.collect()
-    if hasattr(data, "columns") and hasattr(data, "iloc"):
-        return {str(name): data[name].tolist() for name in data.columns}
-    if hasattr(data, "columns") and hasattr(data, "to_dicts"):
-        return {name: data[name].to_list() for name in data.columns}
-    if hasattr(data, "column_names") and hasattr(data, "schema"):
-        return {name: _arrow_column(data.column(name)) for name in data.column_names}
-    if isinstance(data, list) and data and all(isinstance(row, Mapping) for row in data):
-        return {name: [row.get(name) for row in data] for name in data[0]}
-    return None
-
-
-class _ArrowColumn:
-    """A column of images, which are copied when they are opened."""
-
-    def __init__(self, column: Any) -> None:
-        self.column = column
-
-    def __len__(self) -> int:
-        return len(self.column)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.column[index].as_py()
-
-
-def _arrow_column(column: Any) -> Any:
-    large = "binary" in str(column.type)  # also a struct of bytes and path
-    return _ArrowColumn(column) if large else column.to_pylist()
-
-
 def read_parquet(file: Path, options: Mapping[str, str], template: str) -> Dataset:
     """A Parquet file of images (paths, or bytes) and labels; `options`: image=COLUMN, label=COLUMN."""
     try:
@@ -232,10 +204,6 @@ def read_parquet(file: Path, options: Mapping[str, str], template: str) -> Datas
     label = find_column(table.column_names, options.get("label"), LABEL_COLUMNS, "label")
     return as_dataset(table, image=options.get("image"), label=label, classes=features.get(label, {}).get("names"),
                       template=template, root=file.parent, name=file.stem)  # fmt: skip
-
-
-def _is_column(value: Any) -> bool:
-    return hasattr(value, "__len__") and hasattr(value, "__getitem__") and not isinstance(value, str | bytes | Mapping)
 
 
 def _join(parts: dict[str, Labelled]) -> tuple[Labelled, str]:
@@ -263,24 +231,3 @@ def _label(value: Any, name: str) -> str | int:
         return value.strip() if isinstance(value, str) else int(value)
     missing = value is None or (isinstance(value, float) and math.isnan(value))
     raise DearError(f"{name} has {'no label' if missing else f'the label {value!r}'}: give a class name or a number.")
-
-
-def _as_image(value: Any) -> Any:
-    """What `open_image` takes: bytes or a path of a row, an array [height, width, 3] of uint8 of any pixels."""
-    if isinstance(value, Mapping):
-        value = value.get("bytes") or value.get("path")
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    if not hasattr(value, "__array__") or isinstance(value, Image.Image):
-        return value
-    tensor = hasattr(value, "detach")
-    array = np.asarray(value.detach().cpu() if tensor else value)
-    if tensor and array.ndim == 3:
-        array = array.transpose(1, 2, 0)
-    if array.ndim == 2:
-        array = array[:, :, None]
-    if array.dtype.kind == "f" and array.size:
-        if not (array.min() >= 0 and array.max() <= 1):
-            raise DearError("its pixels are not in 0..1: give images before they are normalised (transform=None).")
-        array = np.round(array * 255).astype(np.uint8)
-    return np.repeat(array, 3, 2) if array.ndim == 3 and array.shape[2] == 1 else array

@@ -66,7 +66,7 @@ def from_labels(
         keys = [*names, *range(len(names))]
     number = {key: i % len(names) for i, key in enumerate(keys)}
     if len(names) < 2:
-        raise DearError(f"{name} names {len(names)} classes: it needs images of at least two.")
+        raise DearError(f"{name} has one class, {names[0]!r}: it needs images of at least two.")
     if unknown := [label for label in labels if label not in number]:
         raise DearError(f"{name} has the label {unknown[0]!r}, which is none of its {len(names)} classes.")
     classes = [text.replace("_", " ") for text in names]

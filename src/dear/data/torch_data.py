@@ -55,6 +55,18 @@ def read_torch(data: Any, title: str) -> Labelled | None:
     return labelled(*_one_pass(data, title), title, names)
 
 
+def torch_images(data: Any) -> Any:
+    """The images of a dataset of pairs (image, label), or of its loader; anything else as it is."""
+    from torch.utils.data import DataLoader, IterableDataset
+    from torch.utils.data import Dataset as TorchDataset
+
+    if isinstance(data, DataLoader):
+        data = data.dataset
+    if not isinstance(data, TorchDataset):
+        return data
+    return (image for image, _ in data) if isinstance(data, IterableDataset) else _Images(data)
+
+
 _SPLITS = {"train": ("train", "trainval"), "val": ("val", "valid"), "test": ("test",)}
 
 

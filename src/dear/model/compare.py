@@ -9,9 +9,7 @@ from pathlib import Path
 from dear.clip import Backbone
 from dear.core.errors import DearError
 from dear.core.metrics import interval_text
-from dear.core.progress import phase
 from dear.core.table import Table
-from dear.core.words import counted
 from dear.data.dataset import Dataset
 from dear.methods.registry import METHODS, ZERO_SHOT, find_method, methods_for, recipe_of, simple_methods
 from dear.model.evaluation import measured
@@ -27,7 +25,7 @@ from dear.model.results import (
 from dear.training.adapt import adapt
 from dear.training.config import TrainConfig
 from dear.training.estimate import RunEstimate
-from dear.training.images import ImageSource
+from dear.training.images import ImageSource, encode
 
 TRAINED = ("head-gains", "clip-adapter", "experts", "dear")  # after the methods without training, cheap ones first
 _LEAST = 5.0  # seconds: no training starts with less time left
@@ -75,7 +73,9 @@ def leaderboard(
     epochs: dict[str, tuple[int, int] | None] = {}
     skipped = []
     if not all(METHODS[name].trained for name in methods):
-        _encode(dataset, source)  # now, so that it does not count as the time of the first method
+        encode(
+            (*dataset.train, *dataset.test), source
+        )  # now, so that it does not count as the time of the first method
     order = sorted(methods, key=lambda name: METHODS[name].trained)
     for number, name in enumerate(order):
         start = time.monotonic()
@@ -99,14 +99,6 @@ def leaderboard(
     if not seconds:
         raise DearError(f"There was no time for {', '.join(skipped)}: raise --time-limit.")
     return _ranked(scores, seconds, epochs), skipped
-
-
-def _encode(dataset: Dataset, source: ImageSource) -> None:
-    """The features of all images, which every method without training needs."""
-    kind = find_method(ZERO_SHOT)
-    with phase(f"encoding {counted(len(dataset.train) + len(dataset.test), 'image')}, for all methods", has_bar=True):
-        for _ in source.images((*dataset.train, *dataset.test), kind(source.backbone, kind.Config()), "encoding"):
-            pass
 
 
 def _ranked(scores: Scores, seconds: Mapping[str, float], epochs: Mapping[str, tuple[int, int] | None]) -> list[Entry]:

@@ -15,6 +15,7 @@ from dear.methods.shared.stacking import classes_alike, stack
 
 _SHARES = (0.25, 0.5)  # of the labels of each class, in the learning curve
 _WEIGHED = 2_000_000  # logits by which the temperature of a method is chosen, at most
+_DRAWS, _DRAWN = 5, 200_000  # of the labels of a share, and logits of all draws of it together
 _CLEAR = 1.64  # standard errors
 _FEW = 4  # with fewer images of a class, more of it are asked for
 _NAMED = 5  # classes in a sentence, at most
@@ -63,6 +64,9 @@ class Comparison:
             entropy = f"{row.cross_entropy:.3f}"
             table.add(mark + row.method, row.accuracy, interval, entropy, row.calibration_error, row.measured)
         return table
+
+    def __repr__(self) -> str:
+        return str(self)  # what a notebook shows
 
     def __str__(self) -> str:
         table = [self.table().text()] if self.candidates else []
@@ -141,35 +145,47 @@ def learning_curve(
 ) -> tuple[tuple[CurvePoint, ...], str]:
     """Accuracy as of `compare` if only a share of the labels of each class had been given, and what follows from it.
 
-    Kept images are left out of their fit, the others are not in it. Arguments as of `Head.fit`, which `head` has had.
+    Kept images are left out of their fit, the others are not in it. Which are kept is drawn several times, as one half
+    may be far better than another. Arguments as of `Head.fit`, which `head` has had.
     """
     assert head.left_out is not None
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).to(labels.device)
     counts = torch.bincount(labels, minlength=len(text))
-    place = torch.empty_like(labels)  # of each image among those of its class, in random order
-    for label in labels.unique():
-        own = order[labels[order] == label]
-        place[own] = torch.arange(len(own), device=labels.device)
+    generator = torch.Generator().manual_seed(0)
+    draws = max(1, min(_DRAWS, _DRAWN // (len(labels) * len(text))))
+    places = [_places(labels, generator) for _ in range(draws)]
     sizes, rights = [], []
     for share in _SHARES:
-        kept = place < (share * counts[labels]).ceil().clamp(min=1)
-        part = type(head)(head.dim, head.temperature, features)
-        part.fit(features[kept], labels[kept], text)
-        assert part.left_out is not None
-        scores = torch.empty_like(head.left_out)
-        scores[kept] = part.left_out
-        scores[~kept] = part(features[~kept], text).to(scores)
-        rights.append(scores.argmax(1) == labels)
+        right = torch.zeros(len(labels), dtype=torch.float64, device=labels.device)
+        for place in places:
+            kept = place < (share * counts[labels]).ceil().clamp(min=1)
+            part = type(head)(head.dim, head.temperature, features)
+            part.fit(features[kept], labels[kept], text)
+            assert part.left_out is not None
+            scores = torch.empty_like(head.left_out)
+            scores[kept] = part.left_out
+            scores[~kept] = part(features[~kept], text).to(scores)
+            right += (scores.argmax(1) == labels) / draws
+        rights.append(right)
         sizes.append(int(kept.sum()))
-    rights.append(head.left_out.argmax(1) == labels)
+    rights.append((head.left_out.argmax(1) == labels).double())
     sizes.append(len(labels))
     rows, seen = counts[labels] > 1, int((counts > 0).sum())
     counting = classes_alike(labels[rows])
     accuracies = [100 * _mean(right[rows], counting)[0] for right in rights]
     curve = tuple(CurvePoint(size / seen, accuracy) for size, accuracy in zip(sizes, accuracies, strict=True))
-    gain, error = _mean(rights[-1][rows].double() - rights[-2][rows].double(), counting)
+    gain, error = _mean(rights[-1][rows] - rights[-2][rows], counting)
     figures = f"half of these gave {accuracies[-2]:.1f}%, all give {accuracies[-1]:.1f}%"
     return curve, f"{_advice(gain > max(0, _CLEAR * error), counts.tolist(), classes)}: {figures}."
+
+
+def _places(labels: Tensor, generator: torch.Generator) -> Tensor:
+    """The place of each image [images] among those of its class, in random order."""
+    order = torch.randperm(len(labels), generator=generator).to(labels.device)
+    place = torch.empty_like(labels)
+    for label in labels.unique():
+        own = order[labels[order] == label]
+        place[own] = torch.arange(len(own), device=labels.device)
+    return place
 
 
 def _advice(clear: bool, counts: Sequence[int], classes: Sequence[str]) -> str:

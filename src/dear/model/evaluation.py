@@ -36,7 +36,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Evaluation(Measured):
-    """Accuracies of a model on all images and per class; `str` gives a table."""
+    """Accuracies of a model on all images and per class; printed, it is a table."""
 
     calibration_error: float  # %
     per_class: dict[str, Measured]
@@ -59,6 +59,9 @@ class Evaluation(Measured):
         for name, part in [*self.per_class.items(), ("all", self)]:
             table.add(name, part.images, part.accuracy, interval_text(part.interval, 1))
         return table
+
+    def __repr__(self) -> str:
+        return str(self)  # what a notebook shows
 
     def __str__(self) -> str:
         return self.table().text()

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from dear.clip import Backbone, load_backbone
+from dear.core.config import setting
 from dear.core.errors import DearError
 from dear.core.files import require_folder
 from dear.core.lock import only_writer
 from dear.core.metrics import interval_text, wilson_interval
 from dear.core.names import inferences
-from dear.core.progress import progress
+from dear.core.progress import progress, reporting_phases
 from dear.core.runtime import pick_device, precision_name
 from dear.data.check import content_hash, describe, problems
 from dear.data.dataset import Dataset
@@ -34,8 +35,8 @@ from dear.model.comparison import Comparison, compare, learning_curve
 from dear.model.predictor import Predictor
 from dear.training.adapt import adapt, evaluate, predict_logits
 from dear.training.backbone import choose_backbone
-from dear.training.config import RunConfig, TrainConfig
-from dear.training.images import DatasetImages, ImageSource
+from dear.training.config import TaskConfig, TrainConfig
+from dear.training.images import DatasetImages, ImageSource, encode
 from dear.training.run_folder import RunFolder
 
 AUTO = "auto"
@@ -43,8 +44,17 @@ UNFITTED = ("zero-shot", "zero-shot-ensemble")
 CLOSED_FORMS = ("ss-text", "gda", "proker")
 TRAINED = ("linear-probe", "lp-plus-plus", "clap", "prolip", "head-gains")
 """The simplest first. Those that are trained are compared by cross-validation, if asked, on images as they are."""
+METHODS = (*UNFITTED, *CLOSED_FORMS, *TRAINED)
 ALONE = "proker"  # with one image per class nothing can be compared
 _FOLDS = 5
+_NAMED = 5  # classes in a sentence, at most
+
+
+@dataclass(frozen=True)
+class FitConfig(TaskConfig):
+    """Method, backbone and data."""
+
+    method: str = setting(AUTO, f"auto: the best one on your images; or one of {', '.join(METHODS)}")
 
 
 @dataclass(frozen=True)
@@ -72,13 +82,22 @@ class FitResult:
     __str__ = text
 
 
-def default_cache() -> Path:
-    """The folder of kept states of all fits of this user."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dear"
+def cache_folder(given: Path | None) -> Path:
+    """Where states are kept: in the folder given, or that of all fits of this user; refuses one that is read-only."""
+    require_folder(given, "--cache")
+    folder = given or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dear"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise DearError(
+            f"Encoded images cannot be kept in {folder} ({error.strerror}): give another folder as --cache."
+        ) from None
+    return folder
 
 
 def fit_run(
-    run: RunConfig,
+    run: FitConfig,
     device: str = "auto",
     out: Path | None = None,
     cache: Path | None = None,
@@ -88,17 +107,17 @@ def fit_run(
 ) -> FitResult:
     """Fits `run.method` (or auto) on all labelled images but those of a test split, and writes a run into `out`.
 
-    `cache`: folder for kept states (default: `default_cache()`). `data`: a dataset in memory, in place of `run.data`.
+    `cache`: folder for kept states, see `cache_folder`. `data`: a dataset in memory, in place of `run.data`.
     """
-    allowed = (AUTO, *UNFITTED, *CLOSED_FORMS, *TRAINED)
-    if run.method not in allowed:
-        raise DearError(f"`fit` has the methods {', '.join(allowed)}, not {run.method}: `dear train` has the others.")
+    if run.method not in (AUTO, *METHODS):
+        names = ", ".join((AUTO, *METHODS))
+        raise DearError(f"`fit` has the methods {names}, not {run.method}: `dear train` has the others.")
     folder = None if out is None else RunFolder(out)
     if folder is not None and folder.is_started:
         raise DearError(f"{out} already holds a run: choose another --out.")
-    require_folder(cache, "--cache")
+    cache = cache_folder(cache)
     dataset = labelled_images(resolve_dataset(data or run.data, run.template, run.class_names, run.data_root))
-    with nullcontext() if out is None else only_writer(out):
+    with nullcontext() if out is None else only_writer(out), reporting_phases():
         if folder is not None:
             folder.check_free({}, resume=False)
         choice = choose_backbone(run.model, run.pretrained, [run.data if data is None else name_in_memory(data)])
@@ -114,7 +133,8 @@ def fit_run(
         )
         choice.say()
         print(_task(dataset), flush=True)
-        source = ImageSource(backbone, cache or default_cache(), fast_decode=run.fast_decode)
+        source = ImageSource(backbone, cache)
+        encode((*dataset.train, *dataset.test), source)
         model, comparison = fit(dataset, backbone, source, run.method, thorough)
         model.set_classes(dataset.classes, dataset.template)
         test = {"all": evaluate(model, dataset.test, source, "test")} if dataset.test else {}
@@ -141,9 +161,16 @@ def labelled_images(dataset: Dataset) -> Dataset:
     dataset = replace(dataset, train=images, val=(), test=() if dataset.rule else dataset.test)
     if not images:
         raise DearError(f"{dataset.name} has no labelled images: give some of each class.")
-    findings = problems(dataset, 1)  # classes of different sizes are no fault: every image is used
+    findings = problems(dataset, 1)  # every image is used, so only a class without any is too small
     findings.refuse_unreadable()
-    for line in findings.warnings():
+    if empty := [name for name, _ in findings.small]:
+        names = ", ".join(empty[:_NAMED]) + (", ..." if len(empty) > _NAMED else "")
+        print(
+            f"dear: warning: {len(empty)} of {len(dataset.classes)} classes have no labelled images, and will hardly "
+            f"ever be answered beside the others: {names}",
+            file=sys.stderr,
+        )
+    for line in replace(findings, small=[]).warnings():
         print(f"dear: warning: {line}", file=sys.stderr)
     return dataset
 
@@ -166,7 +193,8 @@ def fit(
     if len(labels.unique()) == len(labels):
         chosen = ALONE if method == AUTO else method
         model = _fitted(chosen, data, source)
-        return model, Comparison(0, len(data.classes), (), chosen, _unchecked(chosen, model))
+        advice = "Label a second image of each class, and methods can be compared."
+        return model, Comparison(0, len(data.classes), (), chosen, _unchecked(chosen, model), advice=advice)
     models: dict[str, Method] = {}
     logits: dict[str, tuple[Tensor, str]] = {}
     for name in names:

@@ -1,5 +1,6 @@
 """An adapted model in use: answers, evaluation, explanation, features."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from pathlib import Path
@@ -16,6 +17,7 @@ from dear.core.names import DECOUPLED, inferences
 from dear.core.runtime import to_device
 from dear.core.tensors import LOWER_RATE, require_finite
 from dear.data.decode import Decoder, ImageLike, open_image
+from dear.data.memory import images_of
 from dear.heads.gains import NOT_FROZEN, gain_text, named_gains, require_sum, with_gains
 from dear.methods.base import Method
 from dear.methods.shared.role_settings import roles_of
@@ -33,7 +35,7 @@ class Predictor:
     """An adapted model: what `dear.load`, `dear.train` and `dear.fit` return."""
 
     comparison: "Comparison | None" = None
-    """Why `dear.fit` chose this method."""
+    """Why `dear.fit` chose this method; also of a run that is loaded."""
     fitted: frozenset[str] = frozenset()
     """Names of the images that `dear.fit` was given."""
 
@@ -67,13 +69,14 @@ class Predictor:
     def predict(
         self, images: ImageLike | Sequence[ImageLike], topk: int = 3, inference: str | None = None
     ) -> Answer | list[Answer]:
-        """The answer for one image, or a list of answers for several: a list, a column of a DataFrame, or an array
-        [images, height, width, 3].
+        """The answer for one image, or a list of answers for several: a list, an array [images, height, width, 3], a
+        tensor [images, 3, height, width], a DataFrame with a column of images, a dataset of torch or Hugging Face.
 
         `topk`: number of classes in `Answer.top`. `inference="decoupled"` uses the class feature alone.
         """
         several, is_one = _as_sequence(images), _is_one(images)
-        parts = (several[start : start + _BATCH] for start in range(0, len(several), _BATCH))
+        starts = range(0, len(several), _BATCH)
+        parts = ([several[i] for i in range(start, min(start + _BATCH, len(several)))] for start in starts)
         answers = [answer for part in parts for answer in self.predict_batch(self.pixels(part), topk, inference)]
         return answers[0] if is_one else answers
 
@@ -220,14 +223,16 @@ class Predictor:
 
 
 def _is_one(images: Any) -> bool:
-    """Whether this is one image: not a list, nor a column of a DataFrame, nor an array of images."""
-    if isinstance(images, np.ndarray):
-        return images.ndim != 4
-    if isinstance(images, str | bytes | Path | Image.Image):
+    """Whether this is one image: not a list, nor a column of a DataFrame, an array of images, or a dataset."""
+    if isinstance(images, np.ndarray | Tensor):
+        return images.ndim not in (1, 4)
+    if isinstance(images, str | bytes | Path | Image.Image | Mapping):
         return True
-    return not (hasattr(images, "__iter__") and hasattr(images, "__len__"))
+    return not (hasattr(images, "__iter__") or hasattr(images, "__getitem__"))
 
 
 def _as_sequence(images: Any) -> Sequence[ImageLike]:
     """Several images as a list; one image as the only one of a list."""
-    return [images] if _is_one(images) else list(images)
+    if isinstance(images, str | Path) and os.path.isdir(images):
+        raise DearError(f"{images} is a folder: give its files, such as list(Path({str(images)!r}).rglob('*.jpg')).")
+    return [images] if _is_one(images) else images_of(images)

@@ -59,6 +59,7 @@ class StateCache:
         if folder is not None:
             self.folder = folder / self.folder
         self._keys = {} if keys is None else keys
+        self._read_before: dict[Path, dict[str, Tensor]] = {}  # after the last layer: small, and wanted in every epoch
 
     def has_room(self, pictures: int) -> bool:
         """Whether the states of this number of pictures can be cached: always on disk, up to a limit in memory."""
@@ -121,13 +122,14 @@ class StateCache:
         with Progress(title, len(examples)) as bar:
             for start in range(0, len(examples), batch):
                 part = examples[start : start + batch]
-                yield (reader or self).read(part), _labels(part)
+                yield (reader or self).read(part), torch.tensor([e.label for e in part])
                 bar.update(len(part))
 
     def _read(self, example: Example, view: int | None) -> dict[str, Tensor]:
         path = self._path(example.picture, view)
-        if self._memory is not None:
-            return self._memory[path]
+        known = self._read_before if self._memory is None else self._memory
+        if path in known:
+            return known[path]
         try:
             entry, _ = read_tensors(path, _REMOVE)
         except DearError:  # damaged: computed again
@@ -141,6 +143,8 @@ class StateCache:
             "cls": (tower.read_width,),
         }:
             raise DearError(f"{path} does not contain cached states of this backbone: {_REMOVE}.")
+        if tokens == 1 and len(self._read_before) * tower.read_width * 8 < _LIMIT:
+            self._read_before[path] = entry
         return entry
 
     def _is_cached(self, path: Path) -> bool:
@@ -294,7 +298,3 @@ def _concatenate(parts: Sequence[Any]) -> Any:
     if len(parts) == 1:
         return parts[0]
     return type(parts[0])(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
-
-
-def _labels(examples: Sequence[Example]) -> Tensor:
-    return torch.tensor([e.label for e in examples])

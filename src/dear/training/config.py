@@ -14,7 +14,7 @@ FRESH, NONE = "fresh", "none"
 
 
 @dataclass(frozen=True)
-class RunConfig(Config):
+class TaskConfig(Config):
     """Method, backbone and data."""
 
     method: str = setting(DEFAULT, "method, as listed by `dear methods`")
@@ -27,6 +27,12 @@ class RunConfig(Config):
     data_root: str | None = setting(None, "folder of the known datasets, in CoOp's layout")
     template: str | None = setting(None, "prompt with one {} for the class name; default: the dataset's own")
     class_names: str | None = setting(None, 'JSON file {"name as shown": "better name", ...} to rename classes')
+
+
+@dataclass(frozen=True)
+class RunConfig(TaskConfig):
+    """Method, backbone and data."""
+
     few_shot: str | None = setting(
         None,
         "train on the images of this list instead of a draw: a .jsonl as of 2SFS or `dear data few-shot`",

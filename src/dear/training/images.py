@@ -11,11 +11,14 @@ from torch import Tensor
 
 from dear.clip import Backbone
 from dear.clip.layer_input import CachedHeads, CachedStates, Images
+from dear.core.progress import phase
 from dear.core.runtime import HostRows, to_device
+from dear.core.words import counted
 from dear.data.augment import CLEAN, RANDOM, Batches, FreshViews
 from dear.data.dataset import Dataset, Example, ImageFile, Picture
 from dear.data.loading import evaluation_batches
 from dear.methods.base import Method
+from dear.methods.registry import ZERO_SHOT, find_method
 from dear.training.cache import CachedViews, KVCache, KVReader, StateCache
 from dear.training.config import FRESH, NONE, TrainConfig, fixed_views
 
@@ -119,6 +122,14 @@ class ImageSource:
             cls, *outputs = (to_device(torch.stack(tensors), device) for tensors in by_kind)
             after = CachedHeads(cls, *outputs) if outputs else CachedStates(cls[:, None], cls)
             yield after, torch.tensor([e.label for e in part])
+
+
+def encode(examples: Sequence[Example], source: ImageSource) -> None:
+    """The features of images, which every method without training needs, are computed now, and kept."""
+    kind = find_method(ZERO_SHOT)
+    with phase(f"encoding {counted(len(examples), 'image')}, for all methods", has_bar=True):
+        for _ in source.images(examples, kind(source.backbone, kind.Config()), "encoding"):
+            pass
 
 
 def training_batches(examples: Sequence[Example], train: TrainConfig) -> Batches:

@@ -14,7 +14,7 @@ fit.json                the comparison of `dear fit`
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from dear.core.errors import DearError
 from dear.core.files import parse_json, read_json, read_text, to_json, write_json, write_text
@@ -22,6 +22,7 @@ from dear.core.lock import names_in
 from dear.core.schema import Count, Finite, Positive, check_shape, damaged
 from dear.data.dataset import Example
 
+T = TypeVar("T")
 CONFIG, FEW_SHOT, METRICS, TEST = "config.json", "few_shot.json", "metrics.jsonl", "test.json"
 RESULTS_PAGE, MISTAKES, FOLD = "results.html", "mistakes.png", "fold-"
 FIT = "fit.json"
@@ -189,6 +190,11 @@ class RunFolder:
 
     def write_fit(self, comparison: Mapping[str, Any]) -> None:
         write_json(self.path / FIT, comparison)
+
+    def fit(self, shape: type[T]) -> T | None:
+        """The comparison of `dear fit`; None for other runs."""
+        path = self.path / FIT
+        return check_shape(read_json(path), shape, str(path), "fit the model again") if path.exists() else None
 
     def check_free(self, settings: Mapping[str, Any], resume: bool) -> None:
         """Refuses to overwrite anything, and to continue a run with other settings.
