@@ -175,12 +175,12 @@ class _Encoder:
         """[images, dim]"""
         pictures = labelled(images, [0] * len(images), "X").pictures
         batches = self.source.images([Example(picture, 0) for picture in pictures], self.method, "images")
-        return frozen_features(self.method, batches)[0].double().cpu()
+        return frozen_features(self.method, batches)[0].cpu().double()
 
     def texts(self, names: Sequence[str], template: str) -> Tensor:
         """[names, dim]"""
         classes = self.method.encode_classes(check_class_names(names), check_template(template))
-        return self.method.encode_text(classes).double().cpu()
+        return self.method.encode_text(classes).cpu().double()
 
 
 @lru_cache(maxsize=1)

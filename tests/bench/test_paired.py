@@ -69,15 +69,29 @@ def test_the_interval_is_that_of_a_bootstrap_written_out() -> None:
     drawn = []
     for _ in range(3000):
         images = [rng.integers(300, size=300) for _ in range(2)]
-        total = 0.0
-        for seed in rng.integers(1, 4, size=3):
+        differences = {}
+        for seed in (1, 2, 3):
             hms = []
             for method in "ab":
                 base, novel = (r[i].mean() for r, i in zip(bits[method, seed], images, strict=True))
                 hms.append(200 * base * novel / (base + novel))
-            total += (hms[0] - hms[1]) / 3
-        drawn.append(total)
-    assert [ours.low, ours.high] == pytest.approx(np.percentile(drawn, (2.5, 97.5)), abs=0.4)
+            differences[seed] = hms[0] - hms[1]
+        mean = np.mean(list(differences.values()))
+        of_seeds = np.mean([differences[seed] for seed in rng.integers(1, 4, size=3)])
+        drawn.append(mean + np.sqrt(3 / 2) * (of_seeds - mean))
+    assert [ours.low, ours.high] == pytest.approx(np.percentile(drawn, (2.5, 97.5)), abs=0.3)
+
+
+def test_draws_spread_the_interval_as_their_unbiased_variance_says() -> None:
+    """On images that are all alike, only draws differ: those of four draws have a standard error of s / sqrt(4)."""
+    shares = (0.5, 0.6, 0.8, 0.9)
+    none = np.zeros(4000, bool)
+    results = [result("none", seed, none | True, none | True) for seed in range(4)]
+    for seed, share in enumerate(shares):
+        right = np.arange(4000) % 10 < 10 * share
+        results.append(result("some", seed, right, right))
+    ours = compare(of(results, "some"), of(results, "none"), HM)
+    assert (ours.high - ours.low) / 2 == pytest.approx(1.96 * 100 * np.std(shares, ddof=1) / 2, rel=0.1)
 
 
 def test_shared_hardness_does_not_widen_the_interval() -> None:

@@ -151,6 +151,19 @@ def test_other_gains_for_the_same_image_do_not_run_the_tower_again(monkeypatch) 
     assert len(calls) == 2
 
 
+def test_kept_images_may_be_dropped_while_others_are_encoded(monkeypatch) -> None:
+    """By another thread of a server, for instance."""
+    model = dear.create("dear-mini", classes=NAMES, method="zero-shot", device="cpu").with_gain(all=2.0)
+    images = [picture(0), picture(1)]
+    expected = [model.predict(image) for image in images]
+    tower = model.model.backbone.image
+    tower._kept.popitem()  # the second image
+    run = ImageTower.head_outputs
+    monkeypatch.setattr(ImageTower, "head_outputs", lambda *a: tower._kept.clear() or run(*a))
+    for found, same in zip(model.predict(images), expected, strict=True):
+        assert found.probability == pytest.approx(same.probability, abs=1e-5)
+
+
 def test_a_method_that_adapts_the_tower_is_refused() -> None:
     model = dear.create("dear-mini", classes=NAMES, method="maple", device="cpu")
     with pytest.raises(DearError, match="leaves the image tower as it is"):

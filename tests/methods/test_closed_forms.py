@@ -237,6 +237,23 @@ def test_lp_plus_plus_takes_the_best_epoch_on_validation_images(tiny, monkeypatc
     torch.testing.assert_close(method.weight, first, rtol=1e-3, atol=1e-3)  # but for the random bias
 
 
+def test_of_equal_epochs_lp_plus_plus_takes_the_last(tiny, monkeypatch) -> None:
+    shown = pixels().flip(3)  # now: it sets the seed
+
+    class Validated(Images):
+        def val(self) -> Iterator[tuple[Tensor, Tensor]]:
+            yield shown, LABELS
+
+    monkeypatch.setattr("dear.methods.lp_plus_plus.accuracy", lambda *_: 50.0)
+    weights = []
+    for kind in (Validated, Images):
+        method = make(tiny, "lp-plus-plus")
+        torch.manual_seed(5)
+        method.before_training(kind())
+        weights.append(method.weight)
+    assert torch.equal(*weights)
+
+
 def test_a_probe_from_texts_starts_as_zero_shot_and_its_length_does_not_matter(tiny) -> None:
     for name in ("zs-lp", "clap"):
         method, *_ = fitted(tiny, name)

@@ -254,22 +254,6 @@ def test_the_host_does_not_wait_for_a_batch_of_images(backbones, role_file: Path
         assert not gpu.waits
 
 
-@pytest.mark.parametrize("precision", ROUNDING)
-def test_gains_are_learned_in_fp32(precision: str, backbones, role_file: Path, data: Dataset, tmp_path: Path) -> None:
-    """Head outputs are half where the weights of the blocks are: so would be means and gains, and steps to them."""
-    config, train = config_of("head-gains", role_file)
-    several = replace(resolve_dataset("world:colors").few_shot(4, 1).base(), test=data.test)
-    found = []
-    for backbone, where in ((backbones["cpu"], nullcontext()), (backbones[precision], pretend_gpu())):
-        with where:
-            source = ImageSource(backbone, workers=0)
-            model = adapt(find_method("head-gains"), config, several, train, source, tmp_path)
-            assert model.gains.dtype is model.head_means.dtype is torch.float32
-            found.append(model.gains.log().cpu())
-    assert found[0].abs().max() > 0.01
-    assert (found[1] - found[0]).norm() < ROUNDING[precision] * found[0].norm()
-
-
 def head_encoder(backbone: Backbone, role_file: Path) -> HeadEncoder:
     roles = RoleMap.load(role_file)
     return HeadEncoder(backbone, {attribute: roles.heads_for(attribute) for attribute in roles.core})

@@ -1,5 +1,6 @@
 """Paired comparison of methods: the same images, the same few-shot draws, an interval over both."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from dear.bench.summary import HM, TARGETS, Series, pick
 
 LEVEL = 2.0
 """Points: two methods are level if the whole interval of their difference is within this."""
-_RESAMPLES = 2000
+_RESAMPLES = 4000
 
 
 class Comparison(NamedTuple):
@@ -35,9 +36,10 @@ class Comparison(NamedTuple):
 def compare(first: Sequence[Series], second: Sequence[Series], score: str) -> Comparison | None:
     """First minus second in `score`, the mean over the datasets and seeds that both have; None if there are none.
 
-    The interval is a bootstrap over seeds and images. In a resample both methods have the same seeds and images, so
-    what is hard for both does not widen it. Images of a test set are the same for all seeds; held-out ones are not, nor
-    are those of other shots, which are not compared.
+    The interval is a bootstrap over seeds and images; the variance over n seeds is multiplied by n / (n - 1), because
+    resamples of n spread less by that. In a resample both methods have the same seeds and images, so what is hard for
+    both does not widen it. Images of a test set are the same for all seeds; held-out ones are not, nor are those of
+    other shots, which are not compared.
     """
     others, rng = {s.dataset: s for s in second}, np.random.default_rng(0)
     total = _harmonic_mean if score == HM else _mean
@@ -56,7 +58,9 @@ def compare(first: Sequence[Series], second: Sequence[Series], score: str) -> Co
             scores = [total([w @ r for w, r in zip(weights, side[seed], strict=True)]) for side in (ours, theirs)]
             drawn.append(scores[0] - scores[1])
         means.append(np.mean(exact))
-        resampled.append((_resample(rng, len(seeds)) * np.stack(drawn, 1)).sum(1))
+        differences = np.stack(drawn, 1)  # [resamples, seeds]
+        over_seeds = ((_resample(rng, len(seeds)) - 1 / len(seeds)) * differences).sum(1)
+        resampled.append(differences.mean(1) + math.sqrt(len(seeds) / max(1, len(seeds) - 1)) * over_seeds)
         pairs += len(seeds)
     if not means:
         return None

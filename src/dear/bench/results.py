@@ -32,8 +32,10 @@ class Variant(Struct, frozen=True, omit_defaults=True):
 class Cell(Struct, frozen=True):
     """One training and its evaluations, by everything that decides the outcome.
 
-    `split`: "test", or "held-out": the training and validation images that were not drawn, so that settings can be
-    chosen without a look at the test images. `variant` names the row of an ablation, and decides nothing.
+    `split`: "test", or "held-out": the training and validation images that were not drawn to train on, so that settings
+    can be chosen without a look at the test images. Validation images of the draw are among them: a method that chooses
+    on these (Tip-Adapter, LP++) looks a little better there.
+    `variant` names the row of an ablation, and decides nothing.
     """
 
     protocol: ProtocolName

@@ -108,7 +108,7 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of results, one JSON per cell")
     parser.add_argument(
         "--split", choices=SPLITS, default=TEST,
-        help="images to measure on: test, or training and validation images that were not drawn (to choose settings)",
+        help="images to measure on: test, or those for training and validation that were not trained on (to choose by)",
     )  # fmt: skip
     parser.add_argument(
         "--cache", type=Path, metavar="DIR", help="folder for cached states of images, shared by all cells"

@@ -13,6 +13,7 @@ from dear.core.errors import DearError
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+_WITHOUT_FP64 = ("mps",)
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -83,6 +84,11 @@ def to_device(x: Any, device: torch.device) -> Any:
     if isinstance(x, tuple):
         return type(x)(*(to_device(part, device) for part in x))
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" and x.is_cpu else x.to(device)
+
+
+def with_fp64(x: torch.Tensor) -> torch.Tensor:
+    """The tensor on a device that has fp64: on the host, if its own has not."""
+    return x.cpu() if x.device.type in _WITHOUT_FP64 else x
 
 
 class HostRows:

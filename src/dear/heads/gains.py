@@ -81,15 +81,16 @@ class GainTower(ImageTower):
         if not isinstance(images, Tensor):
             return self.plain.head_outputs(images, first)
         keys = [(first, hash(one.numpy().tobytes())) for one in images.cpu()]
-        missing = [row for row, key in enumerate(keys) if key not in self._kept]
+        # Held here, because another thread may drop them.
+        found = {key: kept for key in keys if (kept := self._kept.get(key)) is not None}
+        missing = [row for row, key in enumerate(keys) if key not in found]
         if missing:
             new = self.plain.head_outputs(images[missing], first)
             for row, *tensors in zip(missing, *new, strict=True):
-                self._kept[keys[row]] = CachedHeads(*tensors)
-        found = CachedHeads(*(torch.stack(parts) for parts in zip(*(self._kept[key] for key in keys), strict=True)))
+                found[keys[row]] = self._kept[keys[row]] = CachedHeads(*tensors)
         while len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
-        return found
+        return CachedHeads(*(torch.stack(parts) for parts in zip(*(found[key] for key in keys), strict=True)))
 
 
 class TimmGainTower(GainTower, TimmTower):

@@ -11,6 +11,7 @@ from torch import Tensor
 from dear.clip import Backbone
 from dear.core.config import Config as Settings
 from dear.core.config import setting
+from dear.core.runtime import with_fp64
 from dear.methods.base import LabelledImages
 from dear.methods.recipe import Recipe
 from dear.methods.shared.class_index import frozen_features
@@ -100,7 +101,8 @@ class Gda(ClosedForm):
         self._novel = None
         if len(self.images) > 1 and not set(names) & set(self.trained):
             with torch.no_grad():
-                weight, bias = guess(self.images.double(), self.encode_text().double(), self.config.neighbours)
+                images, text = (with_fp64(part).double() for part in (self.images, self.encode_text()))
+                weight, bias = guess(images, text, self.config.neighbours)
             self._novel = weight.to(self.images), bias.to(self.images)
 
     def novel_correction(self, features: Tensor) -> Tensor | None:

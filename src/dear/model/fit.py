@@ -22,7 +22,7 @@ from dear.core.lock import only_writer
 from dear.core.metrics import interval_text, wilson_interval
 from dear.core.names import inferences
 from dear.core.progress import progress, reporting_phases
-from dear.core.runtime import pick_device, precision_name
+from dear.core.runtime import pick_device, precision_name, with_fp64
 from dear.data.check import content_hash, describe, problems
 from dear.data.dataset import Dataset
 from dear.data.resolve import name_in_memory, resolve_dataset
@@ -236,7 +236,8 @@ def _with_advice(
     model = closed[name]
     with torch.no_grad():
         features, truth = frozen_features(model, DatasetImages(data, source, model).train())
-        curve, advice = learning_curve(model.head, features, truth, model.encode_text(), data.classes)
+        features, truth, text = map(with_fp64, (features, truth, model.encode_text()))
+        curve, advice = learning_curve(model.head, features, truth, text, data.classes)
     if name != chosen:
         advice = f"{advice[:-1]}, both with {name}, the best method in closed form."
     return replace(comparison, curve=curve, advice=advice)

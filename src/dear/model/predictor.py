@@ -211,7 +211,7 @@ class Predictor:
             weights = [1.0] + [0.0] * (len(weights) - 1)
         return [
             make_answer(one, each, weights, self.classes, self.model.components, topk)
-            for one, each in zip(fused.double().cpu().numpy(), votes.double().cpu().numpy(), strict=True)
+            for one, each in zip(fused.cpu().double().numpy(), votes.cpu().double().numpy(), strict=True)
         ]
 
     def check_inference(self, name: str | None) -> str:

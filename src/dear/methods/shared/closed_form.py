@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from dear.clip import Backbone
 from dear.core.config import Config as Settings
+from dear.core.runtime import with_fp64
 from dear.methods.base import LabelledImages, Method
 from dear.methods.shared.class_index import frozen_features, positions
 from dear.methods.shared.leave_one_out import BLOCK
@@ -144,4 +145,4 @@ class ClosedForm(Corrected):
     def before_training(self, images: LabelledImages) -> None:
         self.trained = images.classes
         features, labels = frozen_features(self, images.train())
-        self.head.fit(features, labels, self.encode_text())
+        self.head.fit(with_fp64(features), with_fp64(labels), with_fp64(self.encode_text()))
