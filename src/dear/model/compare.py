@@ -73,9 +73,8 @@ def leaderboard(
     epochs: dict[str, tuple[int, int] | None] = {}
     skipped = []
     if not all(METHODS[name].trained for name in methods):
-        encode(
-            (*dataset.train, *dataset.test), source
-        )  # now, so that it does not count as the time of the first method
+        # now, so that it does not count as the time of the first method
+        encode((*dataset.train, *dataset.test), source)
     order = sorted(methods, key=lambda name: METHODS[name].trained)
     for number, name in enumerate(order):
         start = time.monotonic()
