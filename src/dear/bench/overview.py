@@ -11,8 +11,9 @@ from dear.bench.summary import HM, TARGETS, Series, Stat, average, backbone_of, 
 from dear.core.table import Table
 
 _INTERVAL = (
-    "with its 95% interval (a bootstrap over seeds and over images, the same for both methods). Behind: the interval "
-    f"is below zero. Level: all of it is within {LEVEL:g} points. Undecided: neither; more images would tell."
+    "with its 95% interval (a bootstrap over seeds and over images, the same for both methods). Ahead, behind: the "
+    f"interval is above or below zero. Level: all of it is within {LEVEL:g} points. Undecided: none of these; more "
+    "images would tell."
 )
 
 
@@ -32,7 +33,8 @@ def base_to_novel_comparison(all_series: Sequence[Series], name: str) -> list[Bl
 
     table, best = _one_row_per_method(all_series, HM, "HM", columns, means)
     note = f"Harmonic mean of base and novel accuracy (%), mean over seeds; fit: the median. Best: {best}, by the mean "
-    note += f"over pairs of dataset and seed. Differences: the mean over the pairs that both have, {_INTERVAL}"
+    note += "over pairs of dataset and seed, among the methods with the most pairs; others may be ahead of it. "
+    note += f"Differences: the mean over the pairs that both have, {_INTERVAL}"
     title = on_split("Harmonic mean on each dataset, and paired comparison", all_series[0].results[0].cell.split)
     return [Block(f"{name}_overview", title, table, note)] if table.rows else []
 
