@@ -49,7 +49,7 @@ def test_older_settings_of_views_are_augment(older: dict[str, Any], augment: str
 def test_all_results_of_this_repository_load() -> None:
     folders = sorted((Path(__file__).parents[2] / "results").iterdir())
     results = read_results(folders)
-    assert {result.cell.protocol for result in results} == {"base-to-novel", "few-shot"}
+    assert {result.cell.protocol for result in results} == {"base-to-novel", "few-shot", "domain"}
     assert len(results) > 400
     assert not any("fixed_views" in result.cell.settings for result in results)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -75,6 +75,7 @@ def test_listings(pictures: Path) -> None:
     assert survives(use, value) > 30
 
 
+@example("")
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
 def test_any_csv(tmp_path_factory, text: str) -> None:
     folder = tmp_path_factory.mktemp("csv")

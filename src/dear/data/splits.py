@@ -66,7 +66,8 @@ def from_labels(
         keys = [*names, *range(len(names))]
     number = {key: i % len(names) for i, key in enumerate(keys)}
     if len(names) < 2:
-        raise DearError(f"{name} has one class, {names[0]!r}: it needs images of at least two.")
+        found = f"one class, {names[0]!r}" if names else "no classes"
+        raise DearError(f"{name} has {found}: it needs images of at least two.")
     if unknown := [label for label in labels if label not in number]:
         raise DearError(f"{name} has the label {unknown[0]!r}, which is none of its {len(names)} classes.")
     classes = [text.replace("_", " ") for text in names]
