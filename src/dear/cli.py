@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 from dear.core.environment import whole_number
-from dear.core.errors import DearError, os_errors_as_dear_errors, printable, shortened
+from dear.core.errors import DearError, os_errors_as_dear_errors, printable, printing_warnings, shortened
 from dear.core.version import __version__
 
 GROUPS = {
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with suppress(AttributeError, ValueError):
             _keep_from_terminal(stream)
     try:
-        with os_errors_as_dear_errors(), _silence_other_ranks():
+        with os_errors_as_dear_errors(), _silence_other_ranks(), printing_warnings():
             try:
                 if not all(word.strip() for word in argv):  # most likely an unset variable of a script
                     raise DearError("An argument is empty: give it a value, or leave it out.")

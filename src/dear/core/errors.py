@@ -1,9 +1,12 @@
-"""The one exception that users are meant to see."""
+"""The exception and the warning that users are meant to see."""
 
 import errno
 import re
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 _UP = "\x1b[A"
 _CONTROL = re.compile(r"\x1b\[A|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -35,6 +38,32 @@ class DearError(Exception):
 
     def __init__(self, sentence: str) -> None:
         super().__init__(shortened(sentence))
+
+
+class DearWarning(UserWarning):
+    """Something about the user's data or settings that is worth a look. The command line prints it to stderr."""
+
+
+def warn(sentence: str) -> None:
+    """Warns the caller of the library; Python's `warnings` can filter it or turn it into an error."""
+    warnings.warn(shortened(sentence), DearWarning, stacklevel=3)
+
+
+@contextmanager
+def printing_warnings() -> Iterator[None]:
+    """Prints every DearWarning as a line on stderr, as the command line does, and other warnings as Python does."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def print_line(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            if issubclass(category, DearWarning):
+                print(f"dear: warning: {message}", file=sys.stderr, flush=True)
+            else:
+                show(message, category, *where)
+
+        warnings.showwarning = print_line
+        warnings.simplefilter("always", DearWarning)
+        yield
 
 
 def reason_of(error: Exception) -> str:

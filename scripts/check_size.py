@@ -1,0 +1,79 @@
+"""Checks what CONTRIBUTING promises about size: lines in all, per file and per room, and names defined twice.
+
+Prints a table; exits with 1 and a line for each broken limit.
+"""
+
+import ast
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LONGEST = 300  # lines of a file
+SRC, TESTS, FILES = 32_100, 21_900, 280
+ROOMS = {
+    "bench": 3042, "clip": 3672, "commands": 2290, "core": 1510, "data": 4460, "gallery": 1340, "heads": 3480,
+    "methods": 4530, "model": 3020, "parallel": 590, "server": 2060, "training": 1540,
+}  # fmt: skip
+TWICE, TWICE_PUBLIC = 132, 55  # names that two files or more define at their top
+CONTRACT = {"add_arguments", "add_settings", "after_interrupt", "run", "T"}
+"""What every command defines under the same name, and the type variable that every file may call T."""
+
+
+def lines_of(folder: Path) -> dict[Path, int]:
+    """Lines of each Python file below a folder."""
+    return {path: len(path.read_text(encoding="utf-8").splitlines()) for path in sorted(folder.rglob("*.py"))}
+
+
+def top_names(path: Path) -> set[str]:
+    """Names of the functions, classes and variables at the top of a file."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return names - CONTRACT
+
+
+def defined_twice(paths: list[Path]) -> dict[str, list[Path]]:
+    """Names that several files define at their top, and these files."""
+    places: dict[str, list[Path]] = defaultdict(list)
+    for path in paths:
+        for name in top_names(path):
+            places[name].append(path)
+    return {name: files for name, files in sorted(places.items()) if len(files) > 1}
+
+
+def main() -> int:
+    package = ROOT / "src" / "dear"
+    src, tests = lines_of(package), lines_of(ROOT / "tests")
+    broken = []
+
+    def check(what: str, count: int, limit: int) -> None:
+        print(f"{what:32} {count:7,} of {limit:,}")
+        if count > limit:
+            broken.append(f"{what}: {count:,}, allowed are {limit:,}")
+
+    check("lines of src", sum(src.values()), SRC)
+    check("files of src", len(src), FILES)
+    check("lines of tests", sum(tests.values()), TESTS)
+    for room, limit in ROOMS.items():
+        check(f"lines of {room}", sum(count for path, count in src.items() if package / room in path.parents), limit)
+    twice = defined_twice(list(src))
+    public = {name: files for name, files in twice.items() if not name.startswith("_")}
+    check("names defined twice", len(twice), TWICE)
+    check("names defined twice, public", len(public), TWICE_PUBLIC)
+    if "--names" in sys.argv:
+        for name, files in twice.items():
+            print(f"  {name}: {', '.join(str(path.relative_to(package)) for path in files)}")
+    for path, count in {**src, **tests}.items():
+        if count > LONGEST:
+            broken.append(f"{path.relative_to(ROOT)}: {count} lines, allowed are {LONGEST}")
+    print(*broken, sep="\n", file=sys.stderr)
+    return int(bool(broken))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
