@@ -61,7 +61,7 @@ def printing_warnings() -> Iterator[None]:
             else:
                 show(message, category, *where)
 
-        warnings.showwarning = print_line
+        warnings.showwarning = print_line  # type: ignore[assignment]
         warnings.simplefilter("always", DearWarning)
         yield
 
