@@ -12,6 +12,7 @@ from PIL import Image
 
 from dear.data.dataset import Dataset, Example, ImageFile
 from dear.data.resolve import resolve_dataset
+from dear.data.splits import stratified_folds
 
 
 def examples(labels: list[int], split: str) -> tuple[Example, ...]:
@@ -88,3 +89,13 @@ def test_files_open_as_rgb(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["world:signs", "world:textures:sketch"])
 def test_names_resolve_to_what_they_say(name: str) -> None:
     assert resolve_dataset(name).name == name
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2] * 5, [1] * 7 + [0] * 4, [3], []])
+def test_folds_are_the_same_whatever_lies_between_the_images_of_a_class(labels: list[int]) -> None:
+    folds = stratified_folds(labels, 3)
+    assert len(folds) == len(labels)
+    for label in set(labels):
+        own = [fold for fold, of in zip(folds, labels, strict=True) if of == label]
+        assert own == stratified_folds([label] * len(own), 3)
+        assert sorted(own) == sorted(number % 3 for number in range(len(own)))

@@ -3,7 +3,7 @@
 import math
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -13,7 +13,8 @@ from PIL import Image
 from dear.core.errors import DearError
 from dear.core.files import read_bytes
 from dear.data.decode import open_picture
-from dear.data.prompts import fill
+from dear.data.prompts import check_name, fill
+from dear.data.splits import OWN_SPLIT, SPLITS, divide_again, stratified_folds
 
 
 class Picture(Protocol):
@@ -109,22 +110,18 @@ class Dataset:
         Class by class, in an order that is the same every time; each image is a test image once.
         """
         images = (*self.train, *self.val, *self.test)
-        place = {}
-        for label in range(len(self.classes)):
-            own = [example for example in images if example.label == label]
-            if len(own) < 2:
-                raise DearError(f"The class {self.classes[label]!r} has {len(own)} image: --folds needs at least two.")
-            random.Random(label).shuffle(own)
-            place.update({example: number % count for number, example in enumerate(own)})
-        return [
-            replace(
-                self,
-                train=tuple(e for e in images if place[e] != fold),
-                val=(),
-                test=tuple(e for e in images if place[e] == fold),
-            )
-            for fold in range(count)
-        ]
+        sizes = Counter(example.label for example in images)
+        for label, name in enumerate(self.classes):
+            if sizes[label] < 2:
+                raise DearError(f"The class {name!r} has {sizes[label]} image: --folds needs at least two.")
+        folds = stratified_folds([example.label for example in images], count)
+        place = dict(zip(images, folds, strict=True))  # an image that is listed twice is in one fold
+
+        def part(fold: int) -> Dataset:
+            test = tuple(example for example in images if place[example] == fold)
+            return replace(self, train=tuple(e for e in images if place[e] != fold), val=(), test=test)
+
+        return [part(fold) for fold in range(count)]
 
 
 def _draw(examples: Sequence[Example], shots: int, rng: random.Random) -> tuple[Example, ...]:
@@ -136,3 +133,68 @@ def _draw(examples: Sequence[Example], shots: int, rng: random.Random) -> tuple[
     for items in by_label.values():
         sample += rng.sample(items, shots) if len(items) >= shots else items
     return tuple(sample)
+
+
+def split_by_rule(
+    name: str, classes: Sequence[str], template: str, pictures: Sequence[Sequence[Picture]], rule: str = OWN_SPLIT
+) -> Dataset:
+    """The pictures of each class are shuffled, then divided into train, val and test by the shares of `rule`, in %.
+
+    Each class is shuffled with the same seed, so the split is the same every time.
+    """
+    examples = []
+    for label, of_class in enumerate(pictures):
+        shuffled = list(of_class)
+        random.Random(0).shuffle(shuffled)
+        examples += [Example(picture, label) for picture in shuffled]
+    return divide_again(make_dataset(name, classes, template, (examples, (), ()), rule=rule), rule)
+
+
+def from_labels(
+    name: str,
+    pictures: Sequence[Picture],
+    labels: Sequence[str | int],
+    template: str,
+    splits: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
+) -> Dataset:
+    """Labels are class names, or numbers into `names`. Without `splits`, `split_by_rule` makes them."""
+    if names is None:
+        keys = sorted(set(labels), key=_numeric_order)
+        names = [str(key) for key in keys]
+    else:
+        keys = [*names, *range(len(names))]
+    number = {key: i % len(names) for i, key in enumerate(keys)}
+    if len(names) < 2:
+        found = f"one class, {names[0]!r}" if names else "no classes"
+        raise DearError(f"{name} has {found}: it needs images of at least two.")
+    if unknown := [label for label in labels if label not in number]:
+        raise DearError(f"{name} has the label {unknown[0]!r}, which is none of its {len(names)} classes.")
+    classes = [text.replace("_", " ") for text in names]
+    examples = [Example(picture, number[label]) for picture, label in zip(pictures, labels, strict=True)]
+    if splits is not None:
+        parts = [[e for e, of in zip(examples, splits, strict=True) if of == split] for split in SPLITS]
+        return make_dataset(name, classes, template, parts)
+    by_class: list[list[Picture]] = [[] for _ in classes]
+    for example in examples:
+        by_class[example.label].append(example.picture)
+    return split_by_rule(name, classes, template, by_class)
+
+
+def _numeric_order(label: str | int) -> tuple[int, str]:
+    text = str(label)
+    return (int(text), "") if text.isdecimal() and len(text) < 20 else (0, text)
+
+
+def make_dataset(
+    name: str,
+    classes: Sequence[str],
+    template: str,
+    splits: Iterable[Iterable[Example]],
+    note: str = "",
+    rule: str = "",
+) -> Dataset:
+    train, val, test = (tuple(split) for split in splits)
+    for text in classes:
+        check_name(text)
+    return Dataset(name, tuple(classes), template, train, val, test, note, rule)

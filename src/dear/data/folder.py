@@ -10,9 +10,9 @@ from pathlib import Path
 
 from dear.core.errors import DearError
 from dear.core.words import counted
-from dear.data.dataset import Dataset, Example, ImageFile
-from dear.data.listing import read_listing
-from dear.data.splits import SPLITS, make_dataset, read_split, split_by_rule
+from dear.data.dataset import Dataset, Example, ImageFile, make_dataset, split_by_rule
+from dear.data.listing import read_listing, read_split
+from dear.data.splits import SPLITS
 
 TEMPLATE = "a photo of a {}."
 SUFFIXES = {".jpg", ".jpeg", ".jfif", ".png", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".jp2"}

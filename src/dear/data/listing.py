@@ -1,18 +1,26 @@
-"""A user's own pictures as a list: a CSV or JSONL file of path, label and, optionally, split."""
+"""A user's own pictures as a list: a CSV or JSONL file of path, label and, optionally, split; or a split JSON."""
 
 import csv
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TypedDict
 
 from dear.core.errors import DearError, reason_of
-from dear.core.files import open_regular, parse_json
-from dear.core.schema import check_shape
-from dear.data.dataset import Dataset, ImageFile
-from dear.data.splits import SPLITS, from_labels
+from dear.core.files import open_regular, parse_json, read_json
+from dear.core.schema import Name, check_shape
+from dear.data.dataset import Dataset, Example, ImageFile, from_labels, make_dataset
+from dear.data.splits import SPLITS
+
+_Entry = tuple[Name, int, str]  # path, label, class name
+
+
+class _SplitFile(TypedDict, total=False):
+    train: list[_Entry]
+    val: list[_Entry]
+    test: list[_Entry]
 
 
 class _RequiredFields(TypedDict):
@@ -72,3 +80,29 @@ def _records(file: Path) -> Iterator[tuple[int, dict]]:
                     yield line, row
     except (OSError, ValueError, csv.Error) as error:
         raise DearError(f"{file} cannot be read as a list of images: {reason_of(error)}.") from None
+
+
+def read_split(file: Path, folders: Sequence[Path], template: str, name: str) -> Dataset:
+    """{"train": [[path, label, class name], ...], "val": ..., "test": ...}; the images lie in one of `folders`.
+
+    Underscores in class names become spaces, as in CoOp's prompts.
+    """
+    value = read_json(file)
+    check_shape(value, _SplitFile, f"The split file {file}", "each entry must be [path, label, class name]")
+    entries: dict[str, list[tuple[str, int, str]]] = {split: value.get(split, []) for split in SPLITS}
+    if not entries["train"]:
+        raise DearError(f'{file} has no training images: it needs a list under "train".')
+    names: dict[int, str] = {}
+    for _, label, text in (entry for split in entries.values() for entry in split):
+        if names.setdefault(label, text) != text:
+            raise DearError(f"{file} gives class {label} two names, {names[label]!r} and {text!r}: choose one.")
+    if sorted(names) != list(range(len(names))):
+        raise DearError(f"{file} must number its classes from 0 without gaps.")
+    if len(names) < 2:
+        raise DearError(f"{file} has one class: it needs images of at least two.")
+    first = entries["train"][0][0]
+    images = next((folder for folder in folders if (folder / first).is_file()), None)
+    if images is None:
+        raise DearError(f"{file} names the image {first}, but there is no {folders[0] / first}: put the images there.")
+    splits = [[Example(ImageFile(images / p), label) for p, label, _ in split] for split in entries.values()]
+    return make_dataset(name, [names[i].replace("_", " ") for i in range(len(names))], template, splits)

@@ -13,11 +13,11 @@ from PIL.ImageFile import ImageFile as UnreadImage
 from dear.core.errors import DearError, first_line
 from dear.core.files import parse_json
 from dear.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, column_of, columns_of, find_column, in_order, is_column
-from dear.data.dataset import Dataset, ImageFile, Picture
+from dear.data.dataset import Dataset, ImageFile, Picture, from_labels
 from dear.data.decode import as_image, open_image
 from dear.data.folder import TEMPLATE
 from dear.data.prompts import check_class_names, check_template
-from dear.data.splits import SPLITS, from_labels
+from dear.data.splits import SPLITS
 
 SPLIT_NAMES = {"validation": "val", "valid": "val", "dev": "val"} | {split: split for split in SPLITS}
 

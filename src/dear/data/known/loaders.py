@@ -5,10 +5,10 @@ from pathlib import Path
 
 from dear.core.errors import DearError
 from dear.core.files import read_text
-from dear.data.dataset import Dataset, Example, ImageFile
+from dear.data.dataset import Dataset, Example, ImageFile, make_dataset, split_by_rule
 from dear.data.folder import SUFFIXES
 from dear.data.known.entry import KnownDataset
-from dear.data.splits import COOP_SPLIT, SPLITS, make_dataset, split_by_rule
+from dear.data.splits import COOP_SPLIT, SPLITS
 
 NOT_CLASSES = {"BACKGROUND_Google", "Faces_easy"}  # of Caltech101; CoOp excludes them, too
 
