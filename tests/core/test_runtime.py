@@ -1,13 +1,21 @@
 """Device, precision and seeds."""
 
 import random
+from contextlib import suppress
 
 import numpy as np
 import pytest
 import torch
 
 from dear.core.errors import DearError
-from dear.core.runtime import autocast, gradient_scaler, pick_device, pick_precision, seed_everything
+from dear.core.runtime import (
+    autocast,
+    caller_random_state,
+    gradient_scaler,
+    pick_device,
+    pick_precision,
+    seed_everything,
+)
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -83,12 +91,43 @@ def test_only_fp16_scales_gradients() -> None:
     assert enabled == [True, False, False]
 
 
+def _draw() -> tuple[float, float, float]:
+    return random.random(), float(np.random.random()), torch.rand(()).item()
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2**40])
 def test_a_seed_fixes_all_three_generators(seed: int) -> None:
     def draw(seed: int) -> tuple[float, float, float]:
         seed_everything(seed)
-        return random.random(), float(np.random.random()), torch.rand(()).item()
+        return _draw()
 
     first = draw(seed)
     assert draw(seed) == first
     assert all(a != b for a, b in zip(draw(seed + 1), first, strict=True))
+
+
+def test_the_callers_random_numbers_go_on_as_if_nothing_had_been_drawn() -> None:
+    seed_everything(7)
+    expected = [_draw(), _draw()]
+    seed_everything(7)
+    assert _draw() == expected[0]
+    with suppress(ValueError), caller_random_state():  # after an error too
+        seed_everything(8)
+        _draw()
+        raise ValueError
+    assert _draw() == expected[1]
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_the_callers_random_numbers_on_cuda_are_restored(monkeypatch: pytest.MonkeyPatch, started: bool) -> None:
+    """CUDA that the caller has not started holds no state yet, only the seed of torch.manual_seed."""
+    torch.manual_seed(7)
+    states, restored = ["state of cuda:0"], []
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: states)
+    monkeypatch.setattr(torch.cuda, "set_rng_state_all", restored.append)
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", restored.append)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: started)
+    with caller_random_state():
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        torch.default_generator.manual_seed(8)
+    assert restored == [states if started else 7]

@@ -2,8 +2,8 @@
 
 import os
 import random
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import numpy as np
@@ -140,3 +140,23 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
+
+
+@contextmanager
+def caller_random_state() -> Iterator[None]:
+    """Restores the random numbers of Python, NumPy and PyTorch at the end: a library must not reseed its caller's."""
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state_all(cuda)
+        elif torch.cuda.is_initialized():  # started inside: as the caller's torch.manual_seed would have left it
+            torch.cuda.manual_seed_all(torch.initial_seed())
+        if mps is not None:
+            torch.mps.set_rng_state(mps)
