@@ -27,8 +27,11 @@ def stratified_split(labels: Sequence[int], rule: str) -> list[str]:
     return splits
 
 
-def stratified_folds(labels: Sequence[int], folds: int) -> list[int]:
-    """The fold of each image, from 0: each class is shuffled with its label as the seed, then dealt out evenly."""
+def stratified_folds(labels: Sequence[int], folds: int, spread: bool = False) -> list[int]:
+    """The fold of each image, from 0: each class is shuffled with its label as the seed, then dealt out evenly.
+
+    `spread`: each class begins with another fold, so that all folds have images even if classes have few.
+    """
     by_class: dict[int, list[int]] = {}
     for index, label in enumerate(labels):
         by_class.setdefault(label, []).append(index)
@@ -36,7 +39,7 @@ def stratified_folds(labels: Sequence[int], folds: int) -> list[int]:
     for label, own in by_class.items():
         random.Random(label).shuffle(own)
         for number, index in enumerate(own):
-            places[index] = number % folds
+            places[index] = (number + label * spread) % folds
     return places
 
 

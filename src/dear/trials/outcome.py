@@ -20,7 +20,9 @@ from dear.core.schema import Count, Finite, Name, Percent
 from dear.core.table import Table
 
 ALL, BASE, NOVEL = "all", "base", "novel"
-TEST, HELD_OUT, NO_FIT, LEAVE_ONE_OUT = "test", "held-out", "no fit", "leave-one-out"
+TEST, HELD_OUT, FOLDS = "test", "held-out", "folds"
+LEFT_OUT = "left-out"  # how each method does it: by exact leave-one-out, by folds, or it needs no fit
+LEAVE_ONE_OUT, NO_FIT = "leave-one-out", "no fit"
 
 
 class Outcome(Struct, frozen=True, omit_defaults=True, kw_only=True):

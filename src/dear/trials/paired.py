@@ -130,6 +130,16 @@ def compare_once(first: np.ndarray, second: np.ndarray, weights: np.ndarray | No
     return Comparison(difference, low, high, mcnemar(only_first, only_second))
 
 
+def compare_values(differences: np.ndarray, weights: np.ndarray) -> Comparison:
+    """Two methods whose answers to an image are right to some share, by the differences of these shares [images].
+
+    `weights`: see `compare_once`. The interval is the mean's, by the normal distribution.
+    """
+    mean = (weights * differences).mean()
+    half = _Z * (weights * (differences - mean)).std(ddof=1) / math.sqrt(len(differences))
+    return Comparison(100 * mean, 100 * (mean - half), 100 * (mean + half))
+
+
 def tango_interval(only_first: int, only_second: int, images: float) -> tuple[float, float]:
     """Tango's score interval (1998) of the difference of two paired shares, in points."""
 

@@ -1,11 +1,10 @@
-"""A run: from settings to a folder with an adapter, its few-shot lists, its metrics and its test accuracy."""
+"""`dear train`: from settings to a folder with an adapter, its few-shot lists, its metrics and its test results."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +21,22 @@ from dear.data.check import check_before_training, content_hash, division
 from dear.data.dataset import Dataset
 from dear.data.few_shot import with_few_shot
 from dear.data.resolve import resolve_dataset
-from dear.data.splits import COOP_SPLIT, OWN_SPLIT, VALIDATED_SPLIT, divide_again
+from dear.data.splits import OWN_SPLIT, VALIDATED_SPLIT, divide_again
 from dear.methods.base import Method
 from dear.methods.registry import ZERO_SHOT, find_method, recipe_of, require_method, simple_methods, with_overrides
-from dear.model.adapter import save_adapter
-from dear.model.results import RunResult, Scores, parts_of
-from dear.model.results_page import write_results
 from dear.parallel import processes
-from dear.training.adapt import adapt, predict_logits
+from dear.training.adapter import save_adapter
+from dear.training.adapt import predict_logits
 from dear.training.backbone import AUTO, choose_backbone
-from dear.training.config import SingleRunConfig, TrainConfig
+from dear.training.config import NONE, SingleRunConfig, TrainConfig
 from dear.training.estimate import RunEstimate
 from dear.training.images import ImageSource
 from dear.training.run_folder import RunFolder
+from dear.trials.outcome import BASE
+from dear.trials.page import write_results
+from dear.trials.run_result import RunResult, accuracy_summary, run_result
+from dear.trials.task import Task, fold_task, test_task
+from dear.trials.trial import Trial
 
 _FIRST = 32  # training images whose answers are checked before a run counts as finished
 
@@ -74,7 +76,7 @@ def train_run(
     time_limit: float | None = None,
     data: Dataset | None = None,
 ) -> RunResult:
-    """Trains, compares with zero-shot and simple methods on the test images, and writes everything into `out`.
+    """Trains, compares with zero-shot and the methods without training on the test images, and writes all into `out`.
 
     `cache`: a folder of cached states, shared by runs. `time_limit`: seconds of the whole run, which then has fewer
     epochs. `data`: a dataset in memory, in place of what --data names. Inside
@@ -87,7 +89,7 @@ def train_run(
 
 
 class _Run:
-    """One run: data and backbone, then rounds (one, or the folds of a cross-validation) of training and testing."""
+    """One run: a trial of the method, kept, beside trials of zero-shot and the methods without training."""
 
     def __init__(
         self,
@@ -110,57 +112,75 @@ class _Run:
         run, whole = _with_split(run, stored, data)
         choice = choose_backbone(run.model, run.pretrained, [run.data])
         run = replace(run, model=choice.model, pretrained=choice.pretrained)
-        self.run, self.method, self.config, self.folder, self.deadline = run, method, train, folder, deadline
+        self.run, self.config, self.folder, self.deadline = run, train, folder, deadline
         self.settings = {**run.to_json(), **method.to_json(), **train.to_json()}
         if processes.is_rank_zero():
             folder.check_free(self.settings, resume)
         processes.barrier()  # no process reads a folder that is not this run's
         if run.folds and not whole.rule:
             raise DearError(f"{whole.name} has a test split of its own: leave --folds out.")
-        self.rounds = whole.folds(run.folds) if run.folds else [whole]
         everything = (*whole.train, *whole.val, *whole.test)
         self.whole = replace(whole, train=everything, val=(), test=()) if run.folds else whole
         drawn = self._draw(self.whole)
-        self.final = self._seen(drawn)  # what the adapter that is saved has seen
+        self.final = drawn.base() if train.classes == BASE else drawn  # what the adapter that is saved has seen
         choice.say()
         require_method(run.method, run.model, run.text_features is not None)
         check_before_training(drawn, train.shots, self.whole, run.folds or 0, self.final)
+        self.trial = Trial(run.method, self._task(whole, drawn), method, train)
         backbone = load_backbone(
             run.model, run.pretrained, device=device, precision=train.precision, text_features=run.text_features
         )
         self.source = ImageSource(backbone, cache, train.workers, run.fast_decode)
-        self.cut = self.learned = ""  # what a time limit has cost, and what the method says of its training
-        find_method(run.method)(backbone, method)  # settings that do not fit the backbone are refused before any work
+        self.prepared = self.trial.prepare(self.source)  # wrong settings are refused before any work
+        self.cut = self.learned = ""  # the cost of a time limit, and the method's own sentence on its training
 
     def train(self) -> RunResult:
-        scores = Scores()
-        for number, dataset in enumerate(self.rounds, 1):
-            last = number == len(self.rounds)
-            data = self._draw(dataset)
-            parts = parts_of(data, self.config.classes)
-            scores.add_images(parts)
-            test = self._compare([ZERO_SHOT], data, parts, scores)
-            comparison = test + self._compare(simple_methods(), data, parts, scores)
-            if number == 1:
-                print(f"{scores.summary()} ({comparison:.0f} s)", flush=True)
-            later = len(self.rounds) - number + bool(self.run.folds)  # trainings after this one
-            estimate = RunEstimate(partial(_seconds_after, later, comparison, test), self._share(later + 1))
+        subject, rounds = self.trial, self.trial.task.rounds
+        start = time.monotonic()
+        baselines = self._baselines()
+        seconds = (time.monotonic() - start) / len(rounds)  # what a test takes, at most
+        for number, one in enumerate(rounds, 1):
+            later = len(rounds) - number + bool(self.run.folds)  # trainings after this one
+            estimate = RunEstimate(lambda own, later=later: seconds + later * (own + seconds), self._share(later + 1))
             if self.run.folds:
-                print(f"fold {number} of {len(self.rounds)}", flush=True)
-                model = self._adapt(self._seen(data), self.folder.fold(number), estimate)
+                print(f"fold {number} of {len(rounds)}", flush=True)
+                model = self._fit(one.fit, self.folder.fold(number), estimate)
             else:
-                model = self._adapt(self.final, self.folder.path, estimate)
+                model = self._fit(self.final, self.folder.path, estimate)
                 self._save(model)
             with phase("testing", has_bar=True):
-                scores.add(self.run.method, model, parts, self.source)
-            if self.run.folds and last:
-                print("training on all images, for use", flush=True)
-                self._save(self._adapt(self.final, self.folder.path, RunEstimate(deadline=self.deadline)))
-        result = RunResult(scores.results(self.run.method))
+                subject.measure(model, one, self.source)
+        if self.run.folds:
+            print("training on all images, for use", flush=True)
+            self._save(self._fit(self.final, self.folder.path, RunEstimate(deadline=self.deadline)))
+        result = run_result(subject, baselines)
         if processes.is_rank_zero():
-            write_results(self.folder, result, scores, self._facts())
+            examples = {part: subject.task.examples(part) for part in subject.task.parts}
+            write_results(self.folder, result, examples, self._facts())
             self.folder.remove_folds()
         return result
+
+    def _task(self, whole: Dataset, drawn: Dataset) -> Task:
+        if not self.run.folds:
+            return test_task(drawn, self.config.classes, self.whole)
+        return fold_task([self._draw(fold) for fold in whole.folds(self.run.folds)], self.config.classes, self.whole)
+
+    def _baselines(self) -> list[Trial]:
+        """Zero-shot and the methods without training, fitted and measured like the method itself."""
+        own = {name: getattr(self.config, name) for name in ("seed", "device", "workers", "precision")}
+        task = replace(self.trial.task, pool=None)
+        names = [name for name in (ZERO_SHOT, *simple_methods()) if name != self.run.method]
+        trials = [Trial(name, task, train=TrainConfig(**own)) for name in names]
+        models = [trial.prepare(self.source) for trial in trials]
+        start, measured = time.monotonic(), processes.local_rows(task.measured_images())
+        clean = [self.prepared] if self.config.augment == NONE else []
+        with phase("encoding the images", has_bar=True):
+            self.source.encode(measured, [*models, self.prepared])
+            self.source.encode(task.fitted_images(), [*models, *clean])
+        for trial in trials:
+            trial.run(self.source)
+        print(f"before training: {accuracy_summary(trials)} ({time.monotonic() - start:.0f} s)", flush=True)
+        return trials
 
     def _share(self, trainings: int) -> float | None:
         """The deadline of this training, if so many share the time that is left."""
@@ -172,28 +192,8 @@ class _Run:
             return with_few_shot(data, Path(self.run.few_shot))
         return data.few_shot(self.config.shots, self.config.seed)
 
-    def _seen(self, data: Dataset) -> Dataset:
-        return data.base() if self.config.classes == "base" else data
-
-    def _compare(self, names: Sequence[str], data: Dataset, parts: Mapping[str, Dataset], scores: Scores) -> float:
-        """Fits methods to compare with to the same images, and adds their scores; returns the seconds it took."""
-        start = time.monotonic()
-        own = {name: getattr(self.config, name) for name in ("seed", "device", "workers", "precision")}
-        train = TrainConfig(**own)
-        for name in names:
-            if name != self.run.method:
-                kind = find_method(name)
-                model = adapt(
-                    kind, kind.Config.pick(recipe_of(name)), self._seen(data), train, self.source, self.folder.path
-                )
-                scores.add(name, model, parts, self.source)
-        return time.monotonic() - start
-
-    def _adapt(self, data: Dataset, out: Path, estimate: RunEstimate) -> Method:
-        model = adapt(
-            find_method(self.run.method), self.method, data, self.config, self.source, out, self._write_start,
-            self.run.validate, self.whole, estimate,
-        )  # fmt: skip
+    def _fit(self, data: Dataset, out: Path, estimate: RunEstimate) -> Method:
+        model = self.trial.fit(data, self.source, out, self._write_start, self.run.validate, estimate)
         if estimate.epochs and estimate.epochs[0] < estimate.epochs[1]:
             self.cut = "--time-limit: {} of {} epochs; more may be better".format(*estimate.epochs)
             print(self.cut, flush=True)
@@ -222,11 +222,6 @@ class _Run:
         ]
 
 
-def _seconds_after(later: int, comparison: float, test: float, training: float) -> float:
-    """Seconds of a run after a training that takes `training` seconds: its test, and `later` more rounds."""
-    return test + later * (training + comparison + test)
-
-
 def _with_precision(train: TrainConfig, folder: RunFolder, resume: bool, device: torch.device) -> TrainConfig:
     """The settings with the precision that is taken: stored, it stays the same where a run continues elsewhere."""
     name = train.precision
@@ -242,7 +237,5 @@ def _with_split(
     dataset = resolve_dataset(data or run.data, run.template, run.class_names, run.data_root, run.split)
     if not dataset.rule or run.split or run.folds:
         return run, dataset
-    if stored and not stored.get("split"):  # by an older version
-        return run, divide_again(dataset, COOP_SPLIT)
     split = stored.get("split") or (VALIDATED_SPLIT if run.validate else OWN_SPLIT)
     return replace(run, split=split), divide_again(dataset, split)

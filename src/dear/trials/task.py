@@ -1,0 +1,75 @@
+"""A task: labelled images to fit a method to, and those on which it is measured."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from dear.core.errors import DearError
+from dear.data.dataset import Dataset, Example
+from dear.trials.outcome import ALL, BASE, FOLDS, LEFT_OUT, NOVEL, TEST
+
+
+class Round(NamedTuple):
+    """One fit and its measurements: the `train` images of `fit`, and for each part its classes and `test` images."""
+
+    fit: Dataset
+    parts: Mapping[str, Dataset]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What methods are fitted to and measured on. Folds have a round each, everything else has one.
+
+    `measured`: how an image is kept apart from the fit that answers it, one of `dear.trials.outcome`'s names.
+    `pool`: training images of all classes, which transductive methods use without their labels.
+    """
+
+    rounds: tuple[Round, ...]
+    measured: str = TEST
+    pool: Dataset | None = None
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return tuple(self.rounds[0].parts)
+
+    def examples(self, part: str) -> list[Example]:
+        """The images that a part is measured on, over all rounds."""
+        return [example for one in self.rounds for example in one.parts[part].test]
+
+    def classes(self, part: str) -> tuple[str, ...]:
+        return self.rounds[0].parts[part].classes
+
+    def measured_images(self) -> list[Example]:
+        """The images of all parts, each once."""
+        return _once(example for part in self.parts for example in self.examples(part))
+
+    def fitted_images(self) -> list[Example]:
+        """The images that methods are fitted to, with those for validation, each once."""
+        return _once(example for one in self.rounds for example in (*one.fit.train, *one.fit.val))
+
+
+def test_task(data: Dataset, classes: str = ALL, pool: Dataset | None = None) -> Task:
+    """Measured on the test images of `data`, after the few-shot draw; `classes`: all, or base to fit to these alone."""
+    return Task((_round(data, classes),), TEST, pool)
+
+
+def fold_task(folds: Sequence[Dataset], classes: str = ALL, pool: Dataset | None = None) -> Task:
+    """Measured on all images, each by the fit of the fold that leaves it out."""
+    return Task(tuple(_round(data, classes) for data in folds), FOLDS, pool)
+
+
+def left_out_task(data: Dataset) -> Task:
+    """Measured on the labelled images themselves, each left out of the fit that answers it."""
+    return Task((Round(data, {ALL: replace(data, test=data.train)}),), LEFT_OUT)
+
+
+def _once(examples: Iterable[Example]) -> list[Example]:
+    return list({example.picture: example for example in examples}.values())
+
+
+def _round(data: Dataset, classes: str) -> Round:
+    parts = {BASE: data.base(), NOVEL: data.novel()} if classes == BASE else {ALL: data}
+    for name, part in parts.items():
+        if not part.test:
+            raise DearError(f"There are no test images for {name}: add some, or give a dataset with a test split.")
+    return Round(parts[BASE] if classes == BASE else data, parts)
