@@ -14,7 +14,7 @@ from dear.data.dataset import Dataset
 from dear.data.resolve import resolve_dataset
 from dear.methods.base import Method
 from dear.methods.linear_probe import logistic
-from dear.methods.registry import METHODS, find_method
+from dear.methods.registry import find_method
 from dear.methods.zero_shot import ENSEMBLE, ensemble
 from dear.training.adapt import adapt, predict_logits
 from dear.training.config import TrainConfig
@@ -115,10 +115,3 @@ def test_tip_adapter_leaves_unknown_classes_to_zero_shot(bench: Bench) -> None:
     novel = bench.data.novel()
     tip, plain = bench.fit("tip-adapter", bench.data.base()), bench.fit("zero-shot", novel)
     torch.testing.assert_close(bench.logits(tip, novel), bench.logits(plain, novel))
-
-
-def test_every_method_can_be_found() -> None:
-    for name in METHODS:
-        assert issubclass(find_method(name), Method)
-    with pytest.raises(DearError, match="choose from zero-shot"):
-        find_method("magic")

@@ -102,9 +102,6 @@ class Method(nn.Module):
     """The first layer whose heads' outputs at CLS the method needs besides the frozen CLS state (None: of no layer)."""
     views: tuple[str, ...] = (RANDOM,)
     """The views of each training image that `loss` gets, one after the other along the batch."""
-    needs_image: ClassVar[str] = "features"
-    needs_text: ClassVar[str] = "table"
-    """The least that the method needs of either tower, one of `dear.clip.support.TIERS`."""
     classes: ClassTexts
     done: float = 0.0
     """The finished share of the steps of a training, set before each step."""

@@ -32,7 +32,6 @@ class ClipLora(Method):
     Where texts are fixed (`--text-features`) only the image tower is adapted, the authors' `--encoder vision`.
     """
 
-    needs_image = "full"
     Config = LoraConfig
     recipe = Recipe(
         optimizer="adamw", lr=2e-4, weight_decay=1e-2, batch=32, steps_per_shot=500, schedule="step", final_lr=1e-6,

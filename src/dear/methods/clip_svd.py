@@ -32,7 +32,6 @@ class ClipSvd(Method):
     datasets: --published-constants). Where texts are fixed (`--text-features`) only the image tower is adapted.
     """
 
-    needs_image = "full"
     recipe = Recipe(
         optimizer="adamw", lr=5e-4, weight_decay=1e-2, batch=32, steps_per_shot=200, schedule="step", final_lr=1e-6,
         warmup_epochs=0, crop=0.08,

@@ -90,7 +90,6 @@ class Dear(Method):
     """Learned attribute tokens, visible to each head by its role, and a learned fusion of their votes."""
 
     Config: ClassVar[type[Settings]] = DearConfig
-    needs_image = "full"
     recipe = Recipe()  # the defaults of training are the paper's
     config: AttributeConfig
     roles: RoleMap

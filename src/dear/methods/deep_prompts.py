@@ -39,7 +39,6 @@ class DeepPromptConfig(Settings):
 class ImagePrompts(Method):
     """Learned tokens in the first image layers, new ones in each."""
 
-    needs_image = "full"
     first_layer = 1
     image_tokens: nn.Parameter  # [depth, tokens, width]
 
@@ -66,7 +65,6 @@ class DeepPrompts(ImagePrompts):
 
     Config: ClassVar[type[Settings]] = DeepPromptConfig
     recipe = Recipe(DASSL, lr=0.0025, epochs=20, batch=4)
-    needs_text = "full"
     first_text_layer = 1
     config: DeepPromptConfig
 

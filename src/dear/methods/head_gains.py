@@ -57,7 +57,6 @@ class HeadGains(Corrected):
 
     Head = GdaHead
     Config = HeadGainsConfig
-    needs_image = "full"
     head: GdaHead
     config: HeadGainsConfig
     gains: Tensor  # [layers, heads]

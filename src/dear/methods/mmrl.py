@@ -43,7 +43,6 @@ class Mmrl(Method):
     classes are novel: `fusion` is used throughout, `decoupled` (the class feature alone) is measured beside it.
     """
 
-    needs_image = needs_text = "full"
     Config: ClassVar[type[Settings]] = MmrlConfig
     recipe = (
         Recipe(ADAMW, epochs=10, batch=4)

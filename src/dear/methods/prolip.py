@@ -30,7 +30,6 @@ class ProLip(Method):
     """
 
     Config = ProLipConfig
-    needs_image = "full"
     recipe = Recipe(
         optimizer="adam", lr=1e-5, eps=1e-4, weight_decay=0.0, schedule="step", epochs=300, batch=100_000, crop=0.5,
         augment="fixed:300",

@@ -34,7 +34,6 @@ class ProVp(Method):
     """
 
     Config = ProVpConfig
-    needs_image = "full"
     recipe = (
         Recipe(DASSL, lr=0.1, epochs=100, batch=32, weight_decay=1e-3)
         .on("few-shot", image_tokens=50, epochs=200, weight_decay=5e-4)

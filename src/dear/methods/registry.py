@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dear.clip.support import judge, reaches, sums_heads
 from dear.core.errors import DearError
@@ -19,16 +19,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MethodInfo:
-    """Facts about a method that are known without importing it."""
+    """Facts about a method that are known without importing it.
+
+    Kinds: *unfitted* methods use no labelled image, a *closed form* is solved exactly and answers each labelled image
+    by the fit without it, others are *fitted at once*, or *trained* in epochs.
+    """
 
     where: str  # module in dear.methods, and class
     summary: str
     published: str
-    trained: bool = True  # in epochs; False: fitted at once, or not at all
+    kind: Literal["unfitted", "closed form", "fitted at once", "trained"] = "trained"
+    needs_image: str = "features"  # least tier of the image tower, one of `dear.clip.support.TIERS`
+    needs_text: str = "table"  # the same of the text tower
+    reads_heads: bool = False  # outputs of single heads: the state that is read must be a sum of what heads write
     ours: bool = False  # a subject of this project: reports show it in more detail
     transductive: bool = False  # it trains on unlabelled images of all classes, and is reported in a table of its own
     texts_per_image: bool = False  # class texts depend on the image, so it cannot be exported
-    simple: bool = False  # fitted in seconds from frozen features: what a training is compared with
+
+    @property
+    def trained(self) -> bool:
+        return self.kind == "trained"
+
+    def fits(self, image: str, text: str) -> bool:
+        """Whether the method works with towers of these tiers."""
+        return reaches(image, self.needs_image) and reaches(text, self.needs_text)
 
 
 _CONSTANTS = Path(__file__).parent / "assets" / "published_constants.json"
@@ -36,132 +50,94 @@ _CONSTANTS = Path(__file__).parent / "assets" / "published_constants.json"
 be a protocol, or a protocol and shots, with the settings under it."""
 
 METHODS = {
-    "zero-shot": MethodInfo("zero_shot:ZeroShot", "frozen CLIP", "Radford et al., ICML 2021", False),
-    "zero-shot-ensemble": MethodInfo(
-        "zero_shot:ZeroShotEnsemble", "CLIP with the mean text of eight templates", "Radford et al., ICML 2021", False
-    ),
-    "linear-probe": MethodInfo(
-        "linear_probe:LinearProbe",
-        "logistic regression on the class feature",
-        "Radford et al., ICML 2021",
-        False,
-        simple=True,
-    ),
-    "tip-adapter": MethodInfo(
-        "tip_adapter:TipAdapter",
-        "a cache of the labelled features added to zero-shot",
-        "Zhang et al., ECCV 2022",
-        False,
-        simple=True,
-    ),
-    "ss-text": MethodInfo(
-        "ss_text:SSText",
-        "class texts plus means of the labelled features",
-        "Silva-Rodríguez et al., MICCAI 2025",
-        False,
-        simple=True,
-    ),
-    "head-gains": MethodInfo(
-        "head_gains:HeadGains",
-        "gains of late heads, the image projection, then GDA",
-        "this project",
-        False,
-        ours=True,
-    ),
-    "gda": MethodInfo(
-        "gda:Gda", "Gaussian discriminant analysis added to zero-shot", "Wang et al., ICLR 2024", False, simple=True
-    ),
-    "proker": MethodInfo(
-        "proker:ProKeR", "kernel ridge regression added to zero-shot", "Bendou et al., CVPR 2025", False, simple=True
-    ),
-    "lp-plus-plus": MethodInfo(
-        "lp_plus_plus:LpPlusPlus", "a linear probe plus weighted class texts", "Huang et al., CVPR 2024", False
-    ),
-    "zs-lp": MethodInfo(
-        "clap:ZsLp", "a linear probe that starts at the class texts", "Silva-Rodríguez et al., CVPR 2024"
-    ),
-    "clap": MethodInfo(
-        "clap:Clap", "zs-lp, pulled to the texts of classes that CLIP knows", "Silva-Rodríguez et al., CVPR 2024"
-    ),
-    "coop": MethodInfo("coop:CoOp", "learned vectors before the class name", "Zhou et al., IJCV 2022"),
-    "kgcoop": MethodInfo("kgcoop:KgCoOp", "CoOp, class texts kept close to hand-written ones", "Yao et al., CVPR 2023"),
-    "prograd": MethodInfo(
-        "prograd:ProGrad", "CoOp, without gradients that conflict with zero-shot", "Zhu et al., ICCV 2023"
-    ),
-    "tcp": MethodInfo("tcp:TCP", "KgCoOp, with tokens from each class text in deeper layers", "Yao et al., CVPR 2024"),
-    "atprompt": MethodInfo(
-        "atprompt:ATPrompt", "CoOp, with attribute words before the class name", "Li et al., ICCV 2025"
-    ),
-    "prolip": MethodInfo("prolip:ProLip", "fine-tunes the image projection", "Fahes et al., 2024"),
-    "clip-adapter": MethodInfo(
-        "clip_adapter:ClipAdapter", "two small layers after the image feature", "Gao et al., IJCV 2024"
-    ),
+    "zero-shot": MethodInfo("zero_shot:ZeroShot", "frozen CLIP", "Radford et al., ICML 2021", "unfitted"),
+    "zero-shot-ensemble": MethodInfo("zero_shot:ZeroShotEnsemble", "CLIP with the mean text of eight templates",
+        "Radford et al., ICML 2021", "unfitted", needs_text="features"),
+    "linear-probe": MethodInfo("linear_probe:LinearProbe", "logistic regression on the class feature",
+        "Radford et al., ICML 2021", "fitted at once"),
+    "tip-adapter": MethodInfo("tip_adapter:TipAdapter", "a cache of the labelled features added to zero-shot",
+        "Zhang et al., ECCV 2022", "fitted at once"),
+    "ss-text": MethodInfo("ss_text:SSText", "class texts plus means of the labelled features",
+        "Silva-Rodríguez et al., MICCAI 2025", "closed form"),
+    "head-gains": MethodInfo("head_gains:HeadGains", "gains of late heads, the image projection, then GDA",
+        "this project", "fitted at once", needs_image="full", reads_heads=True, ours=True),
+    "gda": MethodInfo("gda:Gda", "Gaussian discriminant analysis added to zero-shot", "Wang et al., ICLR 2024",
+        "closed form"),
+    "proker": MethodInfo("proker:ProKeR", "kernel ridge regression added to zero-shot", "Bendou et al., CVPR 2025",
+        "closed form"),
+    "lp-plus-plus": MethodInfo("lp_plus_plus:LpPlusPlus", "a linear probe plus weighted class texts",
+        "Huang et al., CVPR 2024", "fitted at once"),
+    "zs-lp": MethodInfo("clap:ZsLp", "a linear probe that starts at the class texts",
+        "Silva-Rodríguez et al., CVPR 2024"),
+    "clap": MethodInfo("clap:Clap", "zs-lp, pulled to the texts of classes that CLIP knows",
+        "Silva-Rodríguez et al., CVPR 2024"),
+    "coop": MethodInfo("coop:CoOp", "learned vectors before the class name", "Zhou et al., IJCV 2022",
+        needs_text="words"),
+    "kgcoop": MethodInfo("kgcoop:KgCoOp", "CoOp, class texts kept close to hand-written ones", "Yao et al., CVPR 2023",
+        needs_text="words"),
+    "prograd": MethodInfo("prograd:ProGrad", "CoOp, without gradients that conflict with zero-shot",
+        "Zhu et al., ICCV 2023", needs_text="words"),
+    "tcp": MethodInfo("tcp:TCP", "KgCoOp, with tokens from each class text in deeper layers", "Yao et al., CVPR 2024",
+        needs_text="full"),
+    "atprompt": MethodInfo("atprompt:ATPrompt", "CoOp, with attribute words before the class name",
+        "Li et al., ICCV 2025", needs_text="words"),
+    "prolip": MethodInfo("prolip:ProLip", "fine-tunes the image projection", "Fahes et al., 2024", needs_image="full"),
+    "clip-adapter": MethodInfo("clip_adapter:ClipAdapter", "two small layers after the image feature",
+        "Gao et al., IJCV 2024"),
     "tip-adapter-f": MethodInfo("tip_adapter:TipAdapterF", "tip-adapter with learned keys", "Zhang et al., ECCV 2022"),
-    "cocoop": MethodInfo(
-        "cocoop:CoCoOp", "CoOp with a context that depends on the image", "Zhou et al., CVPR 2022", texts_per_image=True
-    ),
-    "textrefiner": MethodInfo(
-        "text_refiner:TextRefiner", "CoOp, class texts corrected by cached patch features", "Xie et al., AAAI 2025"
-    ),
-    "promptkd": MethodInfo(
-        "promptkd:PromptKD",
-        "imitates a teacher on unlabelled images of all classes",
-        "Li et al., CVPR 2024",
-        transductive=True,
-    ),
-    "vpt-shallow": MethodInfo("deep_prompts:VptShallow", "image tokens at the first layer", "Jia et al., ECCV 2022"),
-    "vpt-deep": MethodInfo("deep_prompts:VptDeep", "image tokens, new ones at every layer", "Jia et al., ECCV 2022"),
-    "ivlp": MethodInfo(
-        "deep_prompts:DeepPrompts", "tokens in the first layers of both towers", "Khattak et al., CVPR 2023"
-    ),
-    "maple": MethodInfo(
-        "maple:Maple", "ivlp, image tokens a linear function of text tokens", "Khattak et al., CVPR 2023"
-    ),
-    "maple-atprompt": MethodInfo(
-        "maple_atprompt:MapleATPrompt", "MaPLe with attribute words in the prompt", "Li et al., ICCV 2025"
-    ),
-    "promptsrc": MethodInfo(
-        "promptsrc:PromptSrc", "ivlp regularised towards frozen CLIP, averaged over epochs", "Khattak et al., ICCV 2023"
-    ),
-    "provp": MethodInfo(
-        "provp:ProVp", "image tokens mixed between layers, and a contrastive loss", "Xu et al., IJCV 2024"
-    ),
-    "mmrl": MethodInfo("mmrl:Mmrl", "tokens from a shared space in both towers", "Guo and Gu, CVPR 2025"),
-    "mmrlpp": MethodInfo("mmrlpp:MmrlPlus", "mmrl with shared low-rank projections", "Guo and Gu, IJCV 2026"),
-    "tac": MethodInfo("tac:Tac", "ivlp in all layers, with tokens of the task", "Hao et al., CVPR 2025"),
-    "skipt": MethodInfo("skipt:SkipT", "fine-tunes the upper half of both towers", "Wu et al., CVPR 2025"),
-    "clip-lora": MethodInfo(
-        "clip_lora:ClipLora", "low-rank terms in all attention projections", "Zanella and Ben Ayed, CVPRW 2024"
-    ),
-    "2sfs": MethodInfo(
-        "two_stage:TwoStage", "LayerNorms of both towers, then a linear classifier", "Farina et al., CVPR 2025"
-    ),
-    "clip-svd": MethodInfo(
-        "clip_svd:ClipSvd", "singular values of all attention and MLP matrices", "Koleilat et al., 2025"
-    ),
-    "experts": MethodInfo(
-        "experts:Experts",
-        "attribute tokens that attend in the heads of their attribute only",
-        "this project",
-        ours=True,
-    ),
-    "dear": MethodInfo(
-        "dear:Dear",
-        "attribute tokens visible to heads by role, from layer 9 on",
-        "Ma et al., CVPR 2026",
-        ours=True,
-    ),
-}
-
+    "cocoop": MethodInfo("cocoop:CoCoOp", "CoOp with a context that depends on the image", "Zhou et al., CVPR 2022",
+        needs_text="words", texts_per_image=True),
+    "textrefiner": MethodInfo("text_refiner:TextRefiner", "CoOp, class texts corrected by cached patch features",
+        "Xie et al., AAAI 2025", needs_image="full", needs_text="words"),
+    "promptkd": MethodInfo("promptkd:PromptKD", "imitates a teacher on unlabelled images of all classes",
+        "Li et al., CVPR 2024", needs_image="full", transductive=True),
+    "vpt-shallow": MethodInfo("deep_prompts:VptShallow", "image tokens at the first layer", "Jia et al., ECCV 2022",
+        needs_image="full"),
+    "vpt-deep": MethodInfo("deep_prompts:VptDeep", "image tokens, new ones at every layer", "Jia et al., ECCV 2022",
+        needs_image="full"),
+    "ivlp": MethodInfo("deep_prompts:DeepPrompts", "tokens in the first layers of both towers",
+        "Khattak et al., CVPR 2023", needs_image="full", needs_text="full"),
+    "maple": MethodInfo("maple:Maple", "ivlp, image tokens a linear function of text tokens",
+        "Khattak et al., CVPR 2023", needs_image="full", needs_text="full"),
+    "maple-atprompt": MethodInfo("maple_atprompt:MapleATPrompt", "MaPLe with attribute words in the prompt",
+        "Li et al., ICCV 2025", needs_image="full", needs_text="full"),
+    "promptsrc": MethodInfo("promptsrc:PromptSrc", "ivlp regularised towards frozen CLIP, averaged over epochs",
+        "Khattak et al., ICCV 2023", needs_image="full", needs_text="full"),
+    "provp": MethodInfo("provp:ProVp", "image tokens mixed between layers, and a contrastive loss",
+        "Xu et al., IJCV 2024", needs_image="full"),
+    "mmrl": MethodInfo("mmrl:Mmrl", "tokens from a shared space in both towers", "Guo and Gu, CVPR 2025",
+        needs_image="full", needs_text="full"),
+    "mmrlpp": MethodInfo("mmrlpp:MmrlPlus", "mmrl with shared low-rank projections", "Guo and Gu, IJCV 2026",
+        needs_image="full", needs_text="full"),
+    "tac": MethodInfo("tac:Tac", "ivlp in all layers, with tokens of the task", "Hao et al., CVPR 2025",
+        needs_image="full", needs_text="full"),
+    "skipt": MethodInfo("skipt:SkipT", "fine-tunes the upper half of both towers", "Wu et al., CVPR 2025",
+        needs_image="full", needs_text="full"),
+    "clip-lora": MethodInfo("clip_lora:ClipLora", "low-rank terms in all attention projections",
+        "Zanella and Ben Ayed, CVPRW 2024", needs_image="full"),
+    "2sfs": MethodInfo("two_stage:TwoStage", "LayerNorms of both towers, then a linear classifier",
+        "Farina et al., CVPR 2025", needs_image="full"),
+    "clip-svd": MethodInfo("clip_svd:ClipSvd", "singular values of all attention and MLP matrices",
+        "Koleilat et al., 2025", needs_image="full"),
+    "experts": MethodInfo("experts:Experts", "attribute tokens that attend in the heads of their attribute only",
+        "this project", needs_image="full", ours=True),
+    "dear": MethodInfo("dear:Dear", "attribute tokens visible to heads by role, from layer 9 on",
+        "Ma et al., CVPR 2026", needs_image="full", ours=True),
+}  # fmt: skip
 
 ZERO_SHOT = "zero-shot"
-_GAINS = "head-gains"
-DEFAULT = _GAINS  # of `dear train`, by the rule in results/clip/notes.md
+DEFAULT = "head-gains"  # of `dear train`, by the rule in results/clip/notes.md
+UNFITTED = tuple(name for name, info in METHODS.items() if info.kind == "unfitted")
+CLOSED_FORMS = tuple(name for name, info in METHODS.items() if info.kind == "closed form")
+QUICK = ("linear-probe", "lp-plus-plus", "clap", "prolip", "head-gains")
+"""What `dear fit --thorough` adds: fitted in seconds once the states of the images are kept."""
+COMPARED = ("head-gains", "clip-adapter", "experts", "dear")
+"""What `dear compare` tries after `simple_methods`: one of each kind, cheap ones first."""
 
 
 def simple_methods() -> list[str]:
-    """Methods without training that use the labelled images: a training must beat them to be worth its time."""
-    return [name for name, info in METHODS.items() if info.simple]
+    """Fitted in seconds from frozen features of the labelled images: a training must beat them to be worth its time."""
+    return ["linear-probe", "tip-adapter", *CLOSED_FORMS]
 
 
 def is_ours(name: str) -> bool:
@@ -175,13 +151,18 @@ def find_method(name: str) -> "type[Method]":
     return getattr(importlib.import_module(f"dear.methods.{module}"), kind)
 
 
+def name_of(kind: "type[Method]") -> str:
+    """The name under which a class is registered; its own if it is not."""
+    where = f"{kind.__module__.removeprefix('dear.methods.')}:{kind.__name__}"
+    return next((name for name, info in METHODS.items() if info.where == where), kind.__name__)
+
+
 def methods_for(image: str, text: str, heads_sum: bool = True) -> list[str]:
     """The methods that work with towers of these tiers (`dear.clip.support.TIERS`).
 
-    `heads_sum`: whether the state that is read is a sum of what heads write, without which they have no gains.
+    `heads_sum`: whether the state that is read is a sum of what heads write.
     """
-    kinds = {name: find_method(name) for name in METHODS if heads_sum or name != _GAINS}
-    return [name for name, kind in kinds.items() if reaches(image, kind.needs_image) and reaches(text, kind.needs_text)]
+    return [n for n, info in METHODS.items() if info.fits(image, text) and (heads_sum or not info.reads_heads)]
 
 
 def working_methods(model: str, text_table: bool = False) -> list[str]:
@@ -219,10 +200,10 @@ def best_of(working: Sequence[str]) -> str:
 def require_towers(kind: "type[Method]", backbone: "Backbone") -> None:
     """Refuses a method that needs more of a tower than the backbone has, and names those that work."""
     image, text = backbone.image.tier, backbone.text.tier
-    if reaches(image, kind.needs_image) and reaches(text, kind.needs_text):
+    name = name_of(kind)
+    if name not in METHODS or METHODS[name].fits(image, text):
         return
-    name = next((name for name, info in METHODS.items() if info.where.endswith(f":{kind.__name__}")), kind.__name__)
-    if not reaches(image, kind.needs_image):
+    if not reaches(image, METHODS[name].needs_image):
         reason = f"{name} works inside the image tower, but that of {backbone.name} can only be called as a whole"
     elif text == "table":
         reason = f"{name} needs a text tower, but class texts come from a table (--text-features)"

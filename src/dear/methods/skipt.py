@@ -42,7 +42,6 @@ class SkipT(Method):
     ranks at every step (there one draw before training, for the whole run), and the dataset's own template.
     """
 
-    needs_image = needs_text = "full"
     Config = SkipConfig
     recipe = (
         Recipe(

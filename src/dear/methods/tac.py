@@ -51,7 +51,6 @@ class Tac(Method):
     clean picture is that of evaluation (there it is squashed to a square); only learned weights are averaged, in fp32.
     """
 
-    needs_image = needs_text = "full"
     Config = TacConfig
     recipe = Recipe(DASSL, lr=0.0025, epochs=20, batch=8, crop=0.4, average="uniform").on(
         "cross-dataset", "domain", tokens=10, crop=0.8, epochs=5

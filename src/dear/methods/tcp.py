@@ -36,7 +36,6 @@ class TCP(KgCoOp):
     --published-constants, these two are trained for 25 epochs.
     """
 
-    needs_text = "full"
     Config = TCPConfig
     recipe = Recipe(COOP, epochs=50, optimizer="adam", eps=1e-3)
     config: TCPConfig

@@ -41,7 +41,6 @@ class TextRefiner(CoOp):
     """
 
     Config = TextRefinerConfig
-    needs_image = "full"
     recipe = Recipe(COOP, epochs=10)
     config: TextRefinerConfig
     cache: Tensor  # [slots, dim], rows of length one

@@ -46,7 +46,6 @@ class TwoStage(Method):
     texts are fixed (`--text-features`) stage 1 trains the image tower alone.
     """
 
-    needs_image = "full"
     Config = TwoStageConfig
     recipe = Recipe(
         optimizer="adamw", lr=2e-4, weight_decay=1e-2, batch=32, steps_per_shot=300, schedule="step", final_lr=1e-6,

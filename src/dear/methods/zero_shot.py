@@ -30,8 +30,6 @@ class ZeroShot(Method):
 class ZeroShotEnsemble(Method):
     """Class texts are means over the dataset's own template and CLIP's seven for ImageNet."""
 
-    needs_text = "features"
-
     def encode_classes(self, names: Sequence[str], template: str) -> ClassTexts:
         classes = super().encode_classes(names, template)
         return classes._replace(frozen=ensemble(self, names, (template, *ENSEMBLE)))

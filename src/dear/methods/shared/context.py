@@ -31,7 +31,6 @@ class WordContext(Method):
     """The prompt of "cat" is "V1 .. Vn cat.", with V learned; like words, they have positional embeddings and are
     carried through all text layers. `classes.frozen` are CLIP's features of the dataset's own template."""
 
-    needs_text = "words"
     context: nn.Parameter  # [tokens, width]
 
     @property
