@@ -38,6 +38,18 @@ class ImageSource:
         self._kv = KVCache()
         self._keys: dict[Picture, str] = {}  # of cached states
 
+    def encode(self, examples: Sequence[Example], models: Sequence[Method], title: str = "") -> None:
+        """Computes and keeps what the methods need of these images as they are; later calls for them run no pass.
+
+        The methods need not be fitted. `title` is shown beside the progress bar.
+        """
+        title = title or f"encoding {counted(len(examples), 'image')}"
+        with phase(title, has_bar=True):
+            for model in models:
+                if model.first_layer > self.backbone.image.layers:
+                    for _ in self.images(examples, model, "encoding"):
+                        pass
+
     def evaluation(self, examples: Sequence[Example], model: Method, title: str) -> Iterator[tuple[Any, Tensor]]:
         """Inputs for `model.layer_input` and labels, in order; cached results where available."""
         if self.cache is None or not is_constant(model):
@@ -125,11 +137,9 @@ class ImageSource:
 
 
 def encode(examples: Sequence[Example], source: ImageSource) -> None:
-    """The features of images, which every method without training needs, are computed now, and kept."""
+    """Short form of `ImageSource.encode` for methods that need the class feature alone."""
     kind = find_method(ZERO_SHOT)
-    with phase(f"encoding {counted(len(examples), 'image')}, for all methods", has_bar=True):
-        for _ in source.images(examples, kind(source.backbone, kind.Config()), "encoding"):
-            pass
+    source.encode(examples, [kind(source.backbone, kind.Config())], f"encoding {counted(len(examples), 'image')}")
 
 
 def training_batches(examples: Sequence[Example], train: TrainConfig) -> Batches:
