@@ -35,7 +35,7 @@ from dear.data.loading import Mapped
 from dear.data.world.tasks import TASKS, world_task
 from dear.gallery import AdapterEncoder, Gallery, HeadEncoder, parse_by
 from dear.gallery.storage import table_schema, to_column
-from dear.model.adapter import save_adapter
+from dear.training.adapter import save_adapter
 
 COMPONENTS, DIM, QUERIES, CHUNK = (CLS, *CORE_ATTRIBUTES), 512, 50, 5000
 SEARCHES = {by: parse_by(by, COMPONENTS) for by in ("color", "color=0.7,shape=0.3", ",".join(COMPONENTS))}

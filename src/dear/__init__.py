@@ -9,8 +9,8 @@ from dear.core.version import __version__
 
 if TYPE_CHECKING:
     from dear.data.dataset import Dataset
-    from dear.model.evaluation import Evaluation
     from dear.model.predictor import Predictor
+    from dear.trials.outcome import Outcome
 
 __all__ = ["DearError", "__version__", "create", "dataset", "evaluate", "fit", "load", "train"]
 
@@ -38,13 +38,13 @@ def train(
     Everything is written to the folder `out`; the result is that of `dear.load(out)`. `time_limit`: "5m", for example;
     then there are fewer epochs.
     """
-    from dear.core.runtime import pick_device
+    from dear.core.runtime import caller_random_state, pick_device
     from dear.data.resolve import name_in_memory
-    from dear.model.train import run_settings, train_run
     from dear.parallel.processes import process_group
     from dear.training.estimate import parse_duration
+    from dear.trials.train import run_settings, train_run
 
-    with os_errors_as_dear_errors():
+    with os_errors_as_dear_errors(), caller_random_state():
         settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
         in_memory = None if isinstance(data, str | Path) else dataset(data)
         name = str(data) if in_memory is None else name_in_memory(in_memory)
@@ -78,11 +78,13 @@ def fit(
     folder), so that the next fit takes seconds. `precision`: as of `dear.load`. `settings`: model, pretrained,
     template, class_names, ....
     """
+    from dear.core.runtime import caller_random_state
     from dear.data.resolve import name_in_memory
-    from dear.model.fit import FitConfig, fit_run
-    from dear.model.train import check_setting_names
+    from dear.model.predictor import Predictor
+    from dear.trials.fit import FitConfig, fit_run
+    from dear.trials.train import check_setting_names
 
-    with os_errors_as_dear_errors():
+    with os_errors_as_dear_errors(), caller_random_state():
         check_setting_names(settings, "fit", FitConfig)
         settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
         in_memory = None if labels is None and isinstance(data, str | Path) else dataset(data, labels)
@@ -91,7 +93,9 @@ def fit(
         folder, kept = (None if place is None else Path(place) for place in (out, cache))
         result = fit_run(run, device, folder, kept, thorough, in_memory, precision)
     print(result)
-    return result.predictor
+    predictor = Predictor(result.adapter, folder)
+    predictor.comparison, predictor.fitted = result.selection, result.fitted
+    return predictor
 
 
 def load(
@@ -112,11 +116,11 @@ def load(
     """
     from dear.clip import load_backbone
     from dear.core.runtime import pick_device
-    from dear.model.adapter import load_adapter
-    from dear.model.comparison import Comparison
     from dear.model.hub import PREFIX, fetch
     from dear.model.predictor import Predictor
+    from dear.training.adapter import load_adapter
     from dear.training.run_folder import RunFolder
+    from dear.trials.selection import Selection
 
     with os_errors_as_dear_errors():
         where = pick_device(device)
@@ -124,7 +128,7 @@ def load(
         if str(folder).startswith(PREFIX):
             folder = fetch(str(folder))
         predictor = Predictor(load_adapter(folder, classes, template, backbone, where, precision), folder)
-        predictor.comparison = RunFolder(folder).fit(Comparison)
+        predictor.comparison = RunFolder(folder).fit(Selection)
         return predictor
 
 
@@ -136,7 +140,7 @@ def evaluate(
     data_root: str | Path | None = None,
     class_names: str | Path | None = None,
     inference: str | None = None,
-) -> "Evaluation":
+) -> "Outcome":
     """Accuracy of a model, or of the one in a folder, on labelled images: see `Predictor.evaluate`.
 
     `data`: as in `dear.train`.
@@ -186,9 +190,9 @@ def create(
     from dear.core.runtime import pick_device
     from dear.data.prompts import check_class_names, check_template
     from dear.methods.registry import find_method
-    from dear.model.adapter import Adapter
     from dear.model.predictor import Predictor
-    from dear.model.train import check_setting_names
+    from dear.training.adapter import Adapter
+    from dear.trials.train import check_setting_names
 
     names, kind = check_class_names(classes), find_method(method)
     check_template(template)

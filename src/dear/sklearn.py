@@ -22,12 +22,13 @@ from dear.data.dataset import Example
 from dear.data.memory import labelled
 from dear.data.prompts import check_class_names, check_template
 from dear.methods.base import NoSettings
-from dear.methods.registry import find_method
+from dear.methods.registry import CLOSED_FORMS, find_method
 from dear.methods.shared.class_index import frozen_features
 from dear.methods.shared.closed_form import ClosedForm, Head
-from dear.model.comparison import compare
-from dear.model.fit import ALONE, AUTO, CLOSED_FORMS, cache_folder
 from dear.training.images import ImageSource
+from dear.trials.fit import ALONE, AUTO, cache_folder
+from dear.trials.outcome import LEAVE_ONE_OUT
+from dear.trials.selection import select
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -86,9 +87,9 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
         self.method_ = ALONE if ALONE in heads else next(iter(heads))
         if len(heads) > 1 and len(labels.unique()) < len(labels):
             left_out = {
-                name: (head.left_out, "leave-one-out") for name, head in heads.items() if head.left_out is not None
+                name: (head.left_out, LEAVE_ONE_OUT) for name, head in heads.items() if head.left_out is not None
             }
-            self.comparison_ = compare(left_out, labels, [str(name) for name in self.classes_])
+            self.comparison_ = select(left_out, labels, [str(name) for name in self.classes_])
             self.method_ = self.comparison_.chosen
         self.head_ = heads[self.method_]
         return self

@@ -16,7 +16,7 @@ from dear.core.errors import DearError
 from dear.data.resolve import resolve_dataset
 from dear.heads.role_map import RoleMap
 from dear.model import train
-from dear.model.adapter import CONFIG, component_names, read_config
+from dear.training.adapter import CONFIG, component_names, read_config
 from dear.training.run_folder import RunFolder
 
 FILES = Path(__file__).parent / "files"

@@ -19,7 +19,7 @@ from dear.core.errors import DearError
 from dear.data.dataset import ImageFile
 from dear.data.decode import Decoder, open_picture
 from dear.gallery import Gallery
-from dear.model.adapter import save_adapter
+from dear.training.adapter import save_adapter
 
 
 def photo(width: int, height: int, seed: int = 0) -> Image.Image:

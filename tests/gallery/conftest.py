@@ -14,7 +14,7 @@ from dear.gallery import AdapterEncoder
 from dear.heads.head_role import HeadRole
 from dear.heads.role_map import RoleMap
 from dear.methods.dear import Dear, DearConfig
-from dear.model.adapter import save_adapter
+from dear.training.adapter import save_adapter
 
 pytest.importorskip("lancedb")
 

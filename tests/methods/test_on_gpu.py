@@ -25,7 +25,7 @@ from dear.heads.role_map import RoleMap
 from dear.methods.base import Loss, Method
 from dear.methods.coop import CoOp
 from dear.methods.registry import METHODS, find_method
-from dear.model.adapter import load_adapter, save_adapter
+from dear.training.adapter import load_adapter, save_adapter
 from dear.model.predictor import Predictor
 from dear.training import loop
 from dear.training.adapt import adapt, predict_logits

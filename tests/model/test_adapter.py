@@ -11,7 +11,7 @@ import dear
 from dear.cli import main
 from dear.core.errors import DearError
 from dear.data.world.tasks import world_task
-from dear.model.adapter import load_adapter
+from dear.training.adapter import load_adapter
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import dear
 from dear.cli import main
 from dear.data.world.tasks import world_task
-from dear.model.adapter import save_adapter
+from dear.training.adapter import save_adapter
 from dear.parallel.cluster import _AHEAD, _stream
 from on_ray import sentences
 

@@ -11,6 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dear.core.config import number
     from dear.core.table import add_json_argument
     from dear.data.resolve import HELP
+    from dear.trials.compare import DEFAULT_METHODS
 
     parser.add_argument("data", metavar="DATA", help=HELP)
     add_backbone_arguments(parser)
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", metavar="SHARES", help="shares to train, validate and test on, such as 80/0/20")
     parser.add_argument(
         "--methods", nargs="+", metavar="METHOD",
-        help="names from `dear methods` (default: zero-shot, all that need no training, clip-adapter, experts, dear)",
+        help=f"names from `dear methods` (default: {', '.join(DEFAULT_METHODS)})",
     )  # fmt: skip
     parser.add_argument(
         "--shots",
@@ -42,10 +43,10 @@ def run(args: argparse.Namespace) -> None:
     from dear.data.check import check_before_training
     from dear.data.resolve import resolve_dataset
     from dear.methods.registry import find_method
-    from dear.model.compare import advice, advised, default_methods, leaderboard, leaderboard_table
     from dear.training.config import TrainConfig
     from dear.training.estimate import parse_duration
     from dear.training.images import ImageSource
+    from dear.trials.compare import compare_methods, default_methods
 
     limit = parse_duration(args.time_limit)
     for name in args.methods or ():
@@ -57,14 +58,14 @@ def run(args: argparse.Namespace) -> None:
     choice.say()
     check_before_training(drawn, train.shots, whole)
     methods = list(dict.fromkeys(args.methods or default_methods(backbone)))
-    entries, skipped = leaderboard(drawn, ImageSource(backbone), methods, train, limit)
+    board, skipped = compare_methods(drawn, ImageSource(backbone), methods, train, limit)
     print(f"\n{len(drawn.test)} test images, the same for all; best first")
-    args.show("leaderboard", leaderboard_table(entries))
-    print(advice(entries))
+    args.show("leaderboard", board.table())
+    print(board.advice())
     if skipped:
         print(f"no time for {', '.join(skipped)}: raise --time-limit")
     model = {"model": choice.model, "pretrained": choice.pretrained}
-    print(f"then: {_train_command(args, {**model, 'method': advised(entries).row.method})}")
+    print(f"then: {_train_command(args, {**model, 'method': board.advised().method})}")
 
 
 def _train_command(args: argparse.Namespace, settings: dict[str, str | None]) -> str:

@@ -50,7 +50,10 @@ def run(args: argparse.Namespace) -> None:
     )
     run = RunFolder(args.out / "signs")
     after, parts = run.test(), run.results()["parts"]
-    before = {name: part["rows"][0]["accuracy"] for name, part in parts.items()}
+    before = {
+        name: next(row["accuracy"] for row in part["board"]["outcomes"] if row["method"] == "zero-shot")
+        for name, part in parts.items()
+    }
     example = typical(model, dataset.base())
     picture, truth = example.picture.open(), dataset.classes[example.label]
     with atomic_path(args.out / "example.png") as temporary:

@@ -165,7 +165,7 @@ def _folder(folder: Path) -> str:
 
 
 def _adapter(folder: Path) -> str:
-    from dear.model.adapter import read_config
+    from dear.training.adapter import read_config
 
     config = read_config(folder)
     return f"an adapter ({config['method']}, {len(config['classes'])} classes), complete and unchanged"

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     from dear.core.config import add_arguments as add
-    from dear.model.fit import FitConfig
+    from dear.trials.fit import FitConfig
 
     add(parser, FitConfig, without=("data",))
 
@@ -33,7 +33,7 @@ def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
 def run(args: argparse.Namespace) -> None:
     from dear.commands.train import print_next
     from dear.core.config import given_arguments
-    from dear.model.fit import FitConfig, fit_run
+    from dear.trials.fit import FitConfig, fit_run
 
     settings = {**given_arguments(args, FitConfig), "data": args.data}
     result = fit_run(FitConfig(**settings), args.device, args.out, args.cache, args.thorough, precision=args.precision)

@@ -122,7 +122,7 @@ def _answers(args: argparse.Namespace, files: list[Path]) -> "Iterator[tuple[Pat
 def checked_gains(texts: list[str], run: str | None = None) -> dict[str, float]:
     """Gains as given; refuses wrong names before weights are loaded, unless the run has a role map of its own."""
     from dear.heads.gains import parse_gains, require_measured
-    from dear.model.adapter import read_config
+    from dear.training.adapter import read_config
 
     gains = parse_gains(texts)
     if gains and (run is None or (Path(run).is_dir() and "roles" not in read_config(Path(run))["extra_state"])):

@@ -45,11 +45,11 @@ def run(args: argparse.Namespace) -> None:
     from dear.core.config import given_arguments
     from dear.core.runtime import pick_device
     from dear.methods.registry import find_method
-    from dear.model.train import run_settings, train_run
     from dear.parallel.processes import process_group
     from dear.training.config import SingleRunConfig, TrainConfig
     from dear.training.estimate import parse_duration
     from dear.training.run_folder import RESULTS_PAGE
+    from dear.trials.train import run_settings, train_run
 
     settings = given_arguments(args, SingleRunConfig, TrainConfig, find_method(chosen_method(args)).Config)
     run_config, method, train = run_settings(settings, args.published_constants)
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
 
 def print_next(out: Path) -> None:
     """Where the adapter is, and what can be done with it."""
-    from dear.model.adapter import component_names, read_config
+    from dear.training.adapter import component_names, read_config
 
     by_attribute = {_INDEX: "search by attribute"} if len(component_names(read_config(out))) > 1 else {}
     commands = {command.format(shlex.quote(str(out))): what for command, what in (_NEXT | by_attribute).items()}

@@ -1,7 +1,6 @@
 """dear zero-shot: accuracy of a backbone before any training, as a table."""
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from dear.commands.device import add_device_arguments
@@ -43,15 +42,20 @@ def add_text_features_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.bench.zero_shot import zero_shot
     from dear.commands.predict import checked_gains
-    from dear.core.metrics import interval_text, is_above_chance, wilson_interval
+    from dear.core.errors import warn
+    from dear.core.metrics import interval_text
     from dear.core.table import Table
     from dear.data.resolve import resolve_dataset
     from dear.data.world.tasks import TASKS
     from dear.heads.gains import gain_text, named_gains, require_sum, with_gains
     from dear.heads.role_map import AUTO
+    from dear.methods.registry import ZERO_SHOT
     from dear.methods.shared.role_settings import find_roles
+    from dear.training.images import ImageSource
+    from dear.trials.outcome import ALL, BASE, NOVEL
+    from dear.trials.task import Task
+    from dear.trials.trial import Trial
 
     names = args.data or [f"world:{task}" for task in TASKS]
     datasets = [resolve_dataset(name, root=args.data_root) for name in names]
@@ -64,23 +68,19 @@ def run(args: argparse.Namespace) -> None:
     table = Table(["data", "classes", "images", "chance", "all", "95% interval", "base", "novel"])
     guessed = []
     for dataset in datasets:
-        result = zero_shot(backbone, dataset)
-        right = round(result.all / 100 * result.images)
-        interval = interval_text(wilson_interval(right, result.images))
-        table.add(
-            dataset.name, result.classes, result.images, 100 / result.classes, result.all, interval, result.base,
-            result.novel,
-        )  # fmt: skip
-        if not is_above_chance(right, result.images, result.classes):
+        trial = Trial(ZERO_SHOT, Task.on_halves(dataset)).run(ImageSource(backbone))
+        outcomes = {outcome.part: outcome for outcome in trial.outcomes()}
+        whole, classes = outcomes[ALL], len(dataset.classes)
+        halves = [outcomes[part].accuracy if part in outcomes else None for part in (BASE, NOVEL)]
+        interval = interval_text(whole.interval)
+        table.add(dataset.name, classes, whole.images, 100 / classes, whole.accuracy, interval, *halves)
+        if whole.could_be_guessed:
             guessed.append(dataset.name)
     what = f"{backbone.name} with gain {gain_text(gains)}" if gains else backbone.name
     print(f"zero-shot accuracy of {what} on test images (%); base and novel: each half of the classes alone")
     args.show("accuracy", table)
     for name in guessed:
-        print(
-            f"dear: warning: {name}: this is not above chance; try better class names, or another --model",
-            file=sys.stderr,
-        )
+        warn(f"{name}: this is not above chance; try better class names, or another --model")
 
 
 def chosen_backbone(args: argparse.Namespace, data: "Sequence[str]") -> "tuple[Backbone, BackboneChoice]":

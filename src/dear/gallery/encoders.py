@@ -23,7 +23,7 @@ from dear.heads.contributions import HeadContributions
 from dear.heads.gains import gain_text, named_gains, require_sum, with_gains
 from dear.heads.role_map import AUTO, Head
 from dear.methods.shared.role_settings import find_roles
-from dear.model.adapter import CONFIG
+from dear.training.adapter import CONFIG
 
 if TYPE_CHECKING:
     from dear.model.predictor import Predictor

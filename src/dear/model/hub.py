@@ -10,7 +10,7 @@ from typing import Any
 from dear.core.errors import DearError, first_line
 from dear.core.files import write_json
 from dear.core.schema import damaged
-from dear.model.adapter import CONFIG, TEXT_TABLE, WEIGHTS, component_names, read_config, write_config
+from dear.training.adapter import CONFIG, TEXT_TABLE, WEIGHTS, component_names, read_config, write_config
 from dear.training.run_folder import RunFolder
 
 PREFIX = "hf-hub:"

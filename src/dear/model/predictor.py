@@ -21,12 +21,12 @@ from dear.data.memory import images_of
 from dear.heads.gains import NOT_FROZEN, gain_text, named_gains, require_sum, with_gains
 from dear.methods.base import Method
 from dear.methods.shared.role_settings import roles_of
-from dear.model.adapter import CONFIG, Adapter, save_adapter
 from dear.model.answer import Answer, make_answer
+from dear.training.adapter import CONFIG, Adapter, save_adapter
 
 if TYPE_CHECKING:
-    from dear.model.comparison import Comparison
-    from dear.model.evaluation import Evaluation
+    from dear.trials.outcome import Outcome
+    from dear.trials.selection import Selection
 
 _BATCH = 32
 
@@ -34,7 +34,7 @@ _BATCH = 32
 class Predictor:
     """An adapted model: what `dear.load`, `dear.train` and `dear.fit` return."""
 
-    comparison: "Comparison | None" = None
+    comparison: "Selection | None" = None
     """Why `dear.fit` chose this method; also of a run that is loaded."""
     fitted: frozenset[str] = frozenset()
     """Names of the images that `dear.fit` was given."""
@@ -110,7 +110,7 @@ class Predictor:
         data_root: str | Path | None = None,
         class_names: str | Path | None = None,
         inference: str | None = None,
-    ) -> "Evaluation":
+    ) -> "Outcome":
         """Accuracy on labelled images: overall and per class, each with a 95% interval.
 
         `data`: anything that `dear.train` takes; `split`: train, val, test, or all. The model chooses among

@@ -5,7 +5,7 @@ few_shot.json           the images that were drawn, {"train": [[path or scene, l
                         and a hash of their content
 metrics.jsonl           one JSON object per finished epoch
 checkpoint.safetensors  the state after the last finished epoch
-adapter_*               the trained adapter (`dear.model.adapter`)
+adapter_*               the trained adapter (`dear.training.adapter`)
 test.json               test accuracies (%), and the comparison with simpler methods (`dear.model.results`)
 results.html            the same as a page with the pictures of mistakes; mistakes.png: these pictures alone
 fit.json                the comparison of `dear fit`

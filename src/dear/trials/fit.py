@@ -17,7 +17,7 @@ from dear.core.errors import DearError, warn
 from dear.core.files import require_folder
 from dear.core.lock import only_writer
 from dear.core.metrics import interval_text
-from dear.core.progress import phase, reporting_phases
+from dear.core.progress import reporting_phases
 from dear.core.runtime import pick_device, precision_name, with_fp64
 from dear.core.words import counted
 from dear.data.check import content_hash, describe, problems
@@ -43,7 +43,7 @@ from dear.training.run_folder import RunFolder
 from dear.trials.curve import learning_curve, some_names
 from dear.trials.outcome import Outcome, labels_of
 from dear.trials.selection import Selection, select
-from dear.trials.task import Task, left_out_task, test_task
+from dear.trials.task import Task
 from dear.trials.trial import Trial
 
 AUTO = "auto"
@@ -135,7 +135,7 @@ def fit_run(
         trial.model.set_classes(dataset.classes, dataset.template)
         test = None
         if dataset.test:
-            tested = Trial(trial.method, test_task(dataset), trial.config, trial.train)
+            tested = Trial(trial.method, Task.on_test(dataset), trial.config, trial.train)
             tested.measure(trial.model, tested.task.rounds[0], source)
             test = tested.outcome()
             trial.model.set_classes(dataset.classes, dataset.template)
@@ -155,11 +155,11 @@ def fit_run(
 
 def choose(data: Dataset, source: ImageSource, method: str = AUTO, thorough: bool = False) -> tuple[Trial, Selection]:
     """The trial of the best method, or of the given one beside zero-shot, fitted to `data.train`; and why."""
-    task, names = left_out_task(data), _candidates(source.backbone, method, thorough)
+    task, names = Task.left_out(data), _candidates(source.backbone, method, thorough)
     trials = {name: _trial(name, task) for name in names}
     images = [*task.fitted_images(), *data.test]
-    with phase(f"encoding {counted(len(images), 'image')}, for all methods", has_bar=True):
-        source.encode(images, [trial.prepare(source) for trial in trials.values()])
+    models = [trial.prepare(source) for trial in trials.values()]
+    source.encode(images, models, f"encoding {counted(len(images), 'image')}, for all methods")
     labels = labels_of(data.train)
     if len(labels.unique()) == len(labels):
         trial = _trial(ALONE if method == AUTO else method, task)

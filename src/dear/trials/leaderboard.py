@@ -1,6 +1,7 @@
 """A leaderboard: methods measured on the same images, the best first, each compared with one of them."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -30,7 +31,7 @@ class Leaderboard(Struct, frozen=True):
         """Columns that no method has are left out; `chosen`: a method to mark with an asterisk."""
         against = f"against {self.reference}"
         header = ["method", "images", "accuracy (%)", "95% interval", against, "verdict", "p"]
-        optional = {
+        optional: dict[str, list[Any]] = {
             "cross entropy": [None if o.cross_entropy is None else f"{o.cross_entropy:.3f}" for o in self.outcomes],
             "calibration error (%)": [None if o.cross_entropy is None else o.ece for o in self.outcomes],
             "measured": [None if o.measured == TEST else o.measured for o in self.outcomes],

@@ -28,6 +28,29 @@ class Task:
     measured: str = TEST
     pool: Dataset | None = None
 
+    @classmethod
+    def on_test(cls, data: Dataset, classes: str = ALL, pool: Dataset | None = None) -> "Task":
+        """Measured on the test images of `data`, after the few-shot draw; classes `base`: fitted to these alone."""
+        return cls((_round(data, classes),), TEST, pool)
+
+    @classmethod
+    def on_halves(cls, data: Dataset) -> "Task":
+        """Measured on the test images of all classes, and of each half of the classes alone, if it has any."""
+        if not data.test:
+            raise DearError(f"{data.name} has no test images: add a test split.")
+        parts = {ALL: data, BASE: data.base(), NOVEL: data.novel()}
+        return cls((Round(data, {name: part for name, part in parts.items() if part.test}),))
+
+    @classmethod
+    def on_folds(cls, folds: Sequence[Dataset], classes: str = ALL, pool: Dataset | None = None) -> "Task":
+        """Measured on all images, each by the fit of the fold that leaves it out."""
+        return cls(tuple(_round(data, classes) for data in folds), FOLDS, pool)
+
+    @classmethod
+    def left_out(cls, data: Dataset) -> "Task":
+        """Measured on the labelled images themselves, each left out of the fit that answers it."""
+        return cls((Round(data, {ALL: replace(data, test=data.train)}),), LEFT_OUT)
+
     @property
     def parts(self) -> tuple[str, ...]:
         return tuple(self.rounds[0].parts)
@@ -46,21 +69,6 @@ class Task:
     def fitted_images(self) -> list[Example]:
         """The images that methods are fitted to, with those for validation, each once."""
         return _once(example for one in self.rounds for example in (*one.fit.train, *one.fit.val))
-
-
-def test_task(data: Dataset, classes: str = ALL, pool: Dataset | None = None) -> Task:
-    """Measured on the test images of `data`, after the few-shot draw; `classes`: all, or base to fit to these alone."""
-    return Task((_round(data, classes),), TEST, pool)
-
-
-def fold_task(folds: Sequence[Dataset], classes: str = ALL, pool: Dataset | None = None) -> Task:
-    """Measured on all images, each by the fit of the fold that leaves it out."""
-    return Task(tuple(_round(data, classes) for data in folds), FOLDS, pool)
-
-
-def left_out_task(data: Dataset) -> Task:
-    """Measured on the labelled images themselves, each left out of the fit that answers it."""
-    return Task((Round(data, {ALL: replace(data, test=data.train)}),), LEFT_OUT)
 
 
 def _once(examples: Iterable[Example]) -> list[Example]:

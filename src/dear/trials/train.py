@@ -1,10 +1,11 @@
 """`dear train`: from settings to a folder with an adapter, its few-shot lists, its metrics and its test results."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ from dear.data.splits import OWN_SPLIT, VALIDATED_SPLIT, divide_again
 from dear.methods.base import Method
 from dear.methods.registry import ZERO_SHOT, find_method, recipe_of, require_method, simple_methods, with_overrides
 from dear.parallel import processes
-from dear.training.adapter import save_adapter
 from dear.training.adapt import predict_logits
+from dear.training.adapter import save_adapter
 from dear.training.backbone import AUTO, choose_backbone
 from dear.training.config import NONE, SingleRunConfig, TrainConfig
 from dear.training.estimate import RunEstimate
@@ -35,7 +36,7 @@ from dear.training.run_folder import RunFolder
 from dear.trials.outcome import BASE
 from dear.trials.page import write_results
 from dear.trials.run_result import RunResult, accuracy_summary, run_result
-from dear.trials.task import Task, fold_task, test_task
+from dear.trials.task import Task
 from dear.trials.trial import Trial
 
 _FIRST = 32  # training images whose answers are checked before a run counts as finished
@@ -141,7 +142,7 @@ class _Run:
         seconds = (time.monotonic() - start) / len(rounds)  # what a test takes, at most
         for number, one in enumerate(rounds, 1):
             later = len(rounds) - number + bool(self.run.folds)  # trainings after this one
-            estimate = RunEstimate(lambda own, later=later: seconds + later * (own + seconds), self._share(later + 1))
+            estimate = RunEstimate(partial(_seconds_after, later, seconds), self._share(later + 1))
             if self.run.folds:
                 print(f"fold {number} of {len(rounds)}", flush=True)
                 model = self._fit(one.fit, self.folder.fold(number), estimate)
@@ -162,8 +163,8 @@ class _Run:
 
     def _task(self, whole: Dataset, drawn: Dataset) -> Task:
         if not self.run.folds:
-            return test_task(drawn, self.config.classes, self.whole)
-        return fold_task([self._draw(fold) for fold in whole.folds(self.run.folds)], self.config.classes, self.whole)
+            return Task.on_test(drawn, self.config.classes, self.whole)
+        return Task.on_folds([self._draw(fold) for fold in whole.folds(self.run.folds)], self.config.classes, self.whole)
 
     def _baselines(self) -> list[Trial]:
         """Zero-shot and the methods without training, fitted and measured like the method itself."""
@@ -174,9 +175,8 @@ class _Run:
         models = [trial.prepare(self.source) for trial in trials]
         start, measured = time.monotonic(), processes.local_rows(task.measured_images())
         clean = [self.prepared] if self.config.augment == NONE else []
-        with phase("encoding the images", has_bar=True):
-            self.source.encode(measured, [*models, self.prepared])
-            self.source.encode(task.fitted_images(), [*models, *clean])
+        self.source.encode(measured, [*models, self.prepared], "encoding the test images")
+        self.source.encode(task.fitted_images(), [*models, *clean], "encoding the training images")
         for trial in trials:
             trial.run(self.source)
         print(f"before training: {accuracy_summary(trials)} ({time.monotonic() - start:.0f} s)", flush=True)
@@ -220,6 +220,11 @@ class _Run:
             *lines,
             *filter(None, (self.learned, self.cut)),
         ]
+
+
+def _seconds_after(later: int, test: float, training: float) -> float:
+    """Seconds of a run after a training of `training` seconds: its test, and as many more of both as are `later`."""
+    return test + later * (training + test)
 
 
 def _with_precision(train: TrainConfig, folder: RunFolder, resume: bool, device: torch.device) -> TrainConfig:

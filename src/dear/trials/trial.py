@@ -34,13 +34,11 @@ Observer = Callable[[str, Tensor, Tensor], None]
 class Trial:
     """A method with settings on a task. `run` fits and measures it; `outcomes` says how well it answered.
 
-    Without `config` and `train`, the method's published recipe applies. After a run, `model` is the fitted method (None:
-    it was only fitted to folds), `seconds` the time to fit it, and `epochs` those trained and those of its settings.
+    Without `config` and `train`, the method's published recipe applies. After a run, `model` is the fitted method
+    (None: it was only fitted to folds), `seconds` the time to fit it, `epochs` those trained and those of its settings.
     """
 
-    def __init__(
-        self, method: str, task: Task, config: Config | None = None, train: TrainConfig | None = None
-    ) -> None:
+    def __init__(self, method: str, task: Task, config: Config | None = None, train: TrainConfig | None = None) -> None:
         recipe = recipe_of(method)
         self.method, self.task, self.kind = method, task, find_method(method)
         self.config = config or self.kind.Config.pick(recipe)

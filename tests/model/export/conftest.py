@@ -15,7 +15,7 @@ from dear.data.world.tasks import world_task
 from dear.heads.head_role import HeadRole
 from dear.heads.role_map import RoleMap
 from dear.methods.dear import Dear, DearConfig
-from dear.model.adapter import save_adapter
+from dear.training.adapter import save_adapter
 
 CORE = ("color", "shape", "texture", "object", "location")
 CONFIG = {

@@ -21,7 +21,7 @@ from dear.data.world.tasks import world_task
 from dear.heads.head_role import HeadRole
 from dear.heads.role_map import RoleMap
 from dear.methods.dear import Dear, DearConfig
-from dear.model.adapter import Adapter, load_adapter
+from dear.training.adapter import Adapter, load_adapter
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

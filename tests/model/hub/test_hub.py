@@ -11,7 +11,7 @@ import dear
 from dear.cli import main
 from dear.core.errors import DearError
 from dear.heads.role_map import RoleMap
-from dear.model.adapter import CONFIG, WEIGHTS, read_config
+from dear.training.adapter import CONFIG, WEIGHTS, read_config
 from dear.model.hub import fetch, without_paths, write_folder
 from dear.server.page.runs import read_run
 from dear.training.run_folder import RunFolder

@@ -10,7 +10,6 @@ from dear.core.errors import DearError
 from dear.core.files import atomic_folder
 from dear.core.version import __version__
 from dear.methods.registry import METHODS
-from dear.model.adapter import Adapter, load_adapter, read_config
 from dear.model.export.check import (
     Difference,
     Pictures,
@@ -23,6 +22,7 @@ from dear.model.export.check import (
 from dear.model.export.folder import Comparison, ExportFolder, Variant
 from dear.model.export.graph import ImageSide, require_packages, write_graph
 from dear.model.export.int8 import write_int8
+from dear.training.adapter import Adapter, load_adapter, read_config
 
 LIMIT = 1e-4
 

@@ -11,8 +11,8 @@ from dear.bench.summary import HM, series
 from dear.bench.tables import main_results
 from dear.core.errors import DearError
 from dear.core.names import CLS
-from dear.model.adapter import component_names, read_config
 from dear.server.api import short_name
+from dear.training.adapter import component_names, read_config
 from dear.training.run_folder import RunFolder
 
 _SETTINGS = ("model", "data", "classes", "shots", "seed", "lr")
