@@ -46,7 +46,10 @@ class DearWarning(UserWarning):
 
 def warn(sentence: str) -> None:
     """Warns the caller of the library; Python's `warnings` can filter it or turn it into an error."""
-    warnings.warn(shortened(sentence), DearWarning, stacklevel=3)
+    frame, level = sys._getframe(), 1
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "dear":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(shortened(sentence), DearWarning, stacklevel=level)
 
 
 @contextmanager

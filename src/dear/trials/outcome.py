@@ -95,22 +95,23 @@ class Outcome(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 def outcome_of(logits: Tensor, labels: Tensor, classes: Sequence[str], **fields: Any) -> Outcome:
-    """The outcome of logits [images, classes] against labels [images]; `fields`: the others of an outcome."""
+    """The outcome of logits [images, classes] against labels [images]; `fields`: others of its fields, or the same."""
     chosen, names = logits.argmax(-1), unique_names(classes)
     right = (chosen == labels).cpu()
     own = {name: right[(labels == number).cpu()] for number, name in enumerate(names)}
     own = {name: hits for name, hits in own.items() if len(hits)}
     count = int(right.sum())
-    return Outcome(
-        images=len(labels),
-        accuracy=100 * count / len(labels),
-        ece=calibration_error(logits, labels),
-        per_class={name: 100 * hits.double().mean().item() for name, hits in own.items()},
-        class_images={name: len(hits) for name, hits in own.items()},
-        confused=[(names[true], names[answer], images) for true, answer, images in confusions(chosen, labels)],
-        right=np.packbits(right.numpy()).tobytes().hex(),
-        **{"interval": wilson_interval(count, len(labels)), **fields},
-    )
+    measured = {
+        "images": len(labels),
+        "accuracy": 100 * count / len(labels),
+        "interval": wilson_interval(count, len(labels)),
+        "ece": calibration_error(logits, labels),
+        "per_class": {name: 100 * hits.double().mean().item() for name, hits in own.items()},
+        "class_images": {name: len(hits) for name, hits in own.items()},
+        "confused": [(names[true], names[answer], images) for true, answer, images in confusions(chosen, labels)],
+        "right": np.packbits(right.numpy()).tobytes().hex(),
+    }
+    return Outcome(**{**measured, **fields})
 
 
 def labels_of(examples: Sequence[Any]) -> Tensor:

@@ -121,7 +121,7 @@ def compare_once(first: np.ndarray, second: np.ndarray, weights: np.ndarray | No
     if weights is not None:
         gained, lost = gained * weights, lost * weights
         images = len(first) / np.square(weights).mean()
-    shares = gained.sum() / len(first), lost.sum() / len(first)
+    shares = float(gained.sum() / len(first)), float(lost.sum() / len(first))
     only_first, only_second = (round(share * images) for share in shares)
     images = max(images, only_first + only_second)
     score, test = tango_interval(only_first, only_second, images), mcnemar_interval(only_first, only_second, images)
@@ -137,7 +137,7 @@ def compare_values(differences: np.ndarray, weights: np.ndarray) -> Comparison:
     """
     mean = (weights * differences).mean()
     half = _Z * (weights * (differences - mean)).std(ddof=1) / math.sqrt(len(differences))
-    return Comparison(100 * mean, 100 * (mean - half), 100 * (mean + half))
+    return Comparison(*(float(100 * value) for value in (mean, mean - half, mean + half)))
 
 
 def tango_interval(only_first: int, only_second: int, images: float) -> tuple[float, float]:

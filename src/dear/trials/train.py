@@ -164,7 +164,9 @@ class _Run:
     def _task(self, whole: Dataset, drawn: Dataset) -> Task:
         if not self.run.folds:
             return Task.on_test(drawn, self.config.classes, self.whole)
-        return Task.on_folds([self._draw(fold) for fold in whole.folds(self.run.folds)], self.config.classes, self.whole)
+        return Task.on_folds(
+            [self._draw(fold) for fold in whole.folds(self.run.folds)], self.config.classes, self.whole
+        )
 
     def _baselines(self) -> list[Trial]:
         """Zero-shot and the methods without training, fitted and measured like the method itself."""

@@ -3,22 +3,26 @@
 import json
 import re
 import shutil
-from dataclasses import replace
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from PIL import Image
 
 import dear
 from dear.cli import main
-from dear.core.errors import DearError
+from dear.core.errors import DearError, DearWarning
 from dear.core.metrics import wilson_interval
 from dear.methods.gda import GdaHead
-from dear.model import fit as fit_module
-from dear.model.comparison import compare, learning_curve, simplest
+from dear.methods.registry import CLOSED_FORMS, UNFITTED
 from dear.training.cache import StateCache
+from dear.trials import fit as fit_module
+from dear.trials.curve import learning_curve
+from dear.trials.selection import select, simplest
+from dear.trials.trial import Trial
 
 COLORS = {"red": (200, 40, 40), "green": (40, 180, 60), "blue": (50, 60, 210)}
 
@@ -47,10 +51,10 @@ def options(model_folder: Path, tmp_path_factory) -> dict:
 def test_a_folder_is_enough(photos: Path, options: dict, tmp_path: Path, capsys) -> None:
     model = dear.fit(photos, out=tmp_path / "run", **options)
     shown, comparison = capsys.readouterr().out, model.comparison
-    assert [row.method for row in comparison.candidates] == [*fit_module.UNFITTED, *fit_module.CLOSED_FORMS]
+    assert {row.method for row in comparison.board.outcomes} == {*UNFITTED, *CLOSED_FORMS}
     assert comparison.images == 24, "all images are used: none is set aside"
-    assert model.method == comparison.chosen in fit_module.CLOSED_FORMS
-    best = {row.method: row for row in comparison.candidates}
+    assert model.method == comparison.chosen in CLOSED_FORMS
+    best = {row.method: row for row in comparison.board.outcomes}
     assert best[model.method].accuracy > best["zero-shot"].accuracy
     assert best[model.method].interval[0] < best[model.method].accuracy
     assert "More labels" in shown
@@ -84,9 +88,9 @@ def test_images_in_memory_give_the_same_fit(photos: Path, options: dict) -> None
     labels = [file.parent.name for file in files]
     expected = dear.fit(photos, **options).comparison
     for images in (files, [np.array(Image.open(file)) for file in files]):
-        rows = dear.fit(images, labels, **options).comparison.candidates
-        for row, other in zip(rows, expected.candidates, strict=True):
-            assert row.accuracy == other.accuracy
+        board = dear.fit(images, labels, **options).comparison.board
+        for row, other in zip(board.outcomes, expected.board.outcomes, strict=True):
+            assert (row.method, row.accuracy) == (other.method, other.accuracy)
             assert row.cross_entropy == pytest.approx(other.cross_entropy, abs=1e-3)  # files come in another order
 
 
@@ -104,7 +108,8 @@ def test_a_test_split_is_only_tested_on(photos: Path, options: dict, tmp_path: P
 def test_one_image_per_class_cannot_be_checked(options: dict, capsys) -> None:
     model = dear.fit([picture(color, 3) for color in COLORS.values()], list(COLORS), **options)
     assert model.method == "proker"
-    assert model.comparison.candidates == ()
+    assert model.comparison.board is None
+    assert model.comparison.images == 0
     assert "no method can be checked" in str(model.comparison)
     assert "Label a second image of each class" in str(model.comparison)
     assert "without it" not in capsys.readouterr().out, "no image was checked"
@@ -126,69 +131,64 @@ def unbalanced(photos: Path, tmp_path_factory) -> Path:
 def test_small_classes_are_named(unbalanced: Path, options: dict, capsys) -> None:
     comparison = dear.fit(unbalanced, **options).comparison
     shown = capsys.readouterr().out
-    assert "1 of 3 classes has one image, so nothing is known of it: blue." in shown
+    assert "1 of 3 classes has one image, so it cannot be measured: blue." in shown
     assert "they have 3 to 8 images" in shown
     assert "change little" not in comparison.advice
     assert "blue (1), green (3)" in comparison.advice
-    row = next(row for row in comparison.candidates if row.method == comparison.chosen)
-    assert comparison.curve[-1].accuracy == pytest.approx(row.accuracy), "the same images as in the table"
+    chosen = comparison.board[comparison.chosen]
+    assert comparison.curve[-1].accuracy == pytest.approx(chosen.accuracy), "the same images as in the table"
 
 
-def test_classes_without_images_are_named(photos: Path, options: dict, capsys) -> None:
+def test_classes_without_images_are_named(photos: Path, options: dict) -> None:
     files = sorted(photos.glob("*/*.png"))
     names = [*COLORS, "grey", "pink"]
     labels = [names.index(file.parent.name) for file in files]
-    model = dear.fit(dear.dataset(files, labels, classes=names), **options)
-    warned = capsys.readouterr().err
-    assert (
-        "2 of 5 classes have no labelled images, and will hardly ever be answered beside the others: grey, pink"
-        in warned
-    )
+    with pytest.warns(DearWarning, match="2 of 5 classes have no labelled images, .* beside the others: grey, pink"):
+        model = dear.fit(dear.dataset(files, labels, classes=names), **options)
     assert model.comparison.advice.startswith("Label more images of grey (0), pink (0)")
 
 
 @pytest.mark.parametrize("saved", [True, False])
-def test_images_of_the_fit_are_no_test_images(photos: Path, options: dict, tmp_path: Path, saved: bool, capsys) -> None:
+def test_images_of_the_fit_are_no_test_images(photos: Path, options: dict, tmp_path: Path, saved: bool) -> None:
     model = dear.fit(photos, method="gda", out=tmp_path / "run" if saved else None, **options)
     new = tmp_path / "new"
     for name, color in COLORS.items():
         (new / name).mkdir(parents=True)
         for i in range(4):
             picture(color, 900 + i).save(new / name / f"{i}.png")
-    capsys.readouterr()
     for one in (model, *([dear.load(tmp_path / "run", device="cpu")] if saved else [])):
-        one.evaluate(photos)
-        assert "trained on all of the 24 images of photos" in capsys.readouterr().err
-        one.evaluate(new)
-        assert "trained on" not in capsys.readouterr().err
+        with pytest.warns(DearWarning, match="trained on all of the 24 images of photos"):
+            one.evaluate(photos)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            one.evaluate(new)
         files = [photos / "red" / "0.png", photos / "red" / "1.png", *sorted((new / "blue").iterdir())]
-        one.evaluate((files, [file.parent.name for file in files]), split="all")
-        assert "trained on 2 of the 6 images" in capsys.readouterr().err
-        one.evaluate(([picture(COLORS["red"], 1), picture(COLORS["blue"], 2)], ["red", "blue"]), split="all")
-        assert "if these are among them" in capsys.readouterr().err
+        with pytest.warns(DearWarning, match="trained on 2 of the 6 images"):
+            one.evaluate((files, [file.parent.name for file in files]), split="all")
+        with pytest.warns(DearWarning, match="if these are among them"):
+            one.evaluate(([picture(COLORS["red"], 1), picture(COLORS["blue"], 2)], ["red", "blue"]), split="all")
 
 
 def test_advice_for_a_method_that_is_no_closed_form(photos: Path, options: dict, monkeypatch) -> None:
-    monkeypatch.setattr(fit_module, "compare", lambda *args: replace(compare(*args), chosen="zero-shot"))
+    monkeypatch.setattr(fit_module, "select", lambda *args: replace(select(*args), chosen="zero-shot"))
     comparison = dear.fit(photos, **options).comparison
     assert comparison.chosen == "zero-shot"
     assert re.search(r"both with (ss-text|gda|proker), the best method in closed form\.$", comparison.advice)
 
 
 def test_a_trained_method_is_trained_once_and_in_each_fold(photos: Path, options: dict, monkeypatch) -> None:
-    monkeypatch.setattr(fit_module, "TRAINED", ("linear-probe", "clap"))
-    fitted, calls = fit_module._fitted, []
-    monkeypatch.setattr(fit_module, "_fitted", lambda name, *args: calls.append(name) or fitted(name, *args))
+    monkeypatch.setattr(fit_module, "QUICK", ("linear-probe", "clap"))
+    fit, calls = Trial.fit, []
+    monkeypatch.setattr(Trial, "fit", lambda self, *args, **more: calls.append(self.method) or fit(self, *args, **more))
     model = dear.fit(photos, thorough=True, **options)
     for name in ("linear-probe", "clap"):
         assert calls.count(name) == 5 + (model.method == name)
 
 
 def test_trained_methods_are_compared_by_folds(photos: Path, options: dict, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(fit_module, "TRAINED", ("linear-probe",))
-    rows = dear.fit(photos, thorough=True, **options).comparison.candidates
-    assert (rows[-1].method, rows[-1].measured) == ("linear-probe", "5 folds")
-    assert rows[-1].accuracy > 80
+    monkeypatch.setattr(fit_module, "QUICK", ("linear-probe",))
+    probe = dear.fit(photos, thorough=True, **options).comparison.board["linear-probe"]
+    assert (probe.measured, probe.accuracy > 80) == ("5 folds", True)
     assert "epoch" not in capsys.readouterr().err
 
 
@@ -221,9 +221,9 @@ def test_the_command_does_the_same(photos: Path, options: dict, tmp_path: Path, 
     assert main(["fit", str(photos), *where, "--json"]) == 0
     shown = capsys.readouterr()
     rows = json.loads(shown.out)["comparison"]
-    assert [row["method"] for row in rows["candidates"]] == [*fit_module.UNFITTED, *fit_module.CLOSED_FORMS]
-    assert all(isinstance(row["cross_entropy"], float) for row in rows["candidates"])
-    assert rows["chosen"] in fit_module.CLOSED_FORMS
+    assert {row["method"] for row in rows["board"]["outcomes"]} == {*UNFITTED, *CLOSED_FORMS}
+    assert all(isinstance(row["cross_entropy"], float) for row in rows["board"]["outcomes"])
+    assert rows["chosen"] in CLOSED_FORMS
     assert rows["advice"].startswith("More labels")
     assert "dear predict" in shown.err
     assert "search by an image or a sentence" in shown.err
@@ -253,10 +253,10 @@ def test_the_simplest_method_within_noise_is_chosen() -> None:
 def test_single_images_of_a_class_are_left_aside() -> None:
     labels = torch.tensor([0, 0, 1, 1, 2])
     logits = torch.eye(3)[labels] * 3
-    comparison = compare({"a": (logits, "x")}, labels, ["red", "green", "blue"])
+    comparison = select({"a": (logits, "x")}, labels, ["red", "green", "blue"])
     assert comparison.images == 4
-    assert comparison.candidates[0].accuracy == 100
-    assert comparison.notes == ("1 of 3 classes has one image, so nothing is known of it: blue.",)
+    assert comparison.board.best.accuracy == 100
+    assert comparison.notes == ("1 of 3 classes has one image, so it cannot be measured: blue.",)
 
 
 def test_all_classes_count_alike() -> None:
@@ -264,15 +264,15 @@ def test_all_classes_count_alike() -> None:
     answers = torch.tensor([0] * 16 + [1, 0, 0, 0])
     logits = torch.eye(2)[answers] * 3
     good_for_few = torch.eye(2)[torch.tensor([0] * 11 + [1] * 9)] * 3
-    comparison = compare({"for many": (logits, "x"), "for few": (good_for_few, "x")}, labels, ["red", "green"])
-    row, other = comparison.candidates
+    comparison = select({"for many": (logits, "x"), "for few": (good_for_few, "x")}, labels, ["red", "green"])
+    row, other = comparison.board["for many"], comparison.board["for few"]
     assert (row.accuracy, other.accuracy) == pytest.approx((62.5, 100 * (11 / 16 + 1) / 2))
     assert comparison.chosen == "for few"
     assert row.interval == pytest.approx(wilson_interval(0.625 * 12.8, 12.8)), "4 images weigh as much as 16"
     confidence = 1 / (1 + np.exp(-3))
-    assert row.calibration_error == pytest.approx(100 * (confidence - 0.625), abs=1e-4)
-    assert "means over classes, each of which counts alike: they have 4 to 16 images." in str(comparison)
-    assert compare({"a": (logits[12:], "x")}, labels[12:], ["red", "green"]).notes == ()
+    assert row.ece == pytest.approx(100 * (confidence - 0.625), abs=1e-4)
+    assert "means over classes, which count alike: they have 4 to 16 images." in str(comparison)
+    assert select({"a": (logits[12:], "x")}, labels[12:], ["red", "green"]).notes == ()
 
 
 def test_the_learning_curve_equals_fits_on_fewer_labels() -> None:

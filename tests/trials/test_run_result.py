@@ -1,8 +1,9 @@
-"""The end of a run: the paired test against its enumeration, the verdict, the files, and old files."""
+"""The end of a run: the paired test against its enumeration, the verdict, and the files."""
 
 import itertools
 import json
 import math
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,16 @@ from PIL import Image
 
 import dear
 from dear.cli import main
+from dear.core.errors import DearWarning
 from dear.core.metrics import is_above_chance, mcnemar
-from dear.data.dataset import Example, ImageFile
-from dear.model.compare import Entry, advice, advised, leaderboard_table
-from dear.model.evaluation import measured
-from dear.model.results import WITHIN_NOISE, WORSE, WORTH_IT, Row, Verdict, part_result
+from dear.data.dataset import Dataset, Example, ImageFile
 from dear.training.run_folder import RunFolder
+from dear.trials.leaderboard import leaderboard
+from dear.trials.outcome import outcome_of
+from dear.trials.paired import AHEAD, BEHIND, EVEN, UNDECIDED
+from dear.trials.run_result import PartResult, run_result
+from dear.trials.task import Round, Task
+from dear.trials.trial import Trial
 
 
 @pytest.mark.parametrize(("gained", "lost"), [(0, 0), (1, 0), (6, 0), (5, 1), (3, 3), (2, 9), (10, 1)])
@@ -40,30 +45,41 @@ def logits_with(right: list[bool]) -> torch.Tensor:
     return torch.tensor([[1.0, 0.0] if hit else [0.0, 1.0] for hit in right])
 
 
+def result_of(logits: dict[str, torch.Tensor], labels: list[int]) -> PartResult:
+    """The result of the last method, from the logits of all on the same images."""
+    examples = tuple(Example(ImageFile(Path(f"{i}.png")), label) for i, label in enumerate(labels))
+    data = Dataset("data", ("cat", "dog"), "{}", (), (), examples)
+    trials = [Trial(name, Task((Round(data, {"all": data}),))) for name in logits]
+    for trial in trials:
+        trial.answers["all", "plain"] = [logits[trial.method]]
+    return run_result(trials[-1], trials[:-1]).parts["all"]
+
+
 @pytest.mark.parametrize(
     ("this", "zero_shot", "simple", "verdicts", "words"),
     [
-        ([1] * 20, [0] * 10 + [1] * 10, [1] * 19 + [0], (WORTH_IT, WITHIN_NOISE), ("Worth it: +50.0", "within noise")),
-        ([1] * 20, [0] * 10 + [1] * 10, [0] * 20, (WORTH_IT, WORTH_IT), ("Worth it: +50.0", "Also better")),
-        ([1] * 20, [1] * 18 + [0] * 2, [1] * 18 + [0] * 2, (WITHIN_NOISE, WITHIN_NOISE), ("Within noise: +10.0",)),
-        ([0] * 20, [1] * 20, [1] * 20, (WORSE, WORSE), ("Worse: -100.0", "is better, without training")),
+        ([1] * 20, [0] * 10 + [1] * 10, [1] * 19 + [0], (AHEAD, UNDECIDED), ("zero-shot by 50.0", "needs no training")),
+        ([1] * 20, [0] * 10 + [1] * 10, [0] * 20, (AHEAD, AHEAD), ("of zero-shot by 50.0", "of tip-adapter by 100.0")),
+        ([1] * 20, [1] * 18 + [0] * 2, [1] * 18 + [0] * 2, (UNDECIDED, UNDECIDED), ("undecided: +10.0",)),
+        ([1] * 200, [1] * 200, [1] * 200, (EVEN, EVEN), ("dear is level with zero-shot: +0.0",)),
+        ([0] * 20, [1] * 20, [1] * 20, (BEHIND, BEHIND), ("is behind zero-shot by 100.0",)),
     ],
-)
-def test_the_verdict_is_that_of_the_paired_test(this, zero_shot, simple, verdicts, words) -> None:
-    examples = [Example(ImageFile(Path(f"{i}.png")), 0) for i in range(20)]
+)  # fmt: skip
+def test_the_verdict_is_that_of_the_paired_comparison(this, zero_shot, simple, verdicts, words) -> None:
     logits = {"zero-shot": logits_with(zero_shot), "tip-adapter": logits_with(simple), "dear": logits_with(this)}
-    result = part_result("all", "dear", logits, examples, ["cat", "dog"])
-    assert [row.method for row in result.rows] == ["zero-shot", "tip-adapter", "dear"]
-    assert tuple(verdict.verdict for verdict in result.verdicts) == verdicts
-    assert all(word in result.sentence for word in words)
-    assert len([m for m in result.largest_losses if m.answer == "dog"]) == this.count(0)
+    result = result_of(logits, [0] * len(this))
+    assert result.outcome.method == result.board.reference == "dear"
+    opposite = {AHEAD: BEHIND, BEHIND: AHEAD}
+    for name, verdict in zip(("zero-shot", "tip-adapter"), verdicts, strict=True):
+        assert result.board.comparisons[name].verdict == opposite.get(verdict, verdict)
+    assert all(word in result.verdict for word in words)
+    assert len([m for m in result.mistakes if m.answer == "dog"]) == this.count(0)
 
 
 def test_classes_of_different_sizes_also_get_their_mean() -> None:
-    examples = [Example(ImageFile(Path(f"{i}.png")), int(i == 9)) for i in range(10)]
-    logits = {"dear": logits_with([1] * 10)}  # nine of the first class are right, the only one of the second is not
-    result = part_result("all", "dear", logits, examples, ["cat", "dog"])
-    assert result.evaluation.accuracy == 90
+    # Nine of the first class are right, the only one of the second is not.
+    result = result_of({"dear": logits_with([1] * 10)}, [0] * 9 + [1])
+    assert result.outcome.accuracy == 90
     assert "per class, mean 50.0%, worst first: dog 0% of 1, cat 100% of 9" in str(result)
 
 
@@ -87,48 +103,32 @@ def test_a_run_says_whether_it_was_worth_it(folds, model_folder, tmp_path: Path,
     assert printed.splitlines()[0] == f"backbone: local-dir:{model_folder}"
     assert ("cross-validation: each of 18 images is tested once" in printed) == bool(folds)
     part = run.results()["parts"]["all"]
-    assert [row["images"] for row in part["rows"]] == [18 if folds else 6] * 3  # two of six per class
-    assert part["rows"][-1]["method"] == "clip-adapter"
-    assert part["sentence"] in printed
-    assert sum(entry["images"] for entry in part["evaluation"]["per_class"].values()) == part["rows"][0]["images"]
-    assert run.test() == {"all": pytest.approx(part["rows"][-1]["accuracy"])}
+    rows = {row["method"]: row for row in part["board"]["outcomes"]}
+    own = rows[part["board"]["reference"]]
+    assert own["method"] == "clip-adapter"
+    assert [row["images"] for row in rows.values()] == [18 if folds else 6] * 3  # two of six per class
+    assert own.get("measured", "test") == ("folds" if folds else "test")
+    assert part["verdict"] in printed
+    assert sum(own["class_images"].values()) == own["images"]
+    assert run.test() == {"all": pytest.approx(own["accuracy"])}
     assert len(run.few_shot()["train"]) == (18 if folds else 12)
     assert not list(out.glob("fold-*"))
     page = (out / "results.html").read_text()
     assert "Accuracy per class" in page
-    assert page.count("data:image/jpeg") >= len(part["largest_losses"])
-    assert (out / "mistakes.png").exists() == bool(part["largest_losses"])
-    tested = dear.evaluate(out, data)
+    assert page.count("data:image/jpeg") >= len(part["mistakes"])
+    assert (out / "mistakes.png").exists() == bool(part["mistakes"])
+    with pytest.warns(DearWarning, match="trained on all of the") if folds else nullcontext():
+        tested = dear.evaluate(out, data)
     if folds:
-        assert "trained on all of the" in capsys.readouterr().err
+        assert tested.images == 6
     else:  # the images that were not trained on, and no others
-        assert tested.accuracy == pytest.approx(part["rows"][-1]["accuracy"])
+        assert tested.accuracy == pytest.approx(own["accuracy"])
         assert tested.images == 6
     # Again, as an interrupted run continues: it finds all trainings done, or does the rest of them.
     assert main([*arguments, "--epochs", "2", "--workers", "0", "--out", str(out), *folds, "--resume"]) == 0
-    assert run.results()["parts"]["all"] == part
-
-
-def test_a_file_of_before_has_no_comparison(tmp_path: Path) -> None:
-    (tmp_path / "test.json").write_text(json.dumps({"base": 90.0, "novel": 80.0, "hm": 84.7}))
-    assert RunFolder(tmp_path).test() == {"base": 90.0, "novel": 80.0, "hm": 84.7}
-    assert RunFolder(tmp_path).results() == {}
-
-
-def test_a_run_of_before_keeps_its_split(model_folder, tmp_path: Path, capsys) -> None:
-    """Runs on folders were divided 50/20/30, and did not say so in their settings."""
-    data, out = photos(tmp_path / "photos", each=10), tmp_path / "run"
-    arguments = ["train", "--model", f"local-dir:{model_folder}", "--data", str(data), "--method", "clip-adapter"]
-    arguments += ["--epochs", "2", "--workers", "0", "--out", str(out)]
-    assert main([*arguments, "--split", "50/20/30"]) == 0
-    before = RunFolder(out).few_shot()
-    config = json.loads((out / "config.json").read_text())
-    for name in ("split", "folds"):
-        del config[name]
-    (out / "config.json").write_text(json.dumps(config))
-    assert main([*arguments, "--resume"]) == 0
-    assert RunFolder(out).few_shot() == before
-    assert dear.evaluate(out, data).images == 9  # 30% of each class
+    again = run.results()["parts"]["all"]
+    assert [row["right"] for row in again["board"]["outcomes"]] == [row["right"] for row in rows.values()]
+    assert (again["verdict"], again["mistakes"]) == (part["verdict"], part["mistakes"])
 
 
 def test_a_leaderboard_is_sorted_and_names_the_cheapest_within_noise(model_folder, tmp_path: Path, capsys) -> None:
@@ -139,26 +139,29 @@ def test_a_leaderboard_is_sorted_and_names_the_cheapest_within_noise(model_folde
     assert {row["method"] for row in rows} == {"clip-adapter", "tip-adapter", "zero-shot"}
     accuracies = [row["accuracy (%)"] for row in rows]
     assert accuracies == sorted(accuracies, reverse=True)
-    assert rows[0]["p against the best"] is None
+    assert rows[0]["verdict"] is None
     assert main([*arguments, "--methods", "clip-adapter", "--time-limit", "1s"]) == 2
     assert "no time" in capsys.readouterr().err.lower()
 
 
-def test_the_advice_is_the_best_without_training_if_it_is_within_noise() -> None:
-    def entry(method: str, right: int, p: float | None, epochs: tuple[int, int] | None = None) -> Entry:
-        row = Row(*measured(torch.arange(100) < right), method)
-        verdict = WITHIN_NOISE if p is None or p >= 0.05 else WORTH_IT
-        return Entry(row, 1.0, None if p is None else Verdict(method, 0, 0, p, verdict), epochs)
+def test_the_advice_is_the_best_without_training_if_it_is_not_behind() -> None:
+    def board(**right: int):
+        labels = torch.zeros(100, dtype=torch.long)
+        logits = {name.replace("_", "-"): logits_with([i < count for i in range(100)]) for name, count in right.items()}
+        outcomes = [
+            outcome_of(scores, labels, ["cat", "dog"], method=name, epochs=(3, 10) if name == "dear" else None)
+            for name, scores in logits.items()
+        ]
+        return leaderboard(outcomes)
 
-    entries = [entry("dear", 95, None, (3, 10)), entry("gda", 93, 0.4), entry("zero-shot", 90, 0.1)]
-    assert advised(entries).row.method == "gda"
-    assert "dear has the best accuracy, within noise of gda, zero-shot, and gda needs no training." in advice(entries)
-    assert "dear had fewer epochs than usual" in advice(entries)
-    assert leaderboard_table(entries).cells()[0][4] == "3 of 10"
-    entries = [entry("dear", 95, None, (10, 10)), entry("gda", 80, 0.01)]
-    assert advised(entries).row.method == "dear"
-    assert "dear has the best accuracy, beyond noise." in advice(entries)
-    assert "fewer epochs" not in advice(entries)
+    close = board(zero_shot=90, gda=94, dear=95)
+    assert close.advised().method == "gda"
+    assert close.advice().startswith("dear has the best accuracy; gda, ") or "gda needs no training." in close.advice()
+    assert "dear had fewer epochs than usual" in close.advice()
+    assert close.table().cells()[0][-1] == "3 of 10"
+    far = board(gda=80, dear=95)
+    assert far.advised().method == "dear"
+    assert far.advice().startswith("dear has the best accuracy; gda is behind. Picked as the best of 2 on the same")
 
 
 def test_an_unfinished_run_says_how_far_it_came(tmp_path: Path, model_folder, capsys, monkeypatch) -> None:
