@@ -120,7 +120,7 @@ def compare_once(first: np.ndarray, second: np.ndarray, weights: np.ndarray | No
     gained, lost = (first > second).astype(float), (first < second).astype(float)
     if weights is not None:
         gained, lost = gained * weights, lost * weights
-        images = len(first) / np.square(weights).mean()
+        images = float(len(first) / np.square(weights).mean())
     shares = float(gained.sum() / len(first)), float(lost.sum() / len(first))
     only_first, only_second = (round(share * images) for share in shares)
     images = max(images, only_first + only_second)
