@@ -167,7 +167,7 @@ def test_only_declared_parameters_learn_and_the_backbone_keeps_its_bytes(tiny) -
 def test_decoupled_inference_is_the_class_feature_alone(tiny) -> None:
     dear = make(tiny)
     features = dear.encode_image(dear.layer_input(torch.randn(2, 3, 32, 32, dtype=torch.float64)))
-    text = dear.encode_text()
+    text = dear.encode_text(dear.classes)
     votes = dear.votes(features, text)
     torch.testing.assert_close(dear.logits(features, text, "decoupled"), votes[:, 0])
     fused = (dear.fusion_weights()[None, :, None] * votes).sum(1)

@@ -26,7 +26,7 @@ def test_the_class_feature_is_frozen_clips_bit_for_bit(tiny) -> None:
     clip = F.normalize(tower.project(tower.cls_state(tower.layer_input(pixels, 3))), dim=-1)
     features = experts.encode_image(experts.layer_input(pixels))
     assert torch.equal(features[:, 0], clip)
-    text = experts.encode_text()
+    text = experts.encode_text(experts.classes)
     assert torch.equal(experts.logits(features, text, "decoupled"), experts.backbone.temperature * clip @ text.T)
 
 

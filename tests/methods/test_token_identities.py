@@ -54,7 +54,7 @@ def test_text_of_shallow_prompts_starts_as_zero_shot(tiny) -> None:
         method = make(tiny, name, spread=0.0, **settings)
         with torch.no_grad():
             expected = method.backbone.model.encode_text(method.backbone.text.tokenizer(OWN), normalize=True)
-        torch.testing.assert_close(method.encode_text(), expected, atol=1e-12, rtol=0)
+        torch.testing.assert_close(method.encode_text(method.classes), expected, atol=1e-12, rtol=0)
 
 
 def test_order_of_image_tokens_does_not_matter(tiny) -> None:
@@ -86,7 +86,7 @@ def test_dropout_changes_training_only(tiny) -> None:
 def test_mmrl_fuses_features_as_it_fuses_logits(tiny) -> None:
     for name in ("mmrl", "mmrlpp"):
         method, (pixels, _) = make(tiny, name, space=16), batch()
-        found, text = method.encode_image(method.layer_input(pixels)), method.encode_text()
+        found, text = method.encode_image(method.layer_input(pixels)), method.encode_text(method.classes)
         of_cls, of_tokens = method.votes(found, text).unbind(1)
         torch.testing.assert_close(method.logits(found, text), 0.7 * of_cls + 0.3 * of_tokens)
         torch.testing.assert_close(method.logits(found, text, "decoupled"), of_cls)
@@ -103,7 +103,7 @@ def test_mmrlpp_with_beta_one_is_mmrl_on_merged_projections(tiny) -> None:
         one.projection.copy_(plus.token_projection())
     pixels, _ = batch()
     torch.testing.assert_close(one.encode_image(one.layer_input(pixels)), plus.encode_image(plus.layer_input(pixels)))
-    torch.testing.assert_close(one.encode_text(), plus.encode_text())
+    torch.testing.assert_close(one.encode_text(one.classes), plus.encode_text(plus.classes))
 
 
 def test_at_their_start_all_layers_of_mmrl_get_the_same_tokens(tiny) -> None:
@@ -141,7 +141,7 @@ def test_couplings_of_deeper_layers_start_alike_and_tokens_get_gradients_of_both
     entry = method.layer_input(pixels)
 
     def gradient(image: bool, text: bool) -> Tensor:
-        of_image, of_text = method.encode_image(entry), method.encode_text()
+        of_image, of_text = method.encode_image(entry), method.encode_text(method.classes)
         logits = method.logits(of_image if image else of_image.detach(), of_text if text else of_text.detach())
         return torch.autograd.grad(F.cross_entropy(logits, labels), method.text_tokens)[0]
 
@@ -185,7 +185,7 @@ def test_low_rank_parts_of_mmrlpp_start_with_a_gradient_on_one_side(tiny) -> Non
 
 def test_low_rank_terms_can_be_merged_into_the_weights(tiny) -> None:
     method, (pixels, _) = make(tiny, "clip-lora"), batch()
-    image, text = features(method, pixels), method.encode_text()
+    image, text = features(method, pixels), method.encode_text(method.classes)
     model = method.backbone.model
     with torch.no_grad():
         for terms, tower in ((method.image_terms, model.visual), (method.text_terms, model)):
@@ -232,7 +232,7 @@ def test_skipt_starts_as_clip_and_leaves_the_backbone_alone(tiny) -> None:
     method, (pixels, labels) = make(tiny, "skipt", spread=0.0), batch()
     clip = method.backbone.model.encode_image(pixels, normalize=True)
     torch.testing.assert_close(features(method, pixels), clip, atol=1e-12, rtol=0)
-    torch.testing.assert_close(method.encode_text(), method.classes.frozen, atol=1e-12, rtol=0)
+    torch.testing.assert_close(method.encode_text(method.classes), method.classes.frozen, atol=1e-12, rtol=0)
     method.loss(method.layer_input(pixels), labels).total.backward()
     assert all(p.grad is None for p in method.backbone.model.parameters())
     assert all(p.grad is not None for p in method.parameters())
@@ -252,7 +252,7 @@ def test_a_step_of_skipt_contains_its_labels_and_skips_other_classes(tiny) -> No
     kept = torch.isfinite(loss.logits[0])
     assert loss.logits.shape == (6, 5)
     assert kept[[3, 4]].all()
-    whole = F.cross_entropy(method.logits(method.encode_image(entry), method.encode_text()), labels)
+    whole = F.cross_entropy(method.logits(method.encode_image(entry), method.encode_text(method.classes)), labels)
     assert loss.total <= whole  # fewer classes to be mistaken for
 
 
@@ -267,7 +267,7 @@ def test_small_changes_of_all_layers_start_as_clip(tiny, name: str) -> None:
     feature = model.encode_image(pixels, normalize=True)
     torch.testing.assert_close(method.encode_image(method.layer_input(pixels))[:, 0], feature, rtol=0, atol=1e-10)
     text = model.encode_text(method.backbone.text.tokenizer(token_cases.GIVEN), normalize=True)
-    torch.testing.assert_close(method.encode_text(), text, rtol=0, atol=1e-10)
+    torch.testing.assert_close(method.encode_text(method.classes), text, rtol=0, atol=1e-10)
 
 
 def test_their_parameters_are_as_many_as_published(tiny) -> None:
@@ -284,7 +284,7 @@ def test_their_parameters_are_as_many_as_published(tiny) -> None:
 def test_the_second_stage_begins_where_the_first_ended_and_answers_by_class(tiny) -> None:
     method = token_cases.make(tiny, "2sfs")
     pixels, labels = token_cases.batch()
-    x, text = method.layer_input(pixels), method.encode_text()
+    x, text = method.layer_input(pixels), method.encode_text(method.classes)
     first = method.loss(x, labels)
     method.done = method.config.restart
     second = method.loss(x, labels)
@@ -296,12 +296,12 @@ def test_the_second_stage_begins_where_the_first_ended_and_answers_by_class(tiny
     with torch.no_grad():
         method.classifier *= torch.randn(5, 24, dtype=torch.float64)
     method.set_classes(("whale", *token_cases.NAMES[::-1]), token_cases.TEMPLATE)
-    mixed = method.encode_text()
+    mixed = method.encode_text(method.classes)
     torch.testing.assert_close(mixed[1:], torch.nn.functional.normalize(method.classifier, dim=1).flip(0))
     assert not torch.allclose(mixed[1:], text.flip(0))
     other = token_cases.make(tiny, "2sfs")
     other.set_classes(["whale"], token_cases.TEMPLATE)
-    torch.testing.assert_close(mixed[:1], other.encode_text())
+    torch.testing.assert_close(mixed[:1], other.encode_text(other.classes))
 
 
 @pytest.mark.parametrize(("name", "stage"), [("clip-lora", 1), ("clip-svd", 1), ("2sfs", 1), ("2sfs", 2)])

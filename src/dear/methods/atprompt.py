@@ -52,5 +52,5 @@ class ATPrompt(WordContext):
             place += count + (len(self.backbone.text.word_embeddings(attribute)) if attribute else 0)
         return [f"{' '.join(words)} {name}." for name in names], slots
 
-    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
-        return self.encode_with(torch.cat([*self.of_attributes, self.context]), classes or self.classes)
+    def encode_text(self, classes: ClassTexts) -> Tensor:
+        return self.encode_with(torch.cat([*self.of_attributes, self.context]), classes)

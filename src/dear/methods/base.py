@@ -146,9 +146,9 @@ class Method(nn.Module):
         frozen = text.project(text.eot_states(states, prompts, first))
         return ClassTexts(tuple(names), prompts, first, states, F.normalize(frozen, dim=-1))
 
-    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
-        """w: features of the current classes, or of others, normalised, [classes, dim]."""
-        return (classes or self.classes).frozen
+    def encode_text(self, classes: ClassTexts) -> Tensor:
+        """w: features of classes (as of `encode_classes`), normalised, [classes, dim]."""
+        return classes.frozen
 
     # --- image -------------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class Method(nn.Module):
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         """Cross entropy of a batch, unless a method has more."""
-        logits = self.logits(self.encode_image(x), self.encode_text())
+        logits = self.logits(self.encode_image(x), self.encode_text(self.classes))
         total = F.cross_entropy(logits, labels)
         return Loss(total, {"cross_entropy": total}, logits)
 

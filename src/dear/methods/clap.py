@@ -59,13 +59,12 @@ class ZsLp(Method):
     def before_training(self, images: LabelledImages) -> None:
         text = self.backbone.text
         if text.tier == "table":
-            start = _LENGTH * self.encode_text()
+            start = _LENGTH * self.encode_text(self.classes)
         else:
             start = text.encode(self.prompts(images.classes, images.template)[0])
         self.set_start(images.classes, start.to(self.start))
 
-    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
-        classes = classes or self.classes
+    def encode_text(self, classes: ClassTexts) -> Tensor:
         if set(self.trained).isdisjoint(classes.names):
             return classes.frozen
         vectors = torch.cat([F.normalize(self.prototypes, dim=1), classes.frozen.to(self.prototypes)])
@@ -89,7 +88,7 @@ class Clap(ZsLp):
 
     @torch.no_grad()
     def before_training(self, images: LabelledImages) -> None:
-        frozen = self.encode_text()
+        frozen = self.encode_text(self.classes)
         super().before_training(images)
         features, labels = frozen_features(self, images.train())
         known = (self.backbone.temperature * features @ frozen.T).softmax(1)

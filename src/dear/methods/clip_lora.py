@@ -51,8 +51,7 @@ class ClipLora(Method):
             self.text_terms = LowRank(backbone.text, *terms, like)
             self._text = with_low_rank(backbone.text, self.text_terms.layer_term)
 
-    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
-        classes = classes or self.classes
+    def encode_text(self, classes: ClassTexts) -> Tensor:
         return self._text.features(classes) if self.learns_texts else classes.frozen
 
     def encode_image(self, x: LayerInput) -> Tensor:

@@ -48,8 +48,7 @@ class ClipSvd(Method):
             self._text_factors = factors_of(backbone.text.module, backbone.text)
             self.text_values = nn.Parameter(_values(self._text_factors))
 
-    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
-        classes = classes or self.classes
+    def encode_text(self, classes: ClassTexts) -> Tensor:
         if not self.learns_texts:
             return classes.frozen
         return with_values(self.backbone.text, self._text_factors, self.text_values).features(classes)

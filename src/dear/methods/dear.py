@@ -140,13 +140,13 @@ class Dear(Method):
         layers = range(self.first_layer, self.backbone.image.layers + 1)
         return LearnedTokens.in_all(self.tokens, layers, self.config.beta)
 
-    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
+    def encode_text(self, classes: ClassTexts) -> Tensor:
         """Eq. 6: w, adapted class features, normalised, [classes, dim]; those of frozen CLIP without text tokens."""
         if not self.learns_texts:
-            return (classes or self.classes).frozen
+            return classes.frozen
         layers = range(self.first_text_layer, self.backbone.text.layers + 1)
         tokens = LearnedTokens.in_all(self.text_tokens, layers, self.config.beta)
-        return self.backbone.text.features(classes or self.classes, tokens)
+        return self.backbone.text.features(classes, tokens)
 
     # --- role masks: Eq. 7-9 -----------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class Dear(Method):
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         """Eq. 12: cross entropy of the fused logits, self-regularisation, and a pull towards the class feature."""
-        features, text = self.encode_image(x), self.encode_text()
+        features, text = self.encode_image(x), self.encode_text(self.classes)
         logits = self.logits(features, text)
         parts = {"cross_entropy": F.cross_entropy(logits, labels)}
         total = parts["cross_entropy"]

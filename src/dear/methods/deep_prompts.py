@@ -86,8 +86,7 @@ class DeepPrompts(ImagePrompts):
         first = self.backbone.text.add_positions(self.text_tokens[0], classes.prompts)
         return {1: first} | {1 + i: tokens for i, tokens in enumerate(self.text_tokens) if i}
 
-    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
-        classes = classes or self.classes
+    def encode_text(self, classes: ClassTexts) -> Tensor:
         return self.backbone.text.features(classes, LearnedTokens(self.text_layers(classes)))
 
 

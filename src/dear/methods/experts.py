@@ -157,7 +157,7 @@ class Experts(Dear):
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         """DeAR's loss without the class feature's drift, which is zero, and with a pull of P_attr to its start."""
-        text = self.encode_text()
+        text = self.encode_text(self.classes)
         logits = self.logits(self.encode_image(x), text)
         parts = {
             "cross_entropy": F.cross_entropy(logits, labels),

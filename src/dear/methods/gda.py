@@ -101,7 +101,7 @@ class Gda(ClosedForm):
         self._novel = None
         if len(self.images) > 1 and not set(names) & set(self.trained):
             with torch.no_grad():
-                images, text = (with_fp64(part).double() for part in (self.images, self.encode_text()))
+                images, text = (with_fp64(part).double() for part in (self.images, self.encode_text(self.classes)))
                 weight, bias = guess(images, text, self.config.neighbours)
             self._novel = weight.to(self.images), bias.to(self.images)
 

@@ -130,7 +130,7 @@ class HeadGains(Corrected):
         Means, gains and projection are those of the last fold afterwards.
         """
         own, *scores = torch.zeros(1 + len(SHRINKS), len(labels), len(self.trained))
-        folds, text = folds_of(labels.cpu(), _FOLDS), self.encode_text()
+        folds, text = folds_of(labels.cpu(), _FOLDS), self.encode_text(self.classes)
         for fold in range(int(folds.max()) + 1 if folds.any() else 0):
             used, out = (rows.nonzero()[:, 0].to(labels.device) for rows in (folds != fold, folds == fold))
             self.fit(CachedHeads(*(part[used] for part in seen)), labels[used])
@@ -203,7 +203,7 @@ class HeadGains(Corrected):
         return start + minimise(change, loss)
 
     def cross_entropy(self, features: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(self.backbone.temperature * features @ self.encode_text().T, labels)
+        return F.cross_entropy(self.backbone.temperature * features @ self.encode_text(self.classes).T, labels)
 
 
 def folds_of(labels: Tensor, count: int) -> Tensor:

@@ -36,7 +36,7 @@ class KgCoOp(CoOp):
     config: KgCoOpConfig
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
-        text = self.encode_text()
+        text = self.encode_text(self.classes)
         logits = self.logits(self.encode_image(x), text)
         parts = {
             "cross_entropy": F.cross_entropy(logits, labels),

@@ -58,7 +58,8 @@ class LpPlusPlus(TrainedClasses):
         self.trained = images.classes
         features, labels = frozen_features(self, images.train())
         held_out, truth = frozen_features(self, images.val())
-        cosines, text = features @ self.encode_text().T, self.encode_text()
+        text = self.encode_text(self.classes)
+        cosines = features @ text.T
         weight, bias, multiplier = self._start(features, labels, cosines)
         square = cosines.square().sum(0).max()
         rate = 4 * len(features) / torch.linalg.eigvalsh(features.T @ features)[-1].item()

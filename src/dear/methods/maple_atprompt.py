@@ -60,7 +60,7 @@ class MapleATPrompt(Maple):
             place += count + len(self.backbone.text.word_embeddings(word))
         return " ".join(f"{'X ' * count}{word}" for word in self.words), places
 
-    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
-        text, classes = self.backbone.text, classes or self.classes
+    def encode_text(self, classes: ClassTexts) -> Tensor:
+        text = self.backbone.text
         states = text.put_words(classes.states, self.lead_places, self.of_attributes.flatten(0, 1))
         return text.features(classes._replace(states=states), LearnedTokens(self.text_layers(classes)))

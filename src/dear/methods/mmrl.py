@@ -90,8 +90,8 @@ class Mmrl(Method):
         """P_r, the projection of the tokens, [width, dim]."""
         return self.projection
 
-    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
-        return self.backbone.text.features(classes or self.classes, LearnedTokens(self.text_layers(), self.beta))
+    def encode_text(self, classes: ClassTexts) -> Tensor:
+        return self.backbone.text.features(classes, LearnedTokens(self.text_layers(), self.beta))
 
     def encode_image(self, x: LayerInput) -> Tensor:
         tokens = LearnedTokens(self.image_layers(), self.beta)
@@ -103,7 +103,7 @@ class Mmrl(Method):
         return self.alpha
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
-        features, text, alpha = self.encode_image(x), self.encode_text(), self.config.alpha
+        features, text, alpha = self.encode_image(x), self.encode_text(self.classes), self.config.alpha
         cls_logits, token_logits = self.votes(features, text).unbind(1)
         image_cos = (features[:, 0] * self.backbone.image.frozen_feature(x)).sum(-1).mean()
         text_cos = (text * self.classes.frozen).sum(-1).mean()

@@ -52,7 +52,7 @@ class ProGrad(WordContext):
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         features = self.encode_image(x)
-        logits = self.logits(features, self.encode_text())
+        logits = self.logits(features, self.encode_text(self.classes))
         expected = self.logits(features, self.classes.frozen).softmax(-1)
         divergence = F.cross_entropy(logits, expected)  # KL up to a constant
         total = F.cross_entropy(logits, labels)

@@ -89,14 +89,13 @@ class PromptKD(TrainedClasses, VptDeep):
         """The teacher's probabilities of a batch, [images, trained classes]; `labels` are their rows."""
         return self.probabilities[labels]
 
-    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
+    def encode_text(self, classes: ClassTexts) -> Tensor:
         """The teacher's class features, normalised, [classes, teacher's dim]."""
-        names = (classes or self.classes).names
-        if names != self.trained and not self.can_answer(names):
+        if classes.names != self.trained and not self.can_answer(classes.names):
             raise DearError(
                 "PromptKD has features of its training classes only: search by image, or choose another method."
             )
-        return self.class_texts[self.trained_rows(names)]
+        return self.class_texts[self.trained_rows(classes.names)]
 
     def encode_image(self, x: LayerInput) -> Tensor:
         """Class features in the teacher's space, normalised, [batch, 1, teacher's dim]."""

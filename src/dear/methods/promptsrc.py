@@ -46,7 +46,7 @@ class PromptSrc(DeepPrompts):
         return super().encode_classes(names, template)._replace(frozen=ensemble(self, names, SIXTY, normalised=False))
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
-        features, text = self.encode_image(x), self.encode_text()
+        features, text = self.encode_image(x), self.encode_text(self.classes)
         frozen, target = self.backbone.image.frozen_feature(x), self.classes.frozen
         logits = self.logits(features, text)
         with torch.no_grad():

@@ -57,7 +57,7 @@ class ProVp(Method):
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         features = self.encode_image(x)
-        logits = self.logits(features, self.encode_text())
+        logits = self.logits(features, self.encode_text(self.classes))
         similarity = features[:, 0] @ self.backbone.image.frozen_feature(x).T  # [batch, batch]
         same_image = torch.arange(len(similarity), device=similarity.device)
         parts = {

@@ -102,10 +102,9 @@ class SkipT(Method):
         """Trained blocks are fp32: in half precision, autocast casts them once per tower."""
         return autocast(self.backbone.device, self.backbone.precision)
 
-    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
+    def encode_text(self, classes: ClassTexts) -> Tensor:
         with self._autocast():
-            text = classes or self.classes
-            states = self._text.eot_states(text.states, text.prompts, text.first_layer)
+            states = self._text.eot_states(classes.states, classes.prompts, classes.first_layer)
         return F.normalize(self._text.project(states), dim=-1)
 
     def encode_image(self, x: LayerInput) -> Tensor:

@@ -57,7 +57,6 @@ class TCP(KgCoOp):
         """[classes, tokens, width]."""
         return self.network(classes.frozen).unflatten(-1, self.context.shape)
 
-    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
-        classes = classes or self.classes
+    def encode_text(self, classes: ClassTexts) -> Tensor:
         deeper = {last_third(self.backbone.text.layers): self.class_tokens(classes)}
         return self.encode_with(self.context, classes, deeper)

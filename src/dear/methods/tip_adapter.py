@@ -75,7 +75,7 @@ class TipAdapter(Method):
         features, truth = frozen_features(self, images.val())
         if not len(truth):
             return
-        plain, similar, values = self._parts(features, self.encode_text())
+        plain, similar, values = self._parts(features, self.encode_text(self.classes))
         accuracies: dict[tuple[float, float], float] = {}
         for beta in betas:
             cached = (-beta * (1 - similar)).exp() @ values

@@ -88,8 +88,7 @@ class TwoStage(Method):
         """Of stage 1, normalised, [classes, dim]."""
         return self._text.features(classes) if self.learns_texts else classes.frozen
 
-    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
-        classes = classes or self.classes
+    def encode_text(self, classes: ClassTexts) -> Tensor:
         places = positions(self.trained, classes.names) if self.in_second else [None] * len(classes.names)
         known = [row for row, place in enumerate(places) if place is not None]
         if not known:
@@ -113,7 +112,7 @@ class TwoStage(Method):
             self.in_second = True
         with torch.set_grad_enabled(not self.in_second):
             features = self.encode_image(x)
-        logits = self.logits(features, self.encode_text())
+        logits = self.logits(features, self.encode_text(self.classes))
         total = F.cross_entropy(logits, labels)
         return Loss(total, {"cross_entropy": total}, logits)
 

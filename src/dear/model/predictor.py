@@ -46,7 +46,7 @@ class Predictor:
         self.method, self.classes, self.template = adapter.method, adapter.classes, adapter.template
         self.gain: dict[str, float] = {}  # of `with_gain`
         with torch.no_grad():
-            self._text = self.model.encode_text()
+            self._text = self.model.encode_text(self.model.classes)
 
     @property
     def dim(self) -> int:

@@ -102,7 +102,7 @@ def train_teacher(
     logits = predict_logits(teacher, pool.train, source, "teacher", [inference])[inference]
     seed_everything(train.seed)  # independent of the teacher's random numbers
     with torch.no_grad():
-        student.set_teacher(pool.classes, teacher.encode_text(), logits)
+        student.set_teacher(pool.classes, teacher.encode_text(teacher.classes), logits)
     return tuple(Example(example.picture, row) for row, example in enumerate(pool.train))
 
 
@@ -121,7 +121,7 @@ def predict_logits(
     Each process of a run computes its local images, and gets the logits of all.
     """
     model.eval()
-    text = model.encode_text()
+    text = model.encode_text(model.classes)
     rows = {name: HostRows() for name in by or inferences(model.components)}
     for images, _ in source.evaluation(processes.local_rows(examples), model, title):
         features = model.encode_image(model.layer_input(images))

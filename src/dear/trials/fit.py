@@ -214,7 +214,7 @@ def _with_curve(selection: Selection, trials: dict[str, Trial], data: Dataset, s
     model = closed[name]
     with torch.no_grad():
         features, truth = frozen_features(model, DatasetImages(data, source, model).train())
-        features, truth, text = map(with_fp64, (features, truth, model.encode_text()))
+        features, truth, text = map(with_fp64, (features, truth, model.encode_text(model.classes)))
         curve, advice = learning_curve(model.head, features, truth, text, data.classes)
     if name != chosen:
         advice = f"{advice[:-1]}, both with {name}, the best method in closed form."

@@ -145,4 +145,4 @@ class ClosedForm(Corrected):
     def before_training(self, images: LabelledImages) -> None:
         self.trained = images.classes
         features, labels = frozen_features(self, images.train())
-        self.head.fit(with_fp64(features), with_fp64(labels), with_fp64(self.encode_text()))
+        self.head.fit(with_fp64(features), with_fp64(labels), with_fp64(self.encode_text(self.classes)))

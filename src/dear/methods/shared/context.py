@@ -49,8 +49,8 @@ class WordContext(Method):
         frozen = text.encode([fill(template, name) for name in names])
         return ClassTexts(tuple(names), prompts, 1, text.embed(prompts), F.normalize(frozen, dim=-1))
 
-    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
-        return self.encode_with(self.context, classes or self.classes)
+    def encode_text(self, classes: ClassTexts) -> Tensor:
+        return self.encode_with(self.context, classes)
 
     def encode_with(self, context: Tensor, classes: ClassTexts, deeper: Mapping[int, Tensor] | None = None) -> Tensor:
         """Text features, normalised, [classes, dim], with `context` [tokens, width] in the slots.
