@@ -15,6 +15,7 @@ from dear.cli import main
 from dear.data.dataset import Example
 from dear.data.known import KNOWN
 from dear.methods import registry
+from dear.methods.optional import set_gradients
 from dear.methods.prograd import without_conflict
 from dear.methods.registry import recipe_of
 from dear.training.config import RunConfig, TrainConfig, learning_rate, training_length
@@ -131,7 +132,7 @@ def test_prograd_steps_along_the_projected_gradient(tiny) -> None:
         unit, conflict = of_teacher / of_teacher.norm(), (of_labels * of_teacher).sum() < 0
         expected = of_labels - (of_labels * unit).sum() * unit if conflict else of_labels
         scaled = lambda loss, keep_graph=False: torch.autograd.grad(3 * loss, method.context, retain_graph=keep_graph)  # noqa: E731 - as AMP
-        method.backward(method.loss(entry, labels), scaled)
+        set_gradients(method, method.loss(entry, labels), scaled)
         torch.testing.assert_close(method.context.grad, 3 * expected, rtol=1e-9, atol=1e-12)
         agreed.add(bool(conflict))
     assert agreed == {True, False}, "both cases must occur"

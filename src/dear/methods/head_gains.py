@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from dear.clip import Backbone
 from dear.clip.image import last_third
-from dear.clip.layer_input import CachedHeads, LayerInput
+from dear.clip.layer_input import CachedHeads, Images, LayerInput
 from dear.core.config import Config as Settings
 from dear.core.config import setting
 from dear.core.errors import DearError
@@ -59,6 +59,7 @@ class HeadGains(Corrected):
     Config = HeadGainsConfig
     head: GdaHead
     config: HeadGainsConfig
+    heads_from: int
     gains: Tensor  # [layers, heads]
     head_means: Tensor  # [layers, heads, head_dim]
     projection: Tensor  # [width, dim]
@@ -83,8 +84,10 @@ class HeadGains(Corrected):
 
     def scaled(self, images: CachedHeads) -> Tensor:
         """States that are read, [batch, width], with the gains."""
-        assert self.heads_from is not None
         return Gains(self.heads_from, self.head_means, self.gains).apply(self.backbone.image, images).frozen_cls
+
+    def layer_input(self, images: Images) -> LayerInput:
+        return super().layer_input(self.backbone.image.head_outputs(images, self.heads_from))
 
     def encode_image(self, x: LayerInput) -> Tensor:
         assert x.frozen_cls is not None
@@ -100,7 +103,6 @@ class HeadGains(Corrected):
 
     @torch.no_grad()
     def before_training(self, images: LabelledImages) -> None:
-        assert self.heads_from is not None
         tower, device = self.backbone.image, self.backbone.device
         batches = [(tower.head_outputs(batch, self.heads_from), truth) for batch, truth in images.train()]
         seen = CachedHeads(*(torch.cat(parts) for parts in zip(*(heads for heads, _ in batches), strict=True)))
@@ -145,7 +147,6 @@ class HeadGains(Corrected):
 
     def learned(self) -> str:
         """The heads whose gain is farthest from 1, with their parts in the backbone's role map, if it has one."""
-        assert self.heads_from is not None
         try:
             known = find_role_map(self.config.roles, self.backbone)
             parts = {at: f" ({known.part_of(at)})" for at in known.roles}
@@ -163,7 +164,6 @@ class HeadGains(Corrected):
     def fitted_gains(self, seen: CachedHeads, labels: Tensor) -> Tensor:
         """Scales what heads put out, [images, heads, head_dim], not what they write, which is ten times as large."""
         tower, groups = self.backbone.image, self.groups().to(labels.device)
-        assert self.heads_from is not None
         maps = tower.head_maps(self.heads_from).to(self.gains).flatten(0, 2)  # [layers * heads * head_dim, width]
         deviations = (seen.outputs - self.head_means).flatten(1, 2)  # [images, layers * heads, head_dim]
         logarithms = self.gains.new_zeros(int(groups.max()) + 1)
@@ -182,7 +182,6 @@ class HeadGains(Corrected):
             return heads
         if self.config.gains == "one":
             return torch.zeros_like(heads)
-        assert self.heads_from is not None
         tower = self.backbone.image
         roles = pick_roles(self.config, self.backbone)
         roles.check_backbone(self.backbone.identity.to_json(), tower.layers, tower.heads)

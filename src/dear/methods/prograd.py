@@ -9,7 +9,8 @@ from torch.nn import functional as F
 from dear.clip import Backbone
 from dear.clip.layer_input import LayerInput
 from dear.core.config import Config, setting
-from dear.methods.base import Gradients, LabelledImages, Loss
+from dear.methods.base import LabelledImages, Loss
+from dear.methods.optional import Gradients
 from dear.methods.recipe import Recipe
 from dear.methods.shared.context import COOP, WordContext, epochs_by_shots, random_words
 

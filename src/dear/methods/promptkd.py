@@ -12,8 +12,9 @@ from dear.clip.layer_input import LayerInput
 from dear.clip.text import ClassTexts
 from dear.core.config import setting
 from dear.core.errors import DearError
-from dear.methods.base import Loss, Teacher, normalized
+from dear.methods.base import Loss, normalized
 from dear.methods.deep_prompts import DASSL, VptConfig, VptDeep
+from dear.methods.optional import Teacher
 from dear.methods.recipe import Recipe
 from dear.methods.shared.class_index import TrainedClasses
 

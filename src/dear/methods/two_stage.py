@@ -54,6 +54,7 @@ class TwoStage(Method):
     first_layer = 1
     first_text_layer = 1
     config: TwoStageConfig
+    done = 0.0
     classifier: nn.Parameter  # [training classes, dim]
     second: Tensor  # 1 from the first step of stage 2 on
 

@@ -16,7 +16,8 @@ from dear.core.progress import phase
 from dear.core.runtime import HostRows, precision_name, seed_everything
 from dear.core.tensors import LOWER_RATE, require_finite
 from dear.data.dataset import Dataset, Example
-from dear.methods.base import Method, Student
+from dear.methods.base import Method
+from dear.methods.optional import Student, Tuned
 from dear.methods.registry import find_method, recipe_of, with_overrides
 from dear.parallel import processes
 from dear.training.checkpoint import job_of
@@ -77,7 +78,8 @@ def adapt(
             measure if validate and data.val else None,
             estimate,
         )
-    model.after_training(images)
+    if isinstance(model, Tuned):
+        model.after_training(images)
     return model.eval()
 
 
