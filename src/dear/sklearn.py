@@ -23,8 +23,8 @@ from dear.data.memory import labelled
 from dear.data.prompts import check_class_names, check_template
 from dear.methods.base import NoSettings
 from dear.methods.registry import CLOSED_FORMS, find_method
-from dear.methods.shared.class_index import frozen_features
 from dear.methods.shared.closed_form import ClosedForm, Head
+from dear.methods.shared.per_class import frozen_features
 from dear.training.images import ImageSource
 from dear.trials.fit import ALONE, AUTO, cache_folder
 from dear.trials.outcome import LEAVE_ONE_OUT

@@ -129,7 +129,9 @@ class Method(nn.Module):
         return torch.ones(1, device=self.backbone.device)
 
     def votes(self, features: Tensor, text: Tensor) -> Tensor:
-        """tau cos(f, w) of each component, [batch, components, classes]."""
+        """tau cos(f, w) of each component, or the logits if there is one, [batch, components, classes]."""
+        if len(self.components) == 1:
+            return self.logits(features, text)[:, None]
         return self.backbone.temperature * features @ text.T
 
     def logits(self, features: Tensor, text: Tensor, inference: str | None = None) -> Tensor:

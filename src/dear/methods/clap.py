@@ -1,28 +1,20 @@
 """ZS-LP and CLAP: a linear probe that starts at the class texts (Silva-Rodríguez et al., CVPR 2024)."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dear.clip import Backbone
 from dear.clip.layer_input import LayerInput
 from dear.clip.text import ClassTexts
-from dear.core.config import Config as Settings
-from dear.methods.base import LabelledImages, Loss, Method
+from dear.methods.base import LabelledImages, Loss
 from dear.methods.recipe import Recipe
-from dear.methods.shared.class_index import PositionRows, frozen_features
 from dear.methods.shared.leave_one_out import class_means
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from dear.methods.shared.per_class import PerClass, frozen_features
 
 _LENGTH = 8.0  # of a class vector from a text table, about that of OpenAI's ViT-B/16; others have their own
 
 
-class ZsLp(Method):
+class ZsLp(PerClass):
     """logits = tau cos(f, p) with a learned vector p per class, which starts at its text feature, not normalised.
 
     Only p's direction counts in the logits, but its length decides how far a step turns it. Other classes keep their
@@ -37,23 +29,12 @@ class ZsLp(Method):
     prototypes: nn.Parameter  # [training classes, dim]
     start: Tensor  # the same
 
-    def __init__(self, backbone: Backbone, config: Settings) -> None:
-        super().__init__(backbone, config)
-        self._rows = PositionRows()
-        self.set_start((), backbone.image.like.new_zeros(0, backbone.dim))
+    def set_sizes(self, classes: int) -> None:
+        self.set_start(self.backbone.image.like.new_zeros(classes, self.backbone.dim))
 
-    def set_start(self, classes: Sequence[str], start: Tensor) -> None:
-        self.trained, self.prototypes = tuple(classes), nn.Parameter(start.clone())
+    def set_start(self, start: Tensor) -> None:
+        self.prototypes = nn.Parameter(start.clone())
         self.register_buffer("start", start)
-
-    def extra_state(self) -> dict[str, Any]:
-        return {"classes": list(self.trained)}
-
-    @classmethod
-    def restore(cls, backbone: Backbone, config: Settings, extra_state: Mapping[str, Any]) -> "Self":
-        method, classes = cls(backbone, config), extra_state["classes"]
-        method.set_start(classes, method.start.new_zeros(len(classes), backbone.dim))
-        return method
 
     @torch.no_grad()
     def before_training(self, images: LabelledImages) -> None:
@@ -62,15 +43,12 @@ class ZsLp(Method):
             start = _LENGTH * self.encode_text(self.classes)
         else:
             start = text.encode(self.prompts(images.classes, images.template)[0])
-        self.set_start(images.classes, start.to(self.start))
+        self.trained = images.classes
+        self.set_start(start.to(self.start))
 
     def encode_text(self, classes: ClassTexts) -> Tensor:
-        if set(self.trained).isdisjoint(classes.names):
-            return classes.frozen
-        vectors = torch.cat([F.normalize(self.prototypes, dim=1), classes.frozen.to(self.prototypes)])
-        rows = self._rows(self.trained, classes.names, vectors.device)
-        frozen = len(self.trained) + torch.arange(len(rows), device=vectors.device)
-        return vectors[torch.where(rows < 0, frozen, rows)]
+        own = F.normalize(self.prototypes, dim=1)
+        return self.own_or(own, classes.names, lambda: classes.frozen.to(own))
 
 
 class Clap(ZsLp):
@@ -82,8 +60,8 @@ class Clap(ZsLp):
 
     weights: Tensor  # of the pull, [training classes]
 
-    def set_start(self, classes: Sequence[str], start: Tensor) -> None:
-        super().set_start(classes, start)
+    def set_start(self, start: Tensor) -> None:
+        super().set_start(start)
         self.register_buffer("weights", start.new_ones(len(start)))
 
     @torch.no_grad()

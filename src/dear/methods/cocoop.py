@@ -37,9 +37,6 @@ class CoCoOp(CoOp):
         text = self.encode_with(self.context + self.network(image), self.classes)
         return self.backbone.temperature * text @ image
 
-    def votes(self, features: Tensor, text: Tensor) -> Tensor:
-        return self.logits(features)[:, None]
-
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         logits = self.logits(self.encode_image(x))
         total = F.cross_entropy(logits, labels)

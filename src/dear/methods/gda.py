@@ -1,25 +1,20 @@
 """GDA: Gaussian discriminant analysis added to zero-shot, without training (Wang et al., ICLR 2024)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from dear.clip import Backbone
 from dear.core.config import Config as Settings
 from dear.core.config import setting
 from dear.core.runtime import with_fp64
 from dear.methods.base import LabelledImages
 from dear.methods.recipe import Recipe
-from dear.methods.shared.class_index import frozen_features
 from dear.methods.shared.closed_form import ClosedForm, Head
 from dear.methods.shared.leave_one_out import Gaussians
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from dear.methods.shared.per_class import frozen_features
 
 SHRINKS = (0.01, 0.1, 1.0, 10.0, 100.0)
 
@@ -78,18 +73,12 @@ class Gda(ClosedForm):
     images: Tensor  # features of the training images, if novel classes need them, [images, dim]
     _novel: tuple[Tensor, Tensor] | None = None
 
-    def __init__(self, backbone: Backbone, config: GdaConfig) -> None:
-        super().__init__(backbone, config)
-        self.register_buffer("images", self.head.mix.new_zeros(0, backbone.dim))
+    def set_sizes(self, classes: int, shots: int = 0) -> None:
+        super().set_sizes(classes, shots)
+        self.register_buffer("images", self.head.mix.new_zeros(shots, self.backbone.dim))
 
-    def extra_state(self) -> dict[str, Any]:
-        return {"classes": list(self.trained), "shots": len(self.images)}
-
-    @classmethod
-    def restore(cls, backbone: Backbone, config: Settings, extra_state: Mapping[str, Any]) -> "Self":
-        method = super().restore(backbone, config, extra_state)
-        method.images = method.head.mix.new_zeros(extra_state["shots"], backbone.dim)
-        return method
+    def sizes(self) -> dict[str, int]:
+        return {"shots": len(self.images)}
 
     def before_training(self, images: LabelledImages) -> None:
         super().before_training(images)

@@ -1,48 +1,30 @@
 """Logistic regression on frozen class features (CLIP, A.3)."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dear.clip import Backbone
-from dear.core.config import Config as Settings
 from dear.core.metrics import accuracy
 from dear.methods.base import LabelledImages
-from dear.methods.shared.class_index import TrainedClasses, frozen_features
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from dear.methods.shared.per_class import OnlyTrained, frozen_features
 
 _DECAYS = tuple(10.0**power for power in range(-6, 3))
 
 
-class LinearProbe(TrainedClasses):
+class LinearProbe(OnlyTrained):
     """The weight decay is chosen on the validation images; without any, it is the middle of the range."""
 
     weight: nn.Parameter  # [trained classes, dim]
     bias: nn.Parameter  # [trained classes]
 
-    def __init__(self, backbone: Backbone, config: Settings) -> None:
-        super().__init__(backbone, config)
-        self.set_weights((), *(backbone.image.like.new_zeros(0, *shape) for shape in ((backbone.dim,), ())))
+    def set_sizes(self, classes: int) -> None:
+        like = self.backbone.image.like
+        self.set_weights(like.new_zeros(classes, self.backbone.dim), like.new_zeros(classes))
 
-    def set_weights(self, classes: Sequence[str], weight: Tensor, bias: Tensor) -> None:
+    def set_weights(self, weight: Tensor, bias: Tensor) -> None:
         """Sets the parameters, which L-BFGS fits, not the training loop."""
-        self.trained = tuple(classes)
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = nn.Parameter(bias, requires_grad=False)
-
-    def extra_state(self) -> dict[str, Any]:
-        return {"classes": list(self.trained)}
-
-    @classmethod
-    def restore(cls, backbone: Backbone, config: Settings, extra_state: Mapping[str, Any]) -> "Self":
-        method, classes = cls(backbone, config), extra_state["classes"]
-        method.set_weights(classes, *(method.weight.new_zeros(len(classes), *shape) for shape in ((backbone.dim,), ())))
-        return method
 
     def before_training(self, images: LabelledImages) -> None:
         features, labels = frozen_features(self, images.train())
@@ -51,14 +33,12 @@ class LinearProbe(TrainedClasses):
         features, labels = frozen_features(self, images.val())
         if len(labels):
             best = max(fits, key=lambda decay: accuracy(features @ fits[decay][0].T + fits[decay][1], labels))
-        self.set_weights(images.classes, *fits[best])
+        self.trained = images.classes
+        self.set_weights(*fits[best])
 
     def logits(self, features: Tensor, text: Tensor, inference: str | None = None) -> Tensor:
         rows = self.trained_rows(self.classes.names)
         return features[:, 0] @ self.weight[rows].T + self.bias[rows]
-
-    def votes(self, features: Tensor, text: Tensor) -> Tensor:
-        return self.logits(features, text)[:, None]
 
 
 def logistic(images: Tensor, labels: Tensor, classes: int, decay: float) -> tuple[Tensor, Tensor]:

@@ -1,25 +1,17 @@
 """LP++: a linear probe plus class texts with a learned multiplier per class (Huang et al., CVPR 2024)."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.clip import Backbone
-from dear.core.config import Config as Settings
 from dear.core.metrics import accuracy
 from dear.methods.base import LabelledImages
-from dear.methods.shared.class_index import TrainedClasses, frozen_features, positions
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from dear.methods.shared.per_class import OnlyTrained, frozen_features
 
 _EPOCHS, _EVERY = 300, 10  # full batches; of which every tenth moves the multipliers
 
 
-class LpPlusPlus(TrainedClasses):
+class LpPlusPlus(OnlyTrained):
     """logits = f V + b + a_c cos(f, w_c), without a temperature; V, b and a learned from full batches.
 
     V starts at the sums of the shots of a class, a at 250 times the mean cosine of shots and their texts. Step sizes
@@ -35,24 +27,11 @@ class LpPlusPlus(TrainedClasses):
     bias: Tensor  # [training classes]
     multiplier: Tensor  # [training classes]
 
-    def __init__(self, backbone: Backbone, config: Settings) -> None:
-        super().__init__(backbone, config)
-        self.set_sizes(())
-
-    def set_sizes(self, classes: Sequence[str]) -> None:
-        self.trained, like = tuple(classes), self.backbone.image.like
-        self.register_buffer("weight", like.new_zeros(len(classes), self.backbone.dim))
-        self.register_buffer("bias", like.new_zeros(len(classes)))
-        self.register_buffer("multiplier", like.new_zeros(len(classes)))
-
-    def extra_state(self) -> dict[str, Any]:
-        return {"classes": list(self.trained)}
-
-    @classmethod
-    def restore(cls, backbone: Backbone, config: Settings, extra_state: Mapping[str, Any]) -> "Self":
-        method = cls(backbone, config)
-        method.set_sizes(extra_state["classes"])
-        return method
+    def set_sizes(self, classes: int) -> None:
+        like = self.backbone.image.like
+        self.register_buffer("weight", like.new_zeros(classes, self.backbone.dim))
+        self.register_buffer("bias", like.new_zeros(classes))
+        self.register_buffer("multiplier", like.new_zeros(classes))
 
     def before_training(self, images: LabelledImages) -> None:
         self.trained = images.classes
@@ -90,9 +69,6 @@ class LpPlusPlus(TrainedClasses):
         return [part.requires_grad_() for part in (members.T @ features, bias, start.expand(classes).clone())]
 
     def logits(self, features: Tensor, text: Tensor, inference: str | None = None) -> Tensor:
-        rows = positions(self.trained, self.classes.names)
+        rows = self.trained_rows(self.classes.names)
         plain = features[:, 0] @ text.T
         return features[:, 0] @ self.weight[rows].T + self.bias[rows] + self.multiplier[rows] * plain
-
-    def votes(self, features: Tensor, text: Tensor) -> Tensor:
-        return self.logits(features, text)[:, None]

@@ -1,10 +1,8 @@
 """2SFS: LayerNorms of both towers first, then a linear classifier (Farina et al., CVPR 2025)."""
 
-from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +14,10 @@ from dear.clip.low_rank import Tower, with_blocks
 from dear.clip.text import ClassTexts
 from dear.core.config import Config as Settings
 from dear.core.config import setting
-from dear.methods.base import LabelledImages, Loss, Method, normalized
+from dear.methods.base import LabelledImages, Loss, normalized
 from dear.methods.recipe import Recipe
-from dear.methods.shared.class_index import positions
 from dear.methods.shared.fixed_texts import learns_texts
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from dear.methods.shared.per_class import PerClass
 
 
 @dataclass(frozen=True)
@@ -34,7 +29,7 @@ class TwoStageConfig(Settings):
     )
 
 
-class TwoStage(Method):
+class TwoStage(PerClass):
     """Stage 1 trains the two LayerNorms of every block, 61,440 numbers on ViT-B/16; stage 2 a vector per class, which
     starts as its adapted text, against the adapted image feature. Each stage has its own cosine schedule.
 
@@ -67,40 +62,22 @@ class TwoStage(Method):
         self.register_buffer("second", backbone.image.like.new_zeros(()))
         self.in_second = False  # the same, known to the host without waiting for the device
         self.register_load_state_dict_post_hook(lambda module, _: setattr(module, "in_second", bool(module.second)))
-        self.set_classifier(())
 
-    def set_classifier(self, classes: Sequence[str]) -> None:
-        self.trained = tuple(classes)
-        self.classifier = nn.Parameter(self.second.new_zeros(len(classes), self.backbone.dim))
-
-    def extra_state(self) -> dict[str, Any]:
-        return {"classes": list(self.trained)}
-
-    @classmethod
-    def restore(cls, backbone: Backbone, config: Settings, extra_state: Mapping[str, Any]) -> "Self":
-        method = cls(backbone, config)  # type: ignore[arg-type]
-        method.set_classifier(extra_state["classes"])
-        return method
+    def set_sizes(self, classes: int) -> None:
+        self.classifier = nn.Parameter(self.backbone.image.like.new_zeros(classes, self.backbone.dim))
 
     def before_training(self, images: LabelledImages) -> None:
-        self.set_classifier(images.classes)
+        self.trained = images.classes
+        self.set_sizes(len(self.trained))
 
     def adapted_text(self, classes: ClassTexts) -> Tensor:
-        """Of stage 1, normalised, [classes, dim]."""
+        """Class features of stage 1, normalised, [classes, dim]."""
         return self._text.features(classes) if self.learns_texts else classes.frozen
 
     def encode_text(self, classes: ClassTexts) -> Tensor:
-        places = positions(self.trained, classes.names) if self.in_second else [None] * len(classes.names)
-        known = [row for row, place in enumerate(places) if place is not None]
-        if not known:
+        if not self.in_second:
             return self.adapted_text(classes)
-        own = F.normalize(self.classifier, dim=1)
-        if places == list(range(len(own))):  # in every step: no index has to be sent
-            return own
-        own = own[[places[row] for row in known]]
-        if len(known) == len(places):
-            return own
-        return self.adapted_text(classes).index_copy(0, torch.tensor(known, device=own.device), own)
+        return self.own_or(F.normalize(self.classifier, dim=1), classes.names, lambda: self.adapted_text(classes))
 
     def encode_image(self, x: LayerInput) -> Tensor:
         return normalized(self._image.features(LayerInput(self._image, x.layer, x.states)).cls)

@@ -33,8 +33,8 @@ from dear.methods.registry import (
     recipe_of,
     require_method,
 )
-from dear.methods.shared.class_index import frozen_features
 from dear.methods.shared.closed_form import ClosedForm
+from dear.methods.shared.per_class import frozen_features
 from dear.training.adapter import Adapter, save_adapter
 from dear.training.backbone import choose_backbone
 from dear.training.config import NONE, TaskConfig, TrainConfig
