@@ -1,6 +1,5 @@
 """CLIP-SVD: only the singular values of CLIP's matrices are trained (Koleilat et al., 2025, arXiv 2509.03740)."""
 
-from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,7 +10,7 @@ from torch.nn import functional as F
 
 from dear.clip import Backbone
 from dear.clip.layer_input import LayerInput
-from dear.clip.low_rank import Tower, with_blocks
+from dear.clip.low_rank import AttentionView, BlockView, Tower, with_blocks
 from dear.clip.text import ClassTexts
 from dear.core.config import Config as Settings
 from dear.methods.base import Method, normalized
@@ -62,15 +61,15 @@ def _values(factors: Factors) -> Tensor:
     return torch.stack([torch.stack([s for _, s, _ in layer]) for layer in factors])
 
 
-_KEPT: WeakKeyDictionary[nn.Module, Factors] = WeakKeyDictionary()
+_KNOWN_FACTORS: WeakKeyDictionary[nn.Module, Factors] = WeakKeyDictionary()
 """They take half a minute for ViT-B/16, so cells of a benchmark on one backbone share them."""
 
 
 def factors_of(module: nn.Module, tower: Any) -> Factors:
     """`module`: that of the tower, which they are kept for."""
-    if module not in _KEPT:
-        _KEPT[module] = _factors(tower)
-    return _KEPT[module]
+    if module not in _KNOWN_FACTORS:
+        _KNOWN_FACTORS[module] = _factors(tower)
+    return _KNOWN_FACTORS[module]
 
 
 @torch.no_grad()
@@ -97,7 +96,7 @@ def _mlp(block: Any) -> dict[str, Tensor]:
 
 def with_values(tower: Tower, factors: Factors, values: Tensor) -> Tower:
     """The same tower with other singular values [layers, matrices, width]; biases and all else are shared."""
-    return with_blocks(tower, [_block(*parts) for parts in zip(tower.blocks, factors, values, strict=True)])
+    return with_blocks(tower, [_with_factors(*parts) for parts in zip(tower.blocks, factors, values, strict=True)])
 
 
 class _Linear:
@@ -110,15 +109,9 @@ class _Linear:
         return F.linear(x, self.weight, self.bias)
 
 
-def _block(block: Any, factors: list[tuple[Tensor, Tensor, Tensor]], values: Tensor) -> Any:
+def _with_factors(block: Any, factors: list[tuple[Tensor, Tensor, Tensor]], values: Tensor) -> Any:
     frozen = block.attn
     q, k, v, out, *mlp = ((u * s @ vt).to(frozen.in_proj_weight) for (u, _, vt), s in zip(factors, values, strict=True))
     weights = dict(zip(_mlp(block), mlp, strict=True))
-    attn = SimpleNamespace(
-        in_proj_weight=torch.cat([q, k, v]), in_proj_bias=frozen.in_proj_bias, num_heads=frozen.num_heads,
-        out_proj=_Linear(frozen.out_proj, out), inner_norm=getattr(frozen, "inner_norm", None),
-    )  # fmt: skip
-    return SimpleNamespace(
-        attn=attn, ln_1=block.ln_1, ln_2=block.ln_2, ls_1=block.ls_1, ls_2=block.ls_2,
-        mlp=lambda x: functional_call(block.mlp, weights, (x,)),
-    )  # fmt: skip
+    attn = AttentionView(frozen, in_proj_weight=torch.cat([q, k, v]), out_proj=_Linear(frozen.out_proj, out))
+    return BlockView(block, attn=attn, mlp=lambda x: functional_call(block.mlp, weights, (x,)))

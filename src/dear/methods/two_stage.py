@@ -2,7 +2,6 @@
 
 from copy import deepcopy
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +9,7 @@ from torch.nn import functional as F
 
 from dear.clip import Backbone
 from dear.clip.layer_input import LayerInput
-from dear.clip.low_rank import Tower, with_blocks
+from dear.clip.low_rank import BlockView, Tower, with_blocks
 from dear.clip.text import ClassTexts
 from dear.core.config import Config as Settings
 from dear.core.config import setting
@@ -98,8 +97,5 @@ class TwoStage(PerClass):
 def with_own_norms(tower: Tower) -> tuple[nn.ModuleList, Tower]:
     """Trainable copies of the LayerNorms of all blocks, and the same tower with them."""
     copies = [deepcopy([block.ln_1, block.ln_2]) for block in tower.blocks]
-    blocks = [
-        SimpleNamespace(attn=block.attn, ln_1=ln_1, ln_2=ln_2, ls_1=block.ls_1, ls_2=block.ls_2, mlp=block.mlp)
-        for block, (ln_1, ln_2) in zip(tower.blocks, copies, strict=True)
-    ]
+    blocks = [BlockView(block, ln_1=a, ln_2=b) for block, (a, b) in zip(tower.blocks, copies, strict=True)]
     return nn.ModuleList(map(nn.ModuleList, copies)).requires_grad_(True), with_blocks(tower, blocks)
