@@ -1,6 +1,6 @@
 """Head gains: a gain for what each late head writes, CLIP's projection close to its start, and GDA behind them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,9 +22,11 @@ from dear.methods.gda import SHRINKS, GdaHead
 from dear.methods.shared.closed_form import Corrected, LeftOut
 from dear.methods.shared.leave_one_out import Gaussians
 from dear.methods.shared.role_settings import RoleSettings, pick_roles
+from dear.methods.shared.stacking import minimise
 
-_TOLD, _TELLING = 4, 0.1  # heads that are named, and the least logarithm of their gains
-_FOLDS = 4
+_MAX_REPORTED, _MIN_LOG_GAIN = 4, 0.1  # heads that `learned` names, and the least logarithm of their gains
+_GDA_FOLDS = 4
+_LBFGS: dict[str, Any] = {"max_iter": 100, "tolerance_grad": 1e-6, "history_size": 10}
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class HeadGains(Corrected):
         Means, gains and projection are those of the last fold afterwards.
         """
         own, *scores = torch.zeros(1 + len(SHRINKS), len(labels), len(self.trained))
-        folds, text = folds_of(labels.cpu(), _FOLDS), self.encode_text(self.classes)
+        folds, text = folds_of(labels.cpu(), _GDA_FOLDS), self.encode_text(self.classes)
         for fold in range(int(folds.max()) + 1 if folds.any() else 0):
             used, out = (rows.nonzero()[:, 0].to(labels.device) for rows in (folds != fold, folds == fold))
             self.fit(CachedHeads(*(part[used] for part in seen)), labels[used])
@@ -153,9 +155,11 @@ class HeadGains(Corrected):
         except DearError:  # there is no role map
             parts = {}
         logarithms = self.gains.clamp(min=1e-6).log().abs().flatten()
-        told = [n for n in logarithms.argsort(descending=True).tolist()[:_TOLD] if logarithms[n] > _TELLING]
+        chosen = [
+            n for n in logarithms.argsort(descending=True).tolist()[:_MAX_REPORTED] if logarithms[n] > _MIN_LOG_GAIN
+        ]
         words = []
-        for number in told:
+        for number in chosen:
             row, head = divmod(number, self.gains.shape[1])
             at = self.heads_from + row, head
             words.append(f"{at[0]}.{head}{parts.get(at, '')} x {self.gains[row, head]:.2f}")
@@ -173,7 +177,8 @@ class HeadGains(Corrected):
             features = F.normalize(tower.project(seen.frozen_cls + change.flatten(1) @ maps), dim=-1)
             return self.cross_entropy(features, labels) + self.config.gain_pull * logarithms.square().sum()
 
-        return minimise(logarithms, loss).exp()[groups].view_as(self.gains)
+        minimise([logarithms], loss, **_LBFGS)
+        return logarithms.exp()[groups].view_as(self.gains)
 
     def groups(self) -> Tensor:
         """[layers * heads]: heads with the same number share a gain."""
@@ -199,7 +204,8 @@ class HeadGains(Corrected):
             features = F.normalize(states @ (start + change) + bias, dim=-1)
             return self.cross_entropy(features, labels) + (self.config.pull or 0.0) * change.square().sum()
 
-        return start + minimise(change, loss)
+        minimise([change], loss, **_LBFGS)
+        return start + change
 
     def cross_entropy(self, features: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(self.backbone.temperature * features @ self.encode_text(self.classes).T, labels)
@@ -216,21 +222,3 @@ def folds_of(labels: Tensor, count: int) -> Tensor:
 
 def _rows_of(parts: Sequence[Tensor], rows: Tensor) -> list[Tensor]:
     return [part[rows] for part in parts]
-
-
-def minimise(value: Tensor, loss: Callable[[], Tensor]) -> Tensor:
-    """The tensor that minimises a loss of it, from its present content on, by L-BFGS."""
-    value.requires_grad_()
-    optimizer = torch.optim.LBFGS(
-        [value], max_iter=100, tolerance_grad=1e-6, history_size=10, line_search_fn="strong_wolfe"
-    )
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        now = loss()
-        now.backward()
-        return now
-
-    with torch.enable_grad():
-        optimizer.step(closure)
-    return value.detach()

@@ -1,12 +1,12 @@
 """Logistic regression on frozen class features (CLIP, A.3)."""
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dear.core.metrics import accuracy
 from dear.methods.base import LabelledImages
 from dear.methods.shared.per_class import OnlyTrained, frozen_features
+from dear.methods.shared.stacking import minimise
 
 _DECAYS = tuple(10.0**power for power in range(-6, 3))
 
@@ -43,16 +43,10 @@ class LinearProbe(OnlyTrained):
 
 def logistic(images: Tensor, labels: Tensor, classes: int, decay: float) -> tuple[Tensor, Tensor]:
     """Weight [classes, dim], under an L2 penalty, and bias [classes] of a multinomial logistic regression."""
-    weight = torch.zeros(classes, images.shape[1], device=images.device, dtype=images.dtype, requires_grad=True)
-    bias = torch.zeros(classes, device=images.device, dtype=images.dtype, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weight, bias], max_iter=300, line_search_fn="strong_wolfe")
+    weight, bias = images.new_zeros(classes, images.shape[1]), images.new_zeros(classes)
 
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(images @ weight.T + bias, labels) + decay * weight.square().sum()
-        loss.backward()
-        return loss
+    def loss() -> Tensor:
+        return F.cross_entropy(images @ weight.T + bias, labels) + decay * weight.square().sum()
 
-    with torch.enable_grad():
-        optimizer.step(closure)
-    return weight.detach(), bias.detach()
+    minimise([weight, bias], loss, max_iter=300)
+    return weight, bias

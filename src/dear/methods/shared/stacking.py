@@ -1,7 +1,8 @@
-"""Weights of scores by maximum likelihood on images that the scores have not seen (stacking, temperature scaling)."""
+"""Convex fits: weights of scores of images left out (stacking, temperature scaling), and any loss by L-BFGS."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,3 +78,19 @@ def _newton(scores: Tensor, labels: Tensor, counting: Tensor) -> tuple[Tensor, f
             break
         weights, value = candidate, new
     return weights / scale, value.item()
+
+
+def minimise(values: Sequence[Tensor], loss: Callable[[], Tensor], **settings: Any) -> None:
+    """Moves `values` to the minimum of a loss of them by L-BFGS, from their present content on."""
+    optimizer = torch.optim.LBFGS([v.requires_grad_() for v in values], line_search_fn="strong_wolfe", **settings)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        now = loss()
+        now.backward()
+        return now
+
+    with torch.enable_grad():
+        optimizer.step(closure)
+    for value in values:
+        value.requires_grad_(False).grad = None
