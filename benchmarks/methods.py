@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from dear.clip import load_backbone
 from dear.core.table import Table
-from dear.methods import promptsrc as its_templates
+from dear.methods import deep_prompts as its_templates
 from dear.methods.base import Method
 from dear.methods.optional import set_gradients
 from dear.methods.registry import find_method, recipe_of

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.methods import gda, proker, ss_text
+from dear.methods import closed_forms
 from dear.methods.base import Method
 
 sys.path.append(str(Path(__file__).parent))
@@ -70,7 +70,7 @@ def naive_gda(features: Tensor, labels: Tensor, x: Tensor) -> Tensor:
 
 def test_gda_is_the_published_form(tiny, monkeypatch) -> None:
     shots = 24
-    monkeypatch.setattr(gda, "SHRINKS", (DIM / (shots - 1),))  # what the official ridge is in our units
+    monkeypatch.setattr(closed_forms, "SHRINKS", (DIM / (shots - 1),))  # what the official ridge is in our units
     method, features, labels, _ = fitted(tiny, "gda")
     a, b = method.head.mix
     x = seen(method)
@@ -99,8 +99,8 @@ def test_gda_guesses_novel_classes_as_published(tiny) -> None:
 
 
 def test_proker_is_the_published_form(tiny, monkeypatch) -> None:
-    monkeypatch.setattr(proker, "_BETAS", (2.0,))
-    monkeypatch.setattr(proker, "_RIDGES", (0.3,))
+    monkeypatch.setattr(closed_forms, "_BETAS", (2.0,))
+    monkeypatch.setattr(closed_forms, "_RIDGES", (0.3,))
     method, features, labels, cosines = fitted(tiny, "proker")
     method.head.mix = method.head.mix.new_tensor([1.0, 0.3]) * torch.tensor([1.0, method.backbone.temperature])
     x = seen(method)
@@ -111,8 +111,8 @@ def test_proker_is_the_published_form(tiny, monkeypatch) -> None:
 
 
 def test_ss_text_is_text_and_mean(tiny, monkeypatch) -> None:
-    monkeypatch.setattr(ss_text, "_STRENGTHS", (0.7,))
-    monkeypatch.setattr(ss_text, "_PRIORS", (4.0,))
+    monkeypatch.setattr(closed_forms, "_STRENGTHS", (0.7,))
+    monkeypatch.setattr(closed_forms, "_PRIORS", (4.0,))
     method, features, labels, _ = fitted(tiny, "ss-text")
     x, text = seen(method), method.encode_text(method.classes)
     vectors = []
@@ -127,8 +127,8 @@ def test_ss_text_is_text_and_mean(tiny, monkeypatch) -> None:
 def test_ss_text_with_a_large_prior_is_the_published_form(tiny, monkeypatch) -> None:
     method = make(tiny, "ss-text")
     tau, large = float(method.backbone.temperature), 1e9  # g n / (n + k) is then tau n
-    monkeypatch.setattr(ss_text, "_STRENGTHS", (tau * large,))
-    monkeypatch.setattr(ss_text, "_PRIORS", (large,))
+    monkeypatch.setattr(closed_forms, "_STRENGTHS", (tau * large,))
+    monkeypatch.setattr(closed_forms, "_PRIORS", (large,))
     method, features, labels, _ = fitted(tiny, "ss-text")
     x, text = seen(method), method.encode_text(method.classes)
     vectors = torch.stack([text[c] + tau * features[labels == c].sum(0) for c in range(len(NAMES))])
@@ -138,11 +138,11 @@ def test_ss_text_with_a_large_prior_is_the_published_form(tiny, monkeypatch) -> 
 
 @pytest.mark.parametrize("name", CLOSED)
 def test_left_out_logits_are_those_of_a_fit_without_the_image(tiny, name: str, monkeypatch) -> None:
-    monkeypatch.setattr(gda, "SHRINKS", (1.0,))
-    monkeypatch.setattr(proker, "_BETAS", (1.0,))
-    monkeypatch.setattr(proker, "_RIDGES", (0.1,))
-    monkeypatch.setattr(ss_text, "_STRENGTHS", (0.5,))
-    monkeypatch.setattr(ss_text, "_PRIORS", (1.0,))
+    monkeypatch.setattr(closed_forms, "SHRINKS", (1.0,))
+    monkeypatch.setattr(closed_forms, "_BETAS", (1.0,))
+    monkeypatch.setattr(closed_forms, "_RIDGES", (0.1,))
+    monkeypatch.setattr(closed_forms, "_STRENGTHS", (0.5,))
+    monkeypatch.setattr(closed_forms, "_PRIORS", (1.0,))
     method, features, labels, _ = fitted(tiny, name)
     left_out = method.head.left_out
     assert left_out.shape == (24, len(NAMES))
@@ -227,10 +227,10 @@ def test_lp_plus_plus_takes_the_best_epoch_on_validation_images(tiny, monkeypatc
 
     method = make(tiny, "lp-plus-plus")
     reached = []
-    monkeypatch.setattr("dear.methods.lp_plus_plus.accuracy", lambda *_: reached.append(len(reached)) or -len(reached))
+    monkeypatch.setattr("dear.methods.linear_probes.accuracy", lambda *_: reached.append(len(reached)) or -len(reached))
     method.before_training(Validated())
     first = method.weight.clone()
-    monkeypatch.setattr("dear.methods.lp_plus_plus._EPOCHS", 1)
+    monkeypatch.setattr("dear.methods.linear_probes._LPPP_EPOCHS", 1)
     torch.manual_seed(5)
     method.before_training(Validated())
     assert len(reached) == 301
@@ -244,7 +244,7 @@ def test_of_equal_epochs_lp_plus_plus_takes_the_last(tiny, monkeypatch) -> None:
         def val(self) -> Iterator[tuple[Tensor, Tensor]]:
             yield shown, LABELS
 
-    monkeypatch.setattr("dear.methods.lp_plus_plus.accuracy", lambda *_: 50.0)
+    monkeypatch.setattr("dear.methods.linear_probes.accuracy", lambda *_: 50.0)
     weights = []
     for kind in (Validated, Images):
         method = make(tiny, "lp-plus-plus")

@@ -20,7 +20,7 @@ from naive_words import LabelledImages
 
 from dear.core.errors import DearError
 from dear.heads.head_role import CORE_ATTRIBUTE, MIXED, HeadRole
-from dear.methods.gda import SHRINKS
+from dear.methods.closed_forms import SHRINKS
 from dear.methods.head_gains import HeadGains, HeadGainsConfig, folds_of
 
 

@@ -13,7 +13,7 @@ from dear.core.errors import DearError
 from dear.data.dataset import Dataset
 from dear.data.resolve import resolve_dataset
 from dear.methods.base import Method
-from dear.methods.linear_probe import logistic
+from dear.methods.linear_probes import logistic
 from dear.methods.registry import find_method
 from dear.methods.zero_shot import ENSEMBLE, ensemble
 from dear.training.adapt import adapt, predict_logits

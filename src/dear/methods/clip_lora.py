@@ -12,7 +12,7 @@ from dear.core.config import Config as Settings
 from dear.core.config import setting
 from dear.methods.base import Method, normalized
 from dear.methods.recipe import Recipe
-from dear.methods.shared.fixed_texts import learns_texts
+from dear.methods.shared.towers import learns_texts
 
 
 @dataclass(frozen=True)

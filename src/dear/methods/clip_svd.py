@@ -15,7 +15,7 @@ from dear.clip.text import ClassTexts
 from dear.core.config import Config as Settings
 from dear.methods.base import Method, normalized
 from dear.methods.recipe import Recipe
-from dear.methods.shared.fixed_texts import learns_texts
+from dear.methods.shared.towers import learns_texts
 
 Factors = list[list[tuple[Tensor, Tensor, Tensor]]]
 """U [out, width], s [width] and V^T [width, in] of the (usually six) matrices of each layer."""

@@ -24,9 +24,8 @@ from dear.heads.role_map import RoleMap
 from dear.methods.base import Loss, Method, cosine_distance
 from dear.methods.recipe import Recipe
 from dear.methods.shared.attention_maps import token_attention
-from dear.methods.shared.fixed_texts import learns_texts
-from dear.methods.shared.layers import first_layer
 from dear.methods.shared.role_settings import RoleSettings, pick_roles
+from dear.methods.shared.towers import first_layer, learns_texts
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -18,7 +18,7 @@ from dear.core.errors import DearError
 from dear.heads.gains import Gains, require_sum
 from dear.heads.role_map import AUTO, find_role_map
 from dear.methods.base import LabelledImages
-from dear.methods.gda import SHRINKS, GdaHead
+from dear.methods.closed_forms import SHRINKS, GdaHead
 from dear.methods.shared.closed_form import Corrected, LeftOut
 from dear.methods.shared.leave_one_out import Gaussians
 from dear.methods.shared.role_settings import RoleSettings, pick_roles

@@ -10,9 +10,9 @@ from dear.clip import Backbone
 from dear.clip.layer_input import LayerInput
 from dear.core.config import Config, setting
 from dear.methods.base import LabelledImages, Loss
+from dear.methods.coop import COOP, WordContext, epochs_by_shots, random_words
 from dear.methods.optional import Gradients
 from dear.methods.recipe import Recipe
-from dear.methods.shared.context import COOP, WordContext, epochs_by_shots, random_words
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from dear.data.augment import CLEAN, RANDOM
 from dear.methods.base import LabelledImages, Loss, Method, normalized
 from dear.methods.deep_prompts import DASSL, WORDS
 from dear.methods.recipe import Recipe
-from dear.methods.shared.templates import SIXTY
-from dear.methods.zero_shot import ensemble
+from dear.methods.zero_shot import SIXTY, ensemble
 
 CENTRES = 5
 _Descriptions = dict[str, Annotated[list[str], Meta(min_length=1)]]

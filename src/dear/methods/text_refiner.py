@@ -12,10 +12,9 @@ from dear.clip.read_out import CLS as READ_CLS
 from dear.clip.text import ClassTexts
 from dear.core.config import setting
 from dear.methods.base import Loss
-from dear.methods.coop import CoOp, CoOpConfig
+from dear.methods.coop import COOP, CoOp, CoOpConfig
 from dear.methods.recipe import Recipe
 from dear.methods.shared.attention_maps import read_attention
-from dear.methods.shared.context import COOP
 
 _LOCAL = 5  # patches with the most attention of CLS
 

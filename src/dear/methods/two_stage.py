@@ -15,8 +15,8 @@ from dear.core.config import Config as Settings
 from dear.core.config import setting
 from dear.methods.base import LabelledImages, Loss, normalized
 from dear.methods.recipe import Recipe
-from dear.methods.shared.fixed_texts import learns_texts
 from dear.methods.shared.per_class import PerClass
+from dear.methods.shared.towers import learns_texts
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ LeftOut = Callable[[Tensor], list[Tensor]]
 """Positions of labelled images -> parts of their logits, [rows, classes] each, every row by the fit without it."""
 
 
-class Head(nn.Module):
+class CorrectionHead(nn.Module):
     """Logits a tau cos(f, w) + b correction(f) of features f [images, dim], for class texts w [classes, dim].
 
     a, b and the settings of the correction are those with the least cross entropy on the labelled images themselves,
@@ -96,7 +96,7 @@ class Corrected(PerClass):
     """Logits of the class feature plus a head's correction. Classes without labelled images get a tau cos(f, w) beside
     others, and tau cos(f, w) alone."""
 
-    Head: ClassVar[type[Head]]
+    Head: ClassVar[type[CorrectionHead]]
 
     def set_sizes(self, classes: int, shots: int = 0) -> None:
         backbone = self.backbone

@@ -1,0 +1,21 @@
+"""Which layers and towers of a backbone a method adapts."""
+
+from dear.clip import Backbone
+from dear.core.errors import DearError
+from dear.core.words import print_once
+
+
+def first_layer(chosen: int | None, default: int, layers: int) -> int:
+    """`chosen`, the setting --first-layer, or else the default; refuses one beyond the tower's layers."""
+    layer = chosen or default
+    if layer > layers:
+        raise DearError(f"--first-layer {layer} is beyond the image tower: choose from 1 to {layers}.")
+    return layer
+
+
+def learns_texts(backbone: Backbone) -> bool:
+    """Whether the layers of the text tower can be adapted; where they cannot, says so once."""
+    if backbone.text.tier == "full":
+        return True
+    print_once(f"Only the image side is adapted: the class texts of {backbone.name} are fixed ({backbone.text.tier}).")
+    return False
