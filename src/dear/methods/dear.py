@@ -247,6 +247,6 @@ class Dear(Method):
         return [{"params": rest, "lr": lr}, {"params": [self.fusion], "lr": fusion_lr}]
 
     def attention_maps(self, pixels: Tensor) -> dict[str, Tensor]:
-        """Of CLS in the last layer; of each attribute's tokens in its own heads, in all heads if it has none."""
+        """Attention of CLS in the last layer; of each attribute's tokens in its own heads, in all if it has none."""
         heads = {name: self.roles.heads_for(name) or list(self.roles.roles) for name in self.attributes}
         return super().attention_maps(pixels) | token_attention(self, pixels, heads, self.token_of, self.masks)

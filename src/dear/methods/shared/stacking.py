@@ -24,15 +24,11 @@ def stack(parts: Sequence[Tensor], labels: Tensor, counting: Tensor | None = Non
         for chosen in combinations(telling, size):
             weights, value = _newton(scores[list(chosen)], labels, counting)
             if value < least and (weights >= 0).all():
-                best, least = (
-                    scores.new_zeros(len(parts)).index_put((torch.tensor(chosen, device=weights.device),), weights),
-                    value,
-                )
+                places = torch.tensor(chosen, device=weights.device)
+                best, least = scores.new_zeros(len(parts)).index_put((places,), weights), value
         if least < float("inf"):
             return best, least  # convex: if the free solution is allowed, no part need be left out
-    return best.index_fill(0, torch.tensor(0, device=best.device), 1.0), float(
-        "inf"
-    )  # every part alone is worse than chance
+    return best.index_fill(0, torch.tensor(0, device=best.device), 1.0), least  # every part alone is below chance
 
 
 def classes_alike(labels: Tensor) -> Tensor:
