@@ -15,8 +15,8 @@ from dear.cli import main
 from dear.data.dataset import Example
 from dear.data.known import KNOWN
 from dear.methods import registry
+from dear.methods.coop import without_conflict
 from dear.methods.optional import set_gradients
-from dear.methods.prograd import without_conflict
 from dear.methods.registry import recipe_of
 from dear.training.config import RunConfig, TrainConfig, learning_rate, training_length
 from dear.training.images import training_batches

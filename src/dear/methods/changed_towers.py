@@ -29,7 +29,7 @@ from dear.methods.shared.towers import learns_texts
 
 
 class ChangedTowers(Method):
-    """Changed weights in all layers of both towers; where texts are fixed (`--text-features`), of the image tower alone."""
+    """Both towers with changes in all layers; with fixed texts (`--text-features`), the image tower alone."""
 
     first_layer = 1
     first_text_layer = 1

@@ -21,6 +21,7 @@ from dear.core.config import Config as Settings
 from dear.core.config import setting
 from dear.core.runtime import autocast, to_device
 from dear.methods.base import Loss, Method, normalized
+from dear.methods.deep_prompts import DASSL
 from dear.methods.recipe import Recipe
 
 
@@ -44,18 +45,7 @@ class SkipT(Method):
 
     Config = SkipConfig
     recipe = (
-        Recipe(
-            optimizer="sgd",
-            lr=2e-5,
-            weight_decay=5e-4,
-            epochs=20,
-            batch=4,
-            order="one_class",
-            drop_last=True,
-            warmup_epochs=1,
-            warmup_lr=1e-6,
-            crop=0.08,
-        )
+        Recipe(DASSL, lr=2e-5, epochs=20, batch=4, order="one_class", warmup_lr=1e-6)
         .on("few-shot", lr=1e-5, image_rate=1.0, epochs=40, warmup_epochs=0)
         .on("cross-dataset", "domain", lr=1e-5, image_rate=0.1, epochs=5, warmup_lr=1e-8)
     )
