@@ -80,7 +80,7 @@ class Method(nn.Module):
 
     @property
     def first_text_layer(self) -> int:
-        """The same in the text tower."""
+        """The first adapted text layer, counted alike."""
         return self.backbone.text.layers + 1
 
     # --- text --------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class Method(nn.Module):
         """Computes what depends on the labelled images: a cache, means, initial values."""
 
     def extra_state(self) -> dict[str, Any]:
-        """What `restore` needs besides settings and weights, as JSON values."""
+        """JSON values that `restore` needs besides settings and weights."""
         return {}
 
     @classmethod

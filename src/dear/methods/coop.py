@@ -37,14 +37,14 @@ def epochs_by_shots(recipe: Recipe) -> Recipe:
 
 
 class WordContext(Method):
-    """The prompt of "cat" is "V1 .. Vn cat.", with V learned; like words, they have positional embeddings and are
-    carried through all text layers. `classes.frozen` are CLIP's features of the dataset's own template."""
+    """The prompt of "cat" is "V1 .. Vn cat.", with V learned.
 
+    Like words, they have positional embeddings and are carried through all text layers. `classes.frozen` are CLIP's
+    features of the dataset's own template.
+    """
+
+    first_text_layer = 1
     context: nn.Parameter  # [tokens, width]
-
-    @property
-    def first_text_layer(self) -> int:
-        return 1
 
     def prompts(self, names: Sequence[str], template: str) -> tuple[list[str], Sequence[int]]:
         count = len(self.context)

@@ -23,6 +23,7 @@ from dear.methods.shared.closed_form import Corrected, LeftOut
 from dear.methods.shared.leave_one_out import Gaussians
 from dear.methods.shared.role_settings import RoleSettings, pick_roles
 from dear.methods.shared.stacking import minimise
+from dear.methods.shared.towers import project_by
 
 _MAX_REPORTED, _MIN_LOG_GAIN = 4, 0.1  # heads that `learned` names, and the least logarithm of their gains
 _GDA_FOLDS = 4
@@ -85,7 +86,7 @@ class HeadGains(Corrected):
         return super().restore(backbone, replace(config, roles=AUTO), extra_state)
 
     def scaled(self, images: CachedHeads) -> Tensor:
-        """States that are read, [batch, width], with the gains."""
+        """The states that are read, with the gains, [batch, width]."""
         return Gains(self.heads_from, self.head_means, self.gains).apply(self.backbone.image, images).frozen_cls
 
     def layer_input(self, images: Images) -> LayerInput:
@@ -99,9 +100,7 @@ class HeadGains(Corrected):
 
     def project(self, cls: Tensor) -> Tensor:
         """States that are read, [batch, width] -> features, normalised, [batch, dim]."""
-        tower = self.backbone.image
-        feature, bias = tower.head_input(cls) @ self.projection, tower.head_bias
-        return F.normalize(feature if bias is None else feature + bias, dim=-1)
+        return F.normalize(project_by(self.backbone.image, cls, self.projection), dim=-1)
 
     @torch.no_grad()
     def before_training(self, images: LabelledImages) -> None:
@@ -125,21 +124,21 @@ class HeadGains(Corrected):
             self.projection = self.fitted_projection(self.backbone.image.head_input(self.scaled(seen)), labels)
 
     def gaussians(self, seen: CachedHeads, labels: Tensor) -> Gaussians:
-        """On the present features; on the CPU, because not every device has fp64."""
+        """GDA of the present features; on the CPU, because not every device has fp64."""
         return Gaussians(self.project(self.scaled(seen)).cpu(), labels.cpu(), len(self.trained))
 
     def cross_validated(self, seen: CachedHeads, labels: Tensor) -> dict[float, LeftOut]:
-        """For each shrinkage of GDA: logits of the features, and GDA's scores, by a fit without the fold of an image.
+        """Logits and GDA's scores of each image by a fit without its fold, for each shrinkage of GDA.
 
-        Means, gains and projection are those of the last fold afterwards.
+        Afterwards means, gains and projection are those of the last fold.
         """
         own, *scores = torch.zeros(1 + len(SHRINKS), len(labels), len(self.trained))
         folds, text = folds_of(labels.cpu(), _GDA_FOLDS), self.encode_text(self.classes)
         for fold in range(int(folds.max()) + 1 if folds.any() else 0):
             used, out = (rows.nonzero()[:, 0].to(labels.device) for rows in (folds != fold, folds == fold))
-            self.fit(CachedHeads(*(part[used] for part in seen)), labels[used])
-            gaussians = self.gaussians(CachedHeads(*(part[used] for part in seen)), labels[used])
-            features = self.project(self.scaled(CachedHeads(*(part[out] for part in seen))))
+            fitted, shown = (CachedHeads(*_rows_of(seen, rows)) for rows in (used, out))
+            self.fit(fitted, labels[used])
+            gaussians, features = self.gaussians(fitted, labels[used]), self.project(self.scaled(shown))
             logits, features = self.head.zero_shot(features, text).cpu().float(), features.cpu().double()
             own[out.cpu()] = logits
             for shrink, gda in zip(SHRINKS, scores, strict=True):
@@ -155,18 +154,16 @@ class HeadGains(Corrected):
         except DearError:  # there is no role map
             parts = {}
         logarithms = self.gains.clamp(min=1e-6).log().abs().flatten()
-        chosen = [
-            n for n in logarithms.argsort(descending=True).tolist()[:_MAX_REPORTED] if logarithms[n] > _MIN_LOG_GAIN
-        ]
+        changed = [n for n in logarithms.argsort(descending=True).tolist() if logarithms[n] > _MIN_LOG_GAIN]
         words = []
-        for number in chosen:
+        for number in changed[:_MAX_REPORTED]:
             row, head = divmod(number, self.gains.shape[1])
             at = self.heads_from + row, head
             words.append(f"{at[0]}.{head}{parts.get(at, '')} x {self.gains[row, head]:.2f}")
         return f"heads (layer.head) that count more or less than in CLIP: {', '.join(words)}" if words else ""
 
     def fitted_gains(self, seen: CachedHeads, labels: Tensor) -> Tensor:
-        """Scales what heads put out, [images, heads, head_dim], not what they write, which is ten times as large."""
+        """Gains by L-BFGS on head outputs, [images, heads, head_dim]; what heads write is ten times as large."""
         tower, groups = self.backbone.image, self.groups().to(labels.device)
         maps = tower.head_maps(self.heads_from).to(self.gains).flatten(0, 2)  # [layers * heads * head_dim, width]
         deviations = (seen.outputs - self.head_means).flatten(1, 2)  # [images, layers * heads, head_dim]
@@ -181,7 +178,7 @@ class HeadGains(Corrected):
         return logarithms.exp()[groups].view_as(self.gains)
 
     def groups(self) -> Tensor:
-        """[layers * heads]: heads with the same number share a gain."""
+        """A number for each head, [layers * heads]: heads with the same number share a gain."""
         heads = torch.arange(self.gains.numel())
         if self.config.gains == "heads":
             return heads
@@ -195,7 +192,7 @@ class HeadGains(Corrected):
         return torch.tensor([numbers[name] for name in names])
 
     def fitted_projection(self, states: Tensor, labels: Tensor) -> Tensor:
-        """`states`: after the last LayerNorm, [images, width]."""
+        """The projection, close to CLIP's, by L-BFGS; `states`: after the last LayerNorm, [images, width]."""
         tower = self.backbone.image
         start, bias = tower.head_matrix.detach().contiguous(), 0 if tower.head_bias is None else tower.head_bias
         change = torch.zeros_like(start)

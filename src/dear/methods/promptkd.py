@@ -31,7 +31,7 @@ class PromptKDConfig(VptConfig):
 
 
 class _BatchNorm(nn.BatchNorm1d):
-    """As PyTorch's, but a batch of one image, which has no variance, is normalised as in evaluation."""
+    """Batch normalisation; a batch of one image, which has no variance, is normalised as in evaluation."""
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training and len(x) == 1:

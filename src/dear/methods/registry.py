@@ -130,9 +130,9 @@ DEFAULT = "head-gains"  # of `dear train`, by the rule in results/clip/notes.md
 UNFITTED = tuple(name for name, info in METHODS.items() if info.kind == "unfitted")
 CLOSED_FORMS = tuple(name for name, info in METHODS.items() if info.kind == "closed form")
 QUICK = ("linear-probe", "lp-plus-plus", "clap", "prolip", "head-gains")
-"""What `dear fit --thorough` adds: fitted in seconds once the states of the images are kept."""
+"""Methods that `dear fit --thorough` adds: fitted in seconds once the states of the images are kept."""
 COMPARED = ("head-gains", "clip-adapter", "experts", "dear")
-"""What `dear compare` tries after `simple_methods`: one of each kind, cheap ones first."""
+"""Methods that `dear compare` tries after `simple_methods`: one of each kind, cheap ones first."""
 
 
 def simple_methods() -> list[str]:

@@ -93,8 +93,10 @@ class CorrectionHead(nn.Module):
 
 
 class Corrected(PerClass):
-    """Logits of the class feature plus a head's correction. Classes without labelled images get a tau cos(f, w) beside
-    others, and tau cos(f, w) alone."""
+    """Logits of the class feature plus a head's correction.
+
+    Classes without labelled images get a tau cos(f, w) beside others, and tau cos(f, w) alone.
+    """
 
     Head: ClassVar[type[CorrectionHead]]
 

@@ -32,7 +32,7 @@ def stack(parts: Sequence[Tensor], labels: Tensor, counting: Tensor | None = Non
 
 
 def classes_alike(labels: Tensor) -> Tensor:
-    """How much each image counts if all classes count alike: 1 / size of its class, 1 on average; [images]."""
+    """Weights of images by which all classes count alike: 1 / size of the class, 1 on average; [images]."""
     return _mean_one(1 / torch.bincount(labels)[labels].double())
 
 

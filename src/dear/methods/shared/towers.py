@@ -1,6 +1,9 @@
-"""Which layers and towers of a backbone a method adapts."""
+"""Helpers of methods that adapt layers or the projection of a tower."""
+
+from torch import Tensor
 
 from dear.clip import Backbone
+from dear.clip.image import ImageTower
 from dear.core.errors import DearError
 from dear.core.words import print_once
 
@@ -11,6 +14,12 @@ def first_layer(chosen: int | None, default: int, layers: int) -> int:
     if layer > layers:
         raise DearError(f"--first-layer {layer} is beyond the image tower: choose from 1 to {layers}.")
     return layer
+
+
+def project_by(tower: ImageTower, cls: Tensor, projection: Tensor) -> Tensor:
+    """Features, not normalised, [batch, dim], of states that are read [batch, width], by another projection."""
+    feature = tower.head_input(cls) @ projection
+    return feature if tower.head_bias is None else feature + tower.head_bias
 
 
 def learns_texts(backbone: Backbone) -> bool:
