@@ -153,24 +153,6 @@ def test_without_refinement_the_text_is_coops(tiny) -> None:
     assert loss.parts["stay"] < 1e-12
 
 
-def test_parameters_are_as_many_as_published(tiny) -> None:
-    def counts(width: int, dim: int) -> dict[str, int]:
-        projector = 2 * (dim * dim + dim) + 2 * dim
-        hidden = max(1, dim // 16)
-        return {
-            "clip-adapter": 2 * dim * (dim // 4),
-            "cocoop": 4 * width + dim * hidden + hidden + hidden * width + width,
-            "textrefiner": 4 * width + projector + 2 * dim * dim,
-        }
-
-    assert counts(512, 512) == {"clip-adapter": 131_072, "cocoop": 35_360, "textrefiner": 1_052_672}
-    for name, count in counts(32, 24).items():
-        assert sum(p.numel() for p in make(tiny, name).parameters()) == count, name
-    cache = make(tiny, "tip-adapter-f")
-    cache.before_training(LabelledImages(pixels()))
-    assert sum(p.numel() for p in cache.parameters()) == len(LABELS) * 24
-
-
 # --- PromptKD ------------------------------------------------------------------------------------------------
 
 
@@ -192,11 +174,3 @@ def test_a_student_that_agrees_has_no_loss_and_answers_are_slices(tiny) -> None:
         method.set_classes(["house"], TEMPLATE)
     with pytest.raises(DearError, match="training classes only: search by image"):
         method.encode_text(method.encode_classes(["a house"], "{}"))
-
-
-def test_a_student_has_as_many_parameters_as_published(tiny) -> None:
-    def count(width: int, dim: int, teacher: int, depth: int) -> int:
-        return depth * 4 * width + dim * teacher + teacher + 2 * teacher + teacher * teacher + teacher
-
-    assert count(768, 512, 768, 9) == 1_013_760
-    assert sum(p.numel() for p in taught(tiny).parameters()) == count(48, 24, 20, 4)

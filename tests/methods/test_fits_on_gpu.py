@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from dear.clip import Backbone, load_backbone
 from dear.data.dataset import Dataset
 from dear.data.resolve import resolve_dataset
 from dear.methods.registry import find_method
@@ -34,14 +33,6 @@ def data() -> Dataset:
     return replace(base, test=base.test[:2])
 
 
-@pytest.fixture(scope="module")
-def backbones(model_folder: Path) -> dict[str, Backbone]:
-    name = f"local-dir:{model_folder}"
-    with pretend_gpu():
-        on_gpu = {precision: load_backbone(name, device="cuda", precision=precision) for precision in ROUNDING}
-    return {"cpu": load_backbone(name), **on_gpu}
-
-
 @pytest.mark.parametrize("precision", ROUNDING)
 def test_gains_are_learned_in_fp32(precision: str, backbones, role_file: Path, data: Dataset, tmp_path: Path) -> None:
     """Head outputs are half where the weights of the blocks are: so would be means and gains, and steps to them."""
@@ -61,7 +52,7 @@ def test_gains_are_learned_in_fp32(precision: str, backbones, role_file: Path, d
 def test_a_device_without_fp64_is_enough(
     name: str, backbones, role_file: Path, data: Dataset, tmp_path: Path, monkeypatch
 ) -> None:
-    """Such as the GPU of a Mac, which `auto` takes there: fits, answers, and novel classes."""
+    """The GPU of a Mac, which `auto` takes there, is one: fits, answers, and novel classes."""
     double = Tensor.double
 
     def refused(x: Tensor) -> Tensor:

@@ -25,8 +25,10 @@ from dear.methods.head_gains import HeadGains, HeadGainsConfig, folds_of
 
 
 def naive_heads(backbone, images: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-    """By hooks on the whole model: what each head of a layer puts out at CLS, [images, heads, head_dim], and the CLS
-    state after the last layer, [images, width]."""
+    """Outputs of the heads of a layer at CLS, [images, heads, head_dim], and the last CLS state, [images, width].
+
+    Both are read by hooks on the whole model.
+    """
     seen: dict[str, Tensor] = {}
     visual = backbone.model.visual
     block = visual.transformer.resblocks[layer - 1]
@@ -238,8 +240,10 @@ def test_texts_stay_clips_so_other_classes_can_be_answered(tiny) -> None:
 
 
 def naive_read(backbone, images: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-    """On the model's own blocks: what heads of a layer put out, [images, heads, head_dim], and the state after the last
-    layer, [images, width]; at CLS (timm's towers), or averaged over the patches (CLIPA)."""
+    """Outputs of the heads of a layer, [images, heads, head_dim], and the last state, [images, width].
+
+    Both come from the model's own blocks, at CLS (timm's towers), or averaged over the patches (CLIPA).
+    """
     tower, visual = backbone.image, backbone.model.visual
     timm = hasattr(visual, "trunk")
     x = tower.embed(images)

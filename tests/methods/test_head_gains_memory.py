@@ -1,4 +1,4 @@
-"""What a fit of head gains keeps in memory."""
+"""Memory of a fit of head gains."""
 
 import sys
 from pathlib import Path

@@ -110,7 +110,7 @@ def test_text_and_means_equal_refits(shots, strength: float, prior: float) -> No
 
 
 def cross_entropy(weights: Tensor, parts: list[Tensor], labels: Tensor) -> Tensor:
-    """With Platt's smoothing, from the definition."""
+    """Cross entropy with Platt's smoothing, from the definition."""
     logits = sum(w * part for w, part in zip(weights, parts, strict=True))
     return F.cross_entropy(logits, labels, label_smoothing=1 / (len(labels) + 2))
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.clip import Backbone, exact_copy, load_backbone
+from dear.clip import Backbone, exact_copy
 from dear.clip.layer_input import LayerInput
 from dear.core.errors import DearError, os_errors_as_dear_errors
 from dear.core.names import inferences
@@ -46,15 +46,6 @@ def data() -> Dataset:
     whole = resolve_dataset("world:colors")
     base = whole.few_shot(1, 1).base()
     return replace(base, test=base.test[:2])
-
-
-@pytest.fixture(scope="module")
-def backbones(model_folder: Path) -> dict[str, Backbone]:
-    """One on the CPU, and one on the GPU for each precision."""
-    name = f"local-dir:{model_folder}"
-    with pretend_gpu():
-        on_gpu = {precision: load_backbone(name, device="cuda", precision=precision) for precision in ROUNDING}
-    return {"cpu": load_backbone(name), **on_gpu}
 
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
@@ -156,7 +147,7 @@ def on_gpu(name: str, backbone: Backbone, role_file: Path, data: Dataset, out: P
 
 @contextmanager
 def only_deterministic() -> Iterator[None]:
-    """What --deterministic switches on, without what would outlast the test."""
+    """Deterministic algorithms, as --deterministic switches them on, until the end of the test."""
     torch.use_deterministic_algorithms(True)
     try:
         yield
@@ -214,7 +205,7 @@ def test_a_planted_cast_of_a_frozen_weight_is_noticed(monkeypatch, backbones, ro
 
 @pytest.mark.parametrize("precision", ROUNDING)
 def test_heads_are_measured_and_galleries_filled(precision: str, backbones, role_file: Path) -> None:
-    """What `roles` and `index` compute of an image."""
+    """Head contributions (`roles`) and vectors (`index`) of an image."""
     pixels = torch.rand(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))[:, :, :32, :32]
     exact, backbone = backbones["cpu"], backbones[precision]
     with pretend_gpu():
