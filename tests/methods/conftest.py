@@ -9,9 +9,9 @@ import torch
 
 from dear.clip import Backbone, load_backbone
 from dear.methods import deep_prompts, linear_probes, tac, zero_shot
-
-sys.path.append(str(Path(__file__).parents[1]))
 from pretended_gpu import pretend_gpu
+
+sys.path.append(str(Path(__file__).parent))  # cases and naive forms, which the tests share
 
 
 @pytest.fixture(scope="module")

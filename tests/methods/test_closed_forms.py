@@ -1,20 +1,16 @@
 """GDA, ProKeR and SS-Text equal their published forms, written slowly, and the identities in their maths."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
+import naive_text
 import pytest
 import torch
+from naive_text import LABELS, NAMES, TEMPLATE, make, pixels
 from torch import Tensor
 from torch.nn import functional as F
 
 from dear.methods import closed_forms
 from dear.methods.base import Method
-
-sys.path.append(str(Path(__file__).parent))
-import naive_text
-from naive_text import LABELS, NAMES, TEMPLATE, make, pixels
 
 DIM = 24
 CLOSED = ("gda", "proker", "ss-text")

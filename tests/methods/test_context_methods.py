@@ -2,12 +2,13 @@
 
 import json
 import math
-import sys
 from dataclasses import fields
 from pathlib import Path
 
+import naive_text
 import pytest
 import torch
+from naive_text import LABELS, NAMES, TEMPLATE, make, pixels, slow_logits, slow_text, template_text
 from torch.nn import functional as F
 
 from dear.bench.grid import plan
@@ -20,10 +21,6 @@ from dear.methods.optional import set_gradients
 from dear.methods.registry import recipe_of
 from dear.training.config import RunConfig, TrainConfig, learning_rate, training_length
 from dear.training.images import training_batches
-
-sys.path.append(str(Path(__file__).parent))
-import naive_text
-from naive_text import LABELS, NAMES, TEMPLATE, make, pixels, slow_logits, slow_text, template_text
 
 TEXT_METHODS = {
     "coop": {},

@@ -1,14 +1,10 @@
 """Every method learns as many numbers as its publication says."""
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
-import pytest
-
-sys.path.append(str(Path(__file__).parent))
 import naive_text
 import naive_words
+import pytest
 import token_cases
 
 

@@ -1,25 +1,19 @@
 """DeAR equals its naive form; each identity in the maths holds."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import open_clip
 import pytest
 import torch
+from dear_cases import CORE, PROMPTS, ROLES, make, role_map
 
+import naive
 from dear.clip import BackboneIdentity, wrap
 from dear.clip.image import last_third
 from dear.core.errors import DearError
 from dear.heads.head_role import HeadRole
 from dear.heads.role_map import RoleMap
 from dear.methods.dear import Dear, DearConfig
-
-sys.path.append(str(Path(__file__).parents[1]))
-import naive
-
-sys.path.append(str(Path(__file__).parent))
-from dear_cases import CORE, PROMPTS, ROLES, make, role_map
 
 
 @pytest.mark.parametrize("role", ROLES[:4], ids=lambda r: r.role)

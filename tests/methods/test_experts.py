@@ -1,17 +1,12 @@
 """Identities in the maths of expert tokens."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from naive_experts import CORE, images, make, naive_means, role_map
 from torch.nn import functional as F
 
 from dear.core.errors import DearError
 from dear.heads.head_role import HeadRole
-
-sys.path.append(str(Path(__file__).parent))
-from naive_experts import CORE, images, make, naive_means, role_map
 
 
 def test_tokens_start_at_the_mean_cls_state(tiny) -> None:

@@ -1,21 +1,17 @@
 """Identities in the maths of methods on features, and of those with class texts per image."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
+import naive_text
 import pytest
 import torch
+from naive_text import LABELS, NAMES, TEMPLATE, make, pixels
+from naive_words import LabelledImages, slow_refiner, taught
 from torch import Tensor
 from torch.nn import functional as F
 
 from dear.core.errors import DearError
 from dear.methods.optional import targets_of
-
-sys.path.append(str(Path(__file__).parent))
-import naive_text
-from naive_text import LABELS, NAMES, TEMPLATE, make, pixels
-from naive_words import LabelledImages, slow_refiner, taught
 
 # --- projection ----------------------------------------------------------------------------------------------
 

@@ -1,12 +1,12 @@
 """Methods fitted at once, on a pretended GPU: in fp32 whatever the weights are, and without fp64 if need be."""
 
-import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from test_every_method import config_of
 from torch import Tensor
 
 from dear.data.dataset import Dataset
@@ -17,10 +17,6 @@ from dear.training.adapt import adapt, predict_logits
 from dear.training.adapter import Adapter
 from dear.training.config import TrainConfig
 from dear.training.images import ImageSource
-
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-from test_every_method import config_of
-
 from pretended_gpu import pretend_gpu
 
 ROUNDING = {"fp32": 1e-4, "fp16": 0.01, "bf16": 0.05}  # of the logarithms of gains

@@ -1,27 +1,23 @@
 """Head gains against a full forward pass with hooks, and the identities of gains."""
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import Tensor
-from torch.nn import functional as F
-
-from dear.heads.gains import Gains, with_gains
-from dear.methods.registry import find_method
-from small_models import small
-
-sys.path.append(str(Path(__file__).parent))
 from dear_cases import role_map
 from naive_text import LABELS, NAMES, TEMPLATE, frozen_image, make, pixels
 from naive_words import LabelledImages
+from torch import Tensor
+from torch.nn import functional as F
 
 from dear.core.errors import DearError
+from dear.heads.gains import Gains, with_gains
 from dear.heads.head_role import CORE_ATTRIBUTE, MIXED, HeadRole
 from dear.methods.closed_forms import SHRINKS
 from dear.methods.head_gains import HeadGains, HeadGainsConfig, folds_of
+from dear.methods.registry import find_method
+from small_models import small
 
 
 def naive_heads(backbone, images: Tensor, layer: int) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,5 @@
 """Every method on a pretended GPU: trained, resumed, saved, loaded, asked, and without making the host wait."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_every_method import config_of
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -32,10 +32,6 @@ from dear.training.adapter import load_adapter, save_adapter
 from dear.training.images import ImageSource
 from dear.training.run_folder import RunFolder
 from dear.training.sums import EpochSums
-
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-from test_every_method import config_of
-
 from pretended_gpu import Gpu, pretend_gpu
 
 ROUNDING = {"fp32": 1e-4, "fp16": 0.01, "bf16": 0.05}  # of the loss in the first epoch, or of answers without training

@@ -1,19 +1,14 @@
 """Identities in the maths of methods with tokens, low-rank terms or trained blocks."""
 
-import sys
-from pathlib import Path
-
 import pytest
+import token_cases
 import torch
+from token_cases import GIVEN, OWN, TEMPLATE, batch, make
 from torch import Tensor
 from torch.nn import functional as F
 
 from dear.clip.text_table import TextTable
 from dear.training.config import TrainConfig, learning_rate
-
-sys.path.append(str(Path(__file__).parent))
-import token_cases
-from token_cases import GIVEN, OWN, TEMPLATE, batch, make
 
 
 def features(method, pixels) -> Tensor:

@@ -4,30 +4,25 @@ A twin is written from the published algorithm, with full sequences, all layers 
 uses the package's engine. A trained method without one fails here.
 """
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import pytest
-import torch
-from torch import Tensor
-
-from dear.methods.base import Method
-from dear.methods.optional import targets_of
-from dear.methods.registry import METHODS
-
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 import dear_cases
 import naive_experts
 import naive_text
 import naive_tokens as tokens
 import naive_words as words
+import pytest
 import token_cases
+import torch
+from torch import Tensor
 
 import naive
+from dear.methods.base import Method
+from dear.methods.optional import targets_of
+from dear.methods.registry import METHODS
 
 Naive = Callable[[Method, Tensor, Tensor], tuple[Tensor, Tensor | None]]
 """Method, pixels and labels -> the loss and, where the twin has them, the logits."""
