@@ -61,8 +61,8 @@ class ImagePrompts(Method):
         return by_layer(self.backbone.image.norm_in(self.image_tokens[0]), self.image_tokens)
 
     def class_feature(self, x: LayerInput) -> Tensor:
-        """Not normalised, [batch, dim]."""
-        return self.backbone.image.features(x, LearnedTokens(self.image_layers())).cls
+        """The class feature, not normalised, [batch, dim]."""
+        return self.backbone.image.features(x, LearnedTokens(self.image_layers()), self.masks).cls
 
     def encode_image(self, x: LayerInput) -> Tensor:
         return normalized(self.class_feature(x))
@@ -237,7 +237,7 @@ class ProVpConfig(Settings):
     lambda_ref: float = setting(1.0, "weight of the contrastive loss against frozen features", low=0.0, high=1e6)
 
 
-class ProVp(Method):
+class ProVp(ImagePrompts):
     """Tokens enter after ln_pre; class texts are frozen CLIP's.
 
     L = CE + contrastive loss: among the frozen features of the batch, that of the same image should be nearest (cosines
@@ -253,7 +253,6 @@ class ProVp(Method):
         .on("few-shot", shots=2, epochs=100)
         .on("few-shot", shots=4, epochs=100)
     )
-    first_layer = 1
     config: ProVpConfig
 
     def __init__(self, backbone: Backbone, config: ProVpConfig) -> None:
@@ -263,9 +262,9 @@ class ProVp(Method):
         start = torch.empty(tower.layers, self.config.image_tokens, tower.width, device=like.device, dtype=like.dtype)
         self.image_tokens = nn.Parameter(start.uniform_(-bound, bound))
 
-    def encode_image(self, x: LayerInput) -> Tensor:
+    def class_feature(self, x: LayerInput) -> Tensor:
         tokens = LearnedTokens(dict(enumerate(self.image_tokens, 1)), self.config.beta)
-        return normalized(self.backbone.image.features(x, tokens).cls)
+        return self.backbone.image.features(x, tokens).cls
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         features = self.encode_image(x)
