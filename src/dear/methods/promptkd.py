@@ -95,7 +95,7 @@ class PromptKD(OnlyTrained, VptDeep):
         return normalized(self.projector(self.class_feature(x)))
 
     def loss(self, x: LayerInput, expected: Tensor) -> Loss:
-        """`expected` are the teacher's probabilities, [images, trained classes]."""
+        """The divergence from the teacher; `expected`: its probabilities, [images, trained classes]."""
         logits = self.logits(self.encode_image(x), self.class_texts)
         divergence = F.kl_div(logits.log_softmax(-1), expected, reduction="sum") / logits.numel()
         return Loss(self.config.imitation * divergence, {"teacher": divergence}, logits, expected.argmax(-1))

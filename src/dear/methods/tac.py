@@ -81,7 +81,7 @@ class Tac(DeepPrompts):
         self.centres = centres(self._embeddings, CENTRES)
 
     def _class_embeddings(self, names: Sequence[str]) -> Tensor:
-        """e, [classes, dim], normalised: means of raw features of a class's descriptions, or of templates."""
+        """Class embeddings e, normalised, [classes, dim]: mean raw features of descriptions, or of templates."""
         file = self.config.descriptions
         descriptions = check_shape(read_json(file), _Descriptions, file, "see --help-all for its form") if file else {}
         embeddings = ensemble(self, names, SIXTY, normalised=False)
@@ -122,7 +122,7 @@ class Tac(DeepPrompts):
 
 
 def centres(embeddings: Tensor, count: int, rounds: int = 100) -> Tensor:
-    """k-means by cosine, started at random classes, [count, dim], normalised. With few classes some start twice."""
+    """Centres of k-means by cosine, normalised, [count, dim]; it starts at random classes, at some twice if few."""
     order = torch.randperm(len(embeddings)).repeat(-(-count // len(embeddings)))[:count]
     means = embeddings[order.to(embeddings.device)]
     for _ in range(rounds):

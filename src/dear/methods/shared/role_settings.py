@@ -77,7 +77,7 @@ def attribute_heads(method: "Method") -> dict[str, list[Head]]:
 
 
 def find_roles(name: str, backbone: Backbone) -> RoleMap:
-    """`find_role_map` for use in a model: a note in the map (the paper's has one) is printed once."""
+    """The role map of this name or file; a note in it (the paper's has one) is printed once."""
     roles = find_role_map(name, backbone)
     if note := roles.origin.get("note"):
         print_once(note)
