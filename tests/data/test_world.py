@@ -18,10 +18,10 @@ from PIL import Image
 
 from dear.core.errors import DearError
 from dear.data.dataset import Dataset
-from dear.data.world.captions import ALONE, caption, name_alone, random_caption
 from dear.data.world.render import render
 from dear.data.world.tasks import TASKS, TEST, TRAIN, VAL, world_task
 from dear.data.world.vocabulary import ATTRIBUTES, STYLES, VALUES, WHERE, Scene, Traits, is_held_out
+from world_captions import ALONE, caption, name_alone, random_caption
 
 ALL = frozenset(ATTRIBUTES)
 any_traits = st.builds(Traits, **{a: st.sampled_from(values) for a, values in VALUES.items()})
