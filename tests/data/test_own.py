@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from dear.core.errors import DearError
-from dear.data.check import describe
+from dear.data.check import describe_dataset
 from dear.data.dataset import Dataset
 from dear.data.folder import clean_names, find_images
 from dear.data.resolve import resolve_dataset
@@ -180,15 +180,15 @@ def test_photos_that_are_left_out_are_named(tmp_path: Path, capsys) -> None:
         picture(tmp_path / "photos" / name / "0.png")
     picture(tmp_path / "photos" / "cat" / "1.JFIF")
     (tmp_path / "photos" / "notes.txt").write_text("x")
-    assert describe(resolve_dataset(str(tmp_path / "photos"))).count("cannot be read") == 0
+    assert describe_dataset(resolve_dataset(str(tmp_path / "photos"))).count("cannot be read") == 0
     picture(tmp_path / "photos" / "lost.png")
-    assert "left out, in no folder of a class: 1 image" in describe(resolve_dataset(str(tmp_path / "photos")))
+    assert "left out, in no folder of a class: 1 image" in describe_dataset(resolve_dataset(str(tmp_path / "photos")))
     (tmp_path / "photos" / "lost.png").unlink()
     for file in ("cat/2.HEIC", "cat/3.heic", "dog/4.CR2"):
         (tmp_path / "photos" / file).write_bytes(b"x")
     dataset = resolve_dataset(str(tmp_path / "photos"))
     assert len((*dataset.train, *dataset.test)) == 3
-    assert "left out, as they cannot be read: 3 photos (.cr2, .heic); convert them to JPEG" in describe(dataset)
+    assert "left out, as they cannot be read: 3 photos (.cr2, .heic); convert them to JPEG" in describe_dataset(dataset)
     assert [path.name for path in find_images([str(tmp_path / "photos")])] == ["0.png", "1.JFIF", "0.png"]
     assert "3 photos (.cr2, .heic) of " in capsys.readouterr().err
     for file in ("0.png", "1.JFIF"):

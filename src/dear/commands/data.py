@@ -128,7 +128,8 @@ def _get(args: argparse.Namespace) -> None:
             print(f"{entry.name}: {error}", flush=True)
             failed.append(entry.name)
     if failed:
-        raise DearError(f"{', '.join(failed)} could not be had; the others are there. The reasons are above.")
+        ready = "; the other datasets are ready" if len(failed) < len(entries) else ""
+        raise DearError(f"{', '.join(failed)} failed (reasons above){ready}.")
 
 
 def _status(entry: "KnownDataset", root: Path | None) -> str | None:
@@ -164,14 +165,14 @@ def _few_shot(args: argparse.Namespace) -> None:
 def _check(args: argparse.Namespace) -> None:
     from dear.core.errors import DearError
     from dear.core.table import Table
-    from dear.data.check import class_table, describe, division, problems
+    from dear.data.check import class_table, describe_dataset, division, problems
     from dear.data.known import find_known
     from dear.data.resolve import resolve_dataset
 
     dataset = resolve_dataset(args.data, root=args.data_root)
     entry = find_known(args.data) if args.data_root else None  # as `resolve_dataset` does
     drawn = dataset.few_shot(args.shots, 1) if dataset.train else dataset
-    print("\n".join([describe(dataset), *division(dataset, drawn, args.shots)]) + "\n")
+    print("\n".join([describe_dataset(dataset), *division(dataset, drawn, args.shots)]) + "\n")
     table = Table(["part", "found", "known"])
     parts = {"classes": dataset.classes, "train": dataset.train, "val": dataset.val, "test": dataset.test}
     published = (entry.class_count, *entry.image_counts) if entry else (None,) * 4
