@@ -142,7 +142,7 @@ def test_columns_of_frames_are_read_by_position(library, files):
 
 
 def test_a_folder_has_labels_of_its_own(files):
-    with pytest.raises(dear.DearError, match="tells the class of each image"):
+    with pytest.raises(dear.DearError, match="says which class each image has"):
         as_dataset(files[0][0].parent.parent, [kind for _, kind in files])
 
 

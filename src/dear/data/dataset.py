@@ -16,6 +16,9 @@ from dear.data.decode import open_picture
 from dear.data.prompts import check_name, fill
 from dear.data.splits import OWN_SPLIT, SPLITS, divide_again, stratified_folds
 
+CLASS_NAMES_FILE = "classnames.txt"
+"""Class names of shards, hub datasets and ImageNet, one per line; ImageNet's lines begin with a WordNet id."""
+
 
 class Picture(Protocol):
     """A hashable object that opens as an RGB image: a file, an item of data in memory, or a scene of Attribute World.
