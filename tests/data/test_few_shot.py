@@ -13,7 +13,7 @@ import pytest
 
 from dear.cli import main
 from dear.core.errors import DearError
-from dear.data.few_shot import overlap, read_few_shot, with_few_shot, write_few_shot
+from dear.data.few_shot import read_few_shot, shared_images, with_few_shot, write_few_shot
 from dear.data.folder import read_dataset
 from dear.data.splits import VALIDATED_SPLIT, divide_again
 from dear.data.world.tasks import world_task
@@ -55,7 +55,7 @@ def test_what_is_written_is_read_again_from_any_machine(photos, tmp_path):
     elsewhere(train, photos), elsewhere(val, photos)
     drawn = dataset.few_shot(3, 7)
     assert with_few_shot(dataset, train) == drawn
-    assert overlap(drawn.train, dataset.few_shot(3, 7).train) == (6, 0, 0, 2)
+    assert shared_images(drawn.train, dataset.few_shot(3, 7).train) == (6, 0, 0, 2)
 
 
 def test_lists_are_compared_image_by_image(photos, tmp_path, capsys):
@@ -72,9 +72,9 @@ def test_lists_are_compared_image_by_image(photos, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ('{"_impath": "x/photos/cat/77.png", "_label": 0}', "which is not one image to train on"),
-        ('{"_impath": "3.png", "_label": 0}', "which is not one image to train on"),
-        ('{"_impath": "x/cat/%s", "_label": 1}', "the class 1, and photos 0: they differ"),
+        ('{"_impath": "x/photos/cat/77.png", "_label": 0}', "which is not exactly one of the images"),
+        ('{"_impath": "3.png", "_label": 0}', "which is not exactly one of the images"),
+        ('{"_impath": "x/cat/%s", "_label": 1}', "the class 1, but in photos it has the class 0"),
         ('{"path": "a"}', "each line must be"),
         ("", "is empty"),
     ],

@@ -145,7 +145,7 @@ def _status(entry: "KnownDataset", root: Path | None) -> str | None:
 
 def _few_shot(args: argparse.Namespace) -> None:
     from dear.core.errors import DearError
-    from dear.data.few_shot import overlap, read_few_shot, write_few_shot
+    from dear.data.few_shot import read_few_shot, shared_images, write_few_shot
     from dear.data.resolve import resolve_dataset
 
     if args.out is None and args.compare is None:
@@ -153,7 +153,7 @@ def _few_shot(args: argparse.Namespace) -> None:
     dataset = resolve_dataset(args.data, root=args.data_root)
     if args.compare is not None:
         ours = dataset.few_shot(args.shots, args.seed).train
-        both, first, second, equal = overlap(ours, read_few_shot(args.compare, dataset))
+        both, first, second, equal = shared_images(ours, read_few_shot(args.compare, dataset))
         print(f"{dataset.name}, {args.shots} shots, seed {args.seed}, against {args.compare}: {both} images in both, "
               f"{first} only in ours, {second} only in the list; "
               f"{equal} of {len(dataset.classes)} classes have the same images")  # fmt: skip

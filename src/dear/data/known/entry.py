@@ -7,7 +7,7 @@ from pathlib import Path
 from dear.core.errors import DearError
 from dear.core.schema import damaged
 from dear.data.dataset import Dataset
-from dear.data.listing import read_split
+from dear.data.folder import read_split
 
 
 @dataclass(frozen=True)
