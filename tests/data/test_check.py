@@ -90,7 +90,7 @@ def test_only_files_of_equal_size_are_read_to_compare(photos: Path, monkeypatch)
     dataset = read(photos)
     sizes = [p.stat().st_size for p in photos.rglob("*.png")]
     hashed = []
-    monkeypatch.setattr(check, "_file_digest", lambda file, _: hashed.append(file) or file.content())
+    monkeypatch.setattr(check, "_file_digest", lambda path, _: hashed.append(path) or path.read_bytes())
     problems(dataset, 3)
     assert len(hashed) == sum(sizes.count(size) > 1 for size in sizes) == len(sizes) - 3
 

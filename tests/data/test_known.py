@@ -5,7 +5,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from dear.cli import main
 from dear.core.errors import DearError
@@ -13,13 +12,9 @@ from dear.data.dataset import Dataset
 from dear.data.known import KNOWN, find_known
 from dear.data.resolve import resolve_dataset
 
-V2 = "imagenetv2-matched-frequency-format-val"
+from .conftest import V2, picture
+
 NAMES = [entry.name for entry in KNOWN]
-
-
-def picture(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (4, 4)).save(path)
 
 
 def counts(dataset: Dataset) -> tuple[int, int, int]:
@@ -40,7 +35,7 @@ def test_each_layout_is_read(name: str, tree, layouts) -> None:
     assert (dataset.name, dataset.classes, counts(dataset)) == (name, layout.classes, layout.counts)
     assert dataset.template == find_known(name).template
     for example in (*dataset.train, *dataset.val, *dataset.test):
-        assert example.picture.open().size == (4, 4)
+        assert example.picture.open().size == (8, 6)
     labels = Counter(e.label for e in dataset.test)
     assert sorted(labels) == list(range(len(layout.classes)))
     assert (dataset.note == "for testing only") is (not dataset.train)

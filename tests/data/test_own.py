@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from dear.core.errors import DearError, DearWarning
 from dear.data.check import describe_dataset
@@ -12,11 +11,7 @@ from dear.data.dataset import Dataset
 from dear.data.folder import clean_names, find_images
 from dear.data.resolve import resolve_dataset
 
-
-def picture(path: Path, shade: int = 0) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (8, 6), (shade % 256, shade // 256, 0)).save(path)
-    return path
+from .conftest import picture
 
 
 def names(dataset: Dataset, split: str, root: Path) -> list[tuple[str, int]]:

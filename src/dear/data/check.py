@@ -7,9 +7,12 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from dear.core.errors import DearError, warn
 from dear.core.files import sha256_of
@@ -200,7 +203,7 @@ def _contents(pictures: Sequence[Picture]) -> dict[Picture, str]:
     sizes = {picture: _stamp(picture)[0] for picture in pictures if isinstance(picture, ImageFile)}
     files = Counter(sizes.values())
     compared = [p for p in pictures if p not in sizes or (sizes[p] >= 0 and files[sizes[p]] > 1)]
-    keys = dict(zip(compared, _on_threads(_content_key, compared, "comparing images"), strict=True))
+    keys = dict(zip(compared, _on_threads(picture_hash, compared, "comparing images"), strict=True))
     return {picture: keys.get(picture, str(picture)) for picture in pictures}
 
 
@@ -208,22 +211,29 @@ def content_hash(examples: Iterable[Example]) -> str:
     """SHA-256 over the content and the label of every example, in order."""
     digest = hashlib.sha256()
     for example in examples:
-        digest.update(f"{_content_key(example.picture)} {example.label}\n".encode())
+        digest.update(f"{picture_hash(example.picture)} {example.label}\n".encode())
     return digest.hexdigest()
 
 
-def _content_key(picture: Picture) -> str:
-    if isinstance(picture, ImageFile):
-        return _file_digest(picture, _stamp(picture))
-    return hashlib.sha256(picture.content()).hexdigest()
+_in_memory: WeakKeyDictionary[Picture, str] = WeakKeyDictionary()  # hashes, as long as the pictures live
+
+
+def picture_hash(picture: Picture) -> str:
+    """SHA-256 of the content, which is read again only if it is a file whose size or time has changed."""
+    if isinstance(picture, ImageFile):  # its absolute path stays the same in another working directory
+        return _file_digest(Path(os.path.abspath(picture.path)), _stamp(picture))
+    found = _in_memory[picture] if picture in _in_memory else hashlib.sha256(picture.content()).hexdigest()
+    with suppress(TypeError):  # there is no weak reference to a tuple
+        _in_memory[picture] = found
+    return found
 
 
 @lru_cache(maxsize=2**20)
-def _file_digest(file: ImageFile, stamp: _Stamp) -> str:
+def _file_digest(path: Path, stamp: _Stamp) -> str:
     try:
-        return sha256_of(file.path)
+        return sha256_of(path)
     except DearError:  # reported as unreadable
-        return str(file)
+        return hashlib.sha256(os.fsencode(path)).hexdigest()
 
 
 def _why(picture: Picture) -> str:

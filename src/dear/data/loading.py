@@ -26,7 +26,7 @@ Made = TypeVar("Made", covariant=True)
 
 
 class Mapped(TorchDataset, Generic[Given, Made]):
-    """The one torch dataset of this package: `function` of each item, which a loader runs in worker processes."""
+    """A torch dataset of items after a function, which a loader runs in worker processes."""
 
     def __init__(self, items: Sequence[Given], function: Callable[[Given], Made]) -> None:
         self.items, self.function = items, function

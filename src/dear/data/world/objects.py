@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from dear.data.world.pen import RGB, Pen
+from dear.data.world.scenery import RGB, Pen
 
 Drawing = Callable[[Pen, RGB, RGB], None]
 

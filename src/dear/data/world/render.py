@@ -9,8 +9,7 @@ from PIL import Image, ImageDraw, ImageFilter, ImageOps
 
 from dear.data.world import landscapes, surroundings
 from dear.data.world.objects import DRAWINGS
-from dear.data.world.pen import RGB, Pen
-from dear.data.world.scenery import DARK_PALETTES, PALETTES, Scenery
+from dear.data.world.scenery import DARK_PALETTES, PALETTES, RGB, Pen, Scenery
 from dear.data.world.signs import OUTLINES, pattern
 from dear.data.world.vocabulary import Scene
 

@@ -56,13 +56,9 @@ OUTLINES: dict[str, np.ndarray] = {
     "triangle": _regular(3) * 1.18 + [0, 0.2],
     "diamond": np.array([(0, -1.12), (0.8, 0), (0, 1.12), (-0.8, 0)]),
     "hexagon": _regular(6, TURN / 12) * 0.98,
-    "star": _star(),
-    "heart": _heart(),
-    "cross": _cross(),
-    "shield": _shield(),
     "flower": _polar(lambda t: 0.82 + 0.2 * np.cos(6 * t), 90),
-    "drop": _drop(),
-}
+    "star": _star(), "heart": _heart(), "cross": _cross(), "shield": _shield(), "drop": _drop(),
+}  # fmt: skip
 
 Pattern = Callable[[np.ndarray, np.ndarray, np.random.Generator], np.ndarray]
 """How much of the second shade shows, [size, size] in 0..1, at coordinates u and v."""
