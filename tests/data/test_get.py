@@ -18,8 +18,7 @@ from dear.data.known import get as getting
 from dear.data.known.get import get_dataset, imagenet_class_names
 from dear.data.known.sources import SOURCES, Archive, Origin
 
-from .conftest import LAYOUTS
-from .server import Server
+from .conftest import LAYOUTS, Server
 
 pytest.importorskip("aiohttp")
 

@@ -213,10 +213,7 @@ def test_content_is_equal_where_bytes_are(files):
     ("data", "sentence"),
     [
         (([b"no image"] * 4, list("abab")), r"images\[\d\]: These bytes cannot be read as an image"),
-        (
-            (np.zeros((4, 5, 5, 3)) - 1, list("abab")),
-            r"images\[\d\]: Pixels .* must be in 0..1, not in -1 to -1",
-        ),
+        ((np.zeros((4, 5, 5, 3)) - 1, list("abab")), r"images\[\d\]: Pixels .* must be in 0..1, not in -1 to -1"),
     ],
 )
 def test_a_bad_image_is_named(data, sentence):

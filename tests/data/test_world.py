@@ -193,14 +193,6 @@ def test_pictures_are_held_out_and_in_one_split_only(name: str) -> None:
     assert all(is_held_out(scene.traits) for scene in scenes)
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_base_and_novel_make_up_the_whole(name: str) -> None:
-    dataset, base, novel = task(name), task(name).base(), task(name).novel()
-    assert base.classes + novel.classes == dataset.classes
-    assert not set(base.classes) & set(novel.classes)
-    assert len(base.test) + len(novel.test) == len(dataset.test)
-
-
 def test_the_same_task_is_the_same_data_and_another_style_is_other_data() -> None:
     assert world_task("colors") == task("colors")
     sketched = world_task("colors", "sketch")
