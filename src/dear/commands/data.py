@@ -128,7 +128,8 @@ def _get(args: argparse.Namespace) -> None:
             print(f"{entry.name}: {error}", flush=True)
             failed.append(entry.name)
     if failed:
-        raise DearError(f"{', '.join(failed)} could not be had; the others are there. The reasons are above.")
+        ready = "; the other datasets are ready" if len(failed) < len(entries) else ""
+        raise DearError(f"{', '.join(failed)} failed (reasons above){ready}.")
 
 
 def _status(entry: "KnownDataset", root: Path | None) -> str | None:
@@ -144,7 +145,7 @@ def _status(entry: "KnownDataset", root: Path | None) -> str | None:
 
 def _few_shot(args: argparse.Namespace) -> None:
     from dear.core.errors import DearError
-    from dear.data.few_shot import overlap, read_few_shot, write_few_shot
+    from dear.data.few_shot import read_few_shot, shared_images, write_few_shot
     from dear.data.resolve import resolve_dataset
 
     if args.out is None and args.compare is None:
@@ -152,7 +153,7 @@ def _few_shot(args: argparse.Namespace) -> None:
     dataset = resolve_dataset(args.data, root=args.data_root)
     if args.compare is not None:
         ours = dataset.few_shot(args.shots, args.seed).train
-        both, first, second, equal = overlap(ours, read_few_shot(args.compare, dataset))
+        both, first, second, equal = shared_images(ours, read_few_shot(args.compare, dataset))
         print(f"{dataset.name}, {args.shots} shots, seed {args.seed}, against {args.compare}: {both} images in both, "
               f"{first} only in ours, {second} only in the list; "
               f"{equal} of {len(dataset.classes)} classes have the same images")  # fmt: skip
@@ -164,14 +165,14 @@ def _few_shot(args: argparse.Namespace) -> None:
 def _check(args: argparse.Namespace) -> None:
     from dear.core.errors import DearError
     from dear.core.table import Table
-    from dear.data.check import class_table, describe, division, problems
+    from dear.data.check import class_table, describe_dataset, division, problems
     from dear.data.known import find_known
     from dear.data.resolve import resolve_dataset
 
     dataset = resolve_dataset(args.data, root=args.data_root)
     entry = find_known(args.data) if args.data_root else None  # as `resolve_dataset` does
     drawn = dataset.few_shot(args.shots, 1) if dataset.train else dataset
-    print("\n".join([describe(dataset), *division(dataset, drawn, args.shots)]) + "\n")
+    print("\n".join([describe_dataset(dataset), *division(dataset, drawn, args.shots)]) + "\n")
     table = Table(["part", "found", "known"])
     parts = {"classes": dataset.classes, "train": dataset.train, "val": dataset.val, "test": dataset.test}
     published = (entry.class_count, *entry.image_counts) if entry else (None,) * 4

@@ -19,9 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from dear.core.figure import check_suffix
     from dear.core.files import atomic_path
-    from dear.data.world.sheet import contact_sheet
+    from dear.data.world.sheet import world_sheet
 
     check_suffix(args.out, (".png",))
     with atomic_path(args.out) as temporary:
-        contact_sheet(args.seed, args.size).save(temporary)
+        world_sheet(args.seed, args.size).save(temporary)
     print(f"wrote {args.out}")

@@ -20,7 +20,7 @@ from dear.core.metrics import interval_text
 from dear.core.progress import reporting_phases
 from dear.core.runtime import pick_device, precision_name, with_fp64
 from dear.core.words import counted
-from dear.data.check import content_hash, describe, problems
+from dear.data.check import content_hash, describe_dataset, problems
 from dear.data.dataset import Dataset
 from dear.data.resolve import name_in_memory, resolve_dataset
 from dear.methods.registry import (
@@ -235,7 +235,7 @@ def _task_text(dataset: Dataset) -> str:
     """Describes the classes and how their images are used."""
     images = Counter(example.label for example in dataset.train)
     checked = ", each answered by a fit without it" if max(images.values()) > 1 else ""
-    return f"{describe(dataset)}\nall {len(dataset.train)} labelled images are used{checked}"
+    return f"{describe_dataset(dataset)}\nall {len(dataset.train)} labelled images are used{checked}"
 
 
 def _test_line(test: Outcome) -> str:

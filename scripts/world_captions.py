@@ -1,4 +1,4 @@
-"""Captions of Attribute World, and phrases that name a single attribute value."""
+"""Captions of Attribute World and phrases for a single attribute value, used by other scripts here and by tests."""
 
 from random import Random
 
