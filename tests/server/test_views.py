@@ -22,8 +22,6 @@ from dear.server.api import Service, short_name
 from dear.server.page.classify import attention_overlay, classify, world_examples
 from dear.server.page.heads import HeadPictures, head_map, main_direction
 from dear.server.page.pictures import data_url, sample_pictures
-from dear.server.page.runs import read_runs
-from dear.server.responses import Json
 
 
 def at_once(job):
@@ -204,78 +202,6 @@ def test_a_gallery_of_heads_is_searched_by_its_own_components(run, model_folder,
         about = Page(run, service).about(None)
     assert [c["name"] for c in about["gallery"]["components"]] == ["cls", "color", "shape"]
     assert len(about["components"]) == 6
-
-
-# --- runs ------------------------------------------------------------------------------------------------------
-
-
-def test_runs_beside_this_one_are_read_and_damaged_ones_named(run, tmp_path: Path) -> None:
-    import shutil
-
-    shutil.copytree(run.parent, tmp_path / "runs")
-    (tmp_path / "runs" / "broken").mkdir()
-    for name, text in (("config.json", "{}"), ("metrics.jsonl", '{"epoch": 1, "loss": NaN, "fusion": []}')):
-        (tmp_path / "runs" / "broken" / name).write_text(text)
-    (tmp_path / "runs" / "base" / "adapter_config.json").unlink()  # as in a run that is not finished
-    found = read_runs(tmp_path / "runs" / "colors")
-    assert found["current"] == "colors"
-    base, colors = found["runs"]
-    assert base["results"].keys() == {"base", "novel", "hm"}
-    assert base["components"] == ["cls", *(f"token {i}" for i in range(1, 6))]
-    assert colors["components"] == ["cls", "color", "shape", "texture", "object", "location"]
-    assert [epoch["epoch"] for epoch in colors["epochs"]] == [1, 2]
-    assert len(found["problems"]) == 1
-    assert "broken" in found["problems"][0]
-
-
-DAMAGE = [
-    "", "{", "[]", "null", "3", "NaN", '"text"', "[" * 100_000, "\x00\xff", "{}", '{"data": NaN, "epochs": 1e999}',
-    '{"epoch": 1}', '{"epoch": "x", "fusion": []}', '{"epoch": 1, "fusion": [NaN]}', '{"epoch": 1, "fusion": 3}',
-    '{"epoch": 1, "loss": 1e999, "fusion": [1]}', '{"epoch": 1e999, "fusion": []}', '{"epoch": 1, "loss": {}}',
-    '{"epoch": 1, "fusion": [1]}\n{"epoch": 2, "fusion": [1, 2]}', '{"hm": NaN}', '{"hm": "much"}', '{"hm": null}',
-    "9" * 5000,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "test.json", "adapter_config.json", "cells/a.json"])
-def test_no_damage_beside_a_run_hides_it(run, tmp_path: Path, name: str) -> None:
-    import shutil
-
-    for place, text in enumerate(DAMAGE):
-        folder = shutil.copytree(run.parent / "base", tmp_path / "runs" / f"{place}")
-        if name.startswith("cells"):
-            (folder / "config.json").unlink()
-            (folder / "cells").mkdir()
-        (folder / name).write_text(text, encoding="latin-1")
-    shutil.copytree(run, tmp_path / "runs" / run.name)
-    (tmp_path / "runs" / "odd\udcff" / "cells").mkdir(parents=True)
-    found = read_runs(tmp_path / "runs" / run.name)
-    json.loads(Json(found).body, parse_constant=pytest.fail)
-    assert run.name in [one["name"] for one in found["runs"]]
-    assert all(run.name not in problem.split("/") for problem in found["problems"])
-    if name in ("metrics.jsonl", "test.json"):
-        assert len(found["problems"]) > len(DAMAGE) // 2
-
-
-def test_a_benchmark_beside_the_run_becomes_a_table(run, tmp_path: Path) -> None:
-    def evaluation(name: str, accuracy: float) -> dict:
-        about = {"name": name, "inference": "plain", "images": 10, "accuracy": accuracy}
-        return {**about, "interval": None, "ece": None, "per_class": {"a": accuracy}, "confused": []}
-
-    of = {"protocol": "base-to-novel", "dataset": "world:signs", "targets": [], "method": "zero-shot", "seed": 1}
-    of |= {"shots": 16, "split": "test", "variant": None, "settings": {"model": "dear-mini"}}
-    cell = {"format": 1, "cell": of, "evaluations": [evaluation("base", 60.0), evaluation("novel", 30.0)]}
-    cell |= {"fusion": None, "trained_parameters": None, "seconds": {"fit": 0, "evaluate": 1}, "peak_memory_mb": None}
-    cell |= {"versions": {}, "machine": {}, "finished": "2026-01-01"}
-    folder = tmp_path / "bench" / "cells"
-    folder.mkdir(parents=True)
-    (folder / "one.json").write_text(json.dumps(cell))
-    (tmp_path / "empty" / "cells").mkdir(parents=True)
-    found = read_runs(tmp_path / "run")
-    assert found["benches"] == [
-        {"title": "bench: base to novel", "rows": [["world:signs", "zero-shot", "60.0", "30.0", "40.0"]]}
-    ]
-    assert len(found["problems"]) == 1
 
 
 @pytest.mark.parametrize(

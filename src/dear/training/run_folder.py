@@ -115,10 +115,6 @@ class RunFolder:
             return "some folds of the cross-validation are done"
         return f"stopped after epoch {len(history)}" + (f" of {planned}" if planned else "")
 
-    @property
-    def has_history(self) -> bool:
-        return (self.path / CONFIG).is_file() and (self.path / METRICS).is_file()
-
     def settings(self) -> dict[str, Any]:
         """All settings of the run."""
         return self._read(CONFIG, _Settings)

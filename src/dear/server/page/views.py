@@ -22,7 +22,6 @@ from dear.server.engines import TorchEngine
 from dear.server.page.classify import classify, world_examples
 from dear.server.page.heads import HeadPictures, head_map
 from dear.server.page.pictures import StoredPicture, data_url, sample_pictures, spread
-from dear.server.page.runs import read_runs
 from dear.server.responses import Json
 from dear.server.server import static_file
 from dear.server.uploads import MAX_BYTES, TOO_MANY_BYTES, open_upload
@@ -47,7 +46,7 @@ class PageRequest:
 
 
 class Page:
-    """The views of the model in the folder `run`, of its gallery, and of the runs beside it."""
+    """The views of the model in the folder `run`, and of its gallery."""
 
     def __init__(self, run: Path, service: Service) -> None:
         if not isinstance(service.engine, TorchEngine):
@@ -70,7 +69,6 @@ class Page:
             self._route("GET", "/api/head-pictures", self.pictures_of_head),
             self._route("GET", "/api/starters", self.starters),
             self._route("POST", "/api/search", self.search),
-            self._route("GET", "/api/runs", lambda _: read_runs(self.run)),
         ]
 
     def _route(self, method: str, path: str, view: Callable[[PageRequest], Any]) -> Route:
