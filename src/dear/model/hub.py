@@ -10,7 +10,7 @@ from typing import Any
 from dear.core.errors import DearError, first_line
 from dear.core.files import write_json
 from dear.core.schema import damaged
-from dear.training.adapter import CONFIG, TEXT_TABLE, WEIGHTS, component_names, read_config, write_config
+from dear.training.adapter import CONFIG, TEXT_TABLE, WEIGHTS, read_config, write_config
 from dear.training.run_folder import RunFolder
 
 PREFIX = "hf-hub:"
@@ -81,7 +81,7 @@ def write_folder(run: Path, name: str, folder: Path) -> list[str]:
     opened = RunFolder(run)
     history = opened.history()
     with damaged(f"The run {run}", "train it again"):
-        components, fusion = component_names(config), history[-1].get("fusion", []) if history else []
+        components, fusion = config["components"], history[-1].get("fusion", []) if history else []
         has_picture = len(fusion) == len(components) > 1
         if has_picture:
             draw_fusion(components, fusion, folder / PICTURE)
