@@ -93,9 +93,7 @@ def fit(
         folder, kept = (None if place is None else Path(place) for place in (out, cache))
         result = fit_run(run, device, folder, kept, thorough, in_memory, precision)
     print(result)
-    predictor = Predictor(result.adapter, folder)
-    predictor.comparison, predictor.fitted = result.selection, result.fitted
-    return predictor
+    return Predictor(result.adapter, result.fitted, result.selection)
 
 
 def load(
@@ -127,9 +125,8 @@ def load(
         backbone = load_backbone(model, pretrained, device=where, precision=precision) if model else None
         if str(folder).startswith(PREFIX):
             folder = fetch(str(folder))
-        predictor = Predictor(load_adapter(folder, classes, template, backbone, where, precision), folder)
-        predictor.comparison = RunFolder(folder).fit(Selection)
-        return predictor
+        run, adapter = RunFolder(folder), load_adapter(folder, classes, template, backbone, where, precision)
+        return Predictor(adapter, run, run.fit(Selection))
 
 
 def evaluate(

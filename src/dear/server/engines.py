@@ -39,18 +39,22 @@ class TorchEngine:
         self.backbone: str = predictor.model.backbone.identity.model
 
     def pixels(self, image: Any) -> Any:
-        return self.predictor.pixels([image])[0]
+        return self.predictor.preprocess(image)
 
     def forward(self, pixels: Sequence[Any]) -> Any:
         import torch
 
-        return torch.stack(list(self.predictor.features(torch.stack(list(pixels))).values()), dim=1)
+        from dear.model.predictor import encode_pixels
+
+        return encode_pixels(self.predictor, torch.stack(list(pixels)))
 
     def features(self, output: Any) -> Any:
         return output
 
     def answers(self, output: Any, topk: int, inference: str) -> list[Answer]:
-        return self.predictor.answers(output, topk, inference)
+        from dear.model.predictor import answer_features
+
+        return answer_features(self.predictor, output, topk, inference)
 
     def encode_text(self, sentences: Sequence[str]) -> Any:
         return self.predictor.encode_text(sentences)

@@ -88,7 +88,7 @@ def write_config(folder: Path, config: dict[str, Any]) -> None:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The config of an adapter that is complete and unchanged; refuses others."""
-    config = _read_config(folder)
+    config = read_config_alone(folder)
     with open_tensors(folder / WEIGHTS, _AGAIN) as file:  # its header, before anything else is read
         elements = sum(shape.numel() for shape in declared_shapes(file).values())
     if config["extra_state"].get("shots", 0) > elements:
@@ -152,8 +152,8 @@ class _AdapterFile(TypedDict):
     config_sha256: str
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
-    """The content of adapter_config.json; refuses one that was changed after it was written."""
+def read_config_alone(folder: Path) -> dict[str, Any]:
+    """The config without a look at the weights; refuses one that was changed after it was written."""
     if not (folder / CONFIG).is_file():
         if state := RunFolder(folder).state():
             raise DearError(f"{folder} is not finished: it {state}. The same `dear train` with --resume continues.")

@@ -23,7 +23,7 @@ _SIZE = 320  # pixels of a picture with an attention map
 
 def classify(predictor: Predictor, picture: Image.Image, on_model: OnModel) -> dict[str, Any]:
     """The answer with its votes, and the picture as the model saw it under each component's attention."""
-    pixels = predictor.pixels([picture]).to(predictor.model.backbone.device)
+    pixels = predictor.preprocess(picture)[None].to(predictor.model.backbone.device)
     answer, attention = on_model(lambda: (explained(predictor, pixels, topk=5), predictor.model.attention_maps(pixels)))
     seen = Image.fromarray((255 * as_seen(predictor, pixels[0])).round().astype(np.uint8))
     maps = [

@@ -151,7 +151,7 @@ class HeadPictures:
             opened = {i: self._open(i) for i in range(start, min(start + _BATCH, len(pictures)))}
             good = {i: picture for i, picture in opened.items() if picture is not None}
             if good:
-                pixels = self._predictor.pixels(list(good.values())).to(model.backbone.device)
+                pixels = torch.stack(list(map(self._predictor.preprocess, good.values()))).to(model.backbone.device)
                 codes.append(self._on_model(partial(reader.codes, pixels)).cpu())
                 self._readable += good
             self._done = start + len(opened)
