@@ -198,7 +198,7 @@ def test_changed_histories_load_or_are_refused(run, tmp_path) -> None:
 def test_other_changed_files_of_a_run_load_or_are_refused(run, tmp_path, name: str, read: str) -> None:
     value = read_json(run / f"{name}.json")
     if name == "few_shot":
-        value = {"train": value["train"][:2], "val": value["val"][:1]}
+        value |= {"train": value["train"][:2], "val": value["val"][:1]}
 
     def use(changed: Any) -> object:
         (tmp_path / f"{name}.json").write_text(json.dumps(changed))
