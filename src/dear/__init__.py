@@ -114,7 +114,7 @@ def load(
     """
     from dear.clip import load_backbone
     from dear.core.runtime import pick_device
-    from dear.model.hub import PREFIX, fetch
+    from dear.model.hub import HUB_PREFIX, fetch
     from dear.model.predictor import Predictor
     from dear.training.adapter import load_adapter
     from dear.training.run_folder import RunFolder
@@ -123,7 +123,7 @@ def load(
     with os_errors_as_dear_errors():
         where = pick_device(device)
         backbone = load_backbone(model, pretrained, device=where, precision=precision) if model else None
-        if str(folder).startswith(PREFIX):
+        if str(folder).startswith(HUB_PREFIX):
             folder = fetch(str(folder))
         run, adapter = RunFolder(folder), load_adapter(folder, classes, template, backbone, where, precision)
         return Predictor(adapter, run, run.fit(Selection))

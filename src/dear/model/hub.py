@@ -1,24 +1,30 @@
-"""Adapters on the Hugging Face hub: the files that are pushed, and those that are accepted when one is loaded."""
+"""Adapters on the Hugging Face hub: the files and the model card that are pushed, and the files that are accepted."""
 
+import json
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from dear.core.errors import DearError, first_line
 from dear.core.files import write_json
+from dear.core.palette import color_of
 from dear.core.schema import damaged
+from dear.core.table import Table
 from dear.training.adapter import CONFIG, TEXT_TABLE, WEIGHTS, read_config, write_config
 from dear.training.run_folder import RunFolder
 
-PREFIX = "hf-hub:"
+HUB_PREFIX = "hf-hub:"
 ROLES, CARD, PICTURE = "roles.json", "README.md", "fusion.png"
 _PUSHED = (WEIGHTS, CONFIG, ROLES, CARD, PICTURE)
 _ALLOWED = {*_PUSHED, TEXT_TABLE, ".gitattributes", "LICENSE"}
 _NAMES = ("classes", "components", "template")  # words, even if they look like paths
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_RECIPE = ("shots", "seed", "classes", "epochs", "batch", "lr", "precision")
+_LISTED_CLASSES = 200  # of a model card
 
 
 def push(run: Path, name: str, private: bool = False) -> tuple[str, list[str]]:
@@ -46,7 +52,7 @@ def fetch(source: str) -> Path:
     """hf-hub:ORG/NAME or hf-hub:ORG/NAME@REVISION -> a local copy of the adapter, from the cache when offline."""
     from huggingface_hub import HfApi, snapshot_download
 
-    name, _, revision = source.removeprefix(PREFIX).partition("@")
+    name, _, revision = source.removeprefix(HUB_PREFIX).partition("@")
     _check_name(name)
     try:
         # Not list_repo_files, which tries for 23 seconds where there is no network.
@@ -69,8 +75,6 @@ def fetch(source: str) -> Path:
 
 def write_folder(run: Path, name: str, folder: Path) -> list[str]:
     """Writes what is pushed: adapter, config, role map, card and picture, without paths of this machine."""
-    from dear.model.card import draw_fusion, model_card
-
     config = without_paths(read_config(run))
     for file in (WEIGHTS, TEXT_TABLE):
         if (run / file).is_file():
@@ -120,3 +124,64 @@ def _refuse_traces(folder: Path, run: Path) -> None:
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise DearError(f"{name!r} is not a name on the hub: write ORG/NAME.")
+
+
+def model_card(
+    name: str, config: dict[str, Any], settings: dict[str, Any], result: dict[str, float], picture: str | None
+) -> str:
+    """Markdown with the hub's front matter: config of the adapter, settings of the run, its test accuracies."""
+    backbone = config["backbone"]
+    tag = f" ({backbone['pretrained']})" if backbone["pretrained"] else ""
+    method, version = config["method"], config["versions"]["dear"]
+    lines = [
+        "---",
+        "library_name: dear-vlm",
+        "pipeline_tag: zero-shot-image-classification",
+        f"tags: [clip, adapter, few-shot, {method}]",
+        "---",
+        f"\n# {name}\n",
+        f"An adapter for {backbone['model']}{tag}, made with `{method}` of dear {version}.\n",
+        f'```python\nimport dear\n\nmodel = dear.load("hf-hub:{name}")\nprint(model.predict("image.jpg"))\n```\n',
+        "It loads on the backbone it was made for, recognised by the hash of its weights "
+        f"(`{backbone['weights'][:12]}…`, {backbone['activation']}), and a changed file is refused.",
+    ]
+    if backbone["model"].startswith(("local-dir:", "transformers:")) and "/" not in backbone["model"]:
+        lines += [
+            "",
+            "That backbone has no public name: say where yours is with `dear.load(..., model=...)`.",
+        ]
+    if result:
+        table = Table(["test images", "accuracy (%)"])
+        for part, value in result.items():
+            table.add({"hm": "harmonic mean of base and novel"}.get(part, part), value)
+        lines += ["", "## Accuracy", "", table.markdown()]
+    if picture:
+        lines += ["", f"![Fusion weights]({picture})", "", "The weight of each component in an answer."]
+    if settings:
+        recipe = Table(["setting", "value"])
+        for key in _RECIPE:
+            if key in settings:
+                recipe.add(key, json.dumps(settings[key]))
+        lines += ["", "## Training", "", f"Data: {settings['data']}. Prompt: `{config['template']}`", ""]
+        lines += [recipe.markdown(), "", "Settings of the method:", "", "```json"]
+        lines += [json.dumps(config["settings"], indent=1), "```"]
+    classes = config["classes"]
+    rest = f", and {len(classes) - _LISTED_CLASSES} more" if len(classes) > _LISTED_CLASSES else ""
+    lines += ["", f"## {len(classes)} classes", "", ", ".join(classes[:_LISTED_CLASSES]) + rest, ""]
+    return "\n".join(lines)
+
+
+def draw_fusion(components: Sequence[str], weights: Sequence[float], out: Path) -> None:
+    """A bar for the fusion weight of each component."""
+    from matplotlib.figure import Figure
+
+    from dear.core.figure import save_figure
+
+    figure = Figure(figsize=(5, 0.4 * len(components) + 0.6), layout="constrained")
+    axes = figure.add_subplot()
+    bars = axes.barh(components, weights, color=[color_of(name) for name in components])
+    axes.bar_label(bars, [f"{weight:.3f}" for weight in weights], padding=3)
+    axes.invert_yaxis()
+    axes.set(xlim=(0, 1.12 * max(weights)), xlabel="fusion weight")
+    axes.spines[["top", "right"]].set_visible(False)
+    save_figure(figure, out, dpi=100)

@@ -85,7 +85,7 @@ def test_components_are_named_as_the_model_names_them(pushed, run_folder, tmp_pa
     config, drawn = json.loads(pushed[CONFIG]), []
     expected = COMPONENTS[config["method"]]
     assert config["components"] == expected == list(dear.load(run_folder).model.components)
-    monkeypatch.setattr("dear.model.card.draw_fusion", lambda *given: drawn.append(given))
+    monkeypatch.setattr("dear.model.hub.draw_fusion", lambda *given: drawn.append(given))
     (tmp_path / "again").mkdir()
     write_folder(run_folder, "somebody/pets", tmp_path / "again")
     [(names, weights, _)] = drawn
