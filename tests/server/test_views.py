@@ -19,9 +19,11 @@ from dear.data.dataset import ImageFile
 from dear.heads.picture_list import PictureList, world_pictures
 from dear.heads.role_map import RoleMap
 from dear.server.api import Service, short_name
-from dear.server.page.classify import attention_overlay, classify, world_examples
+from dear.server.engines import TorchEngine
+from dear.server.page.classify import attention_overlay, classify
 from dear.server.page.heads import HeadPictures, head_map, main_direction
 from dear.server.page.pictures import data_url, sample_pictures
+from dear.server.page.views import Page, PageRequest
 
 
 def at_once(job):
@@ -81,9 +83,10 @@ def test_the_overlay_is_brightest_where_the_attention_is() -> None:
     assert len(flat.getcolors()) == 1
 
 
-def test_examples_are_of_the_classes_that_are_answered(predictor) -> None:
-    examples = world_examples("world:colors", predictor.classes[:3])
-    assert {name for _, name in examples} == set(predictor.classes[:3])
+def test_examples_are_of_the_classes_that_are_answered(run) -> None:
+    few = dear.load(run, classes=["red", "blue", "heavy"], device="cpu")
+    with Service(TorchEngine(few), "few") as service:
+        assert {name for _, name, _ in Page(run, service).examples} == {"red", "blue"}
 
 
 def test_a_picture_travels_in_its_size(tmp_path: Path) -> None:
@@ -175,24 +178,23 @@ def test_the_main_direction_is_the_one_of_most_variance() -> None:
 
 
 def test_a_picture_of_the_gallery_finds_itself_first(run, gallery, gallery_folder, photos) -> None:
-    from dear.server.page.search import search, starters
-
     path = str(photos / "warm" / "7.png")
     with Service.open(run, gallery_folder) as service:
-        warm = search(service, gallery.image(path), "color=0.7,shape=0.3")
-        cold = search(service, "a warm thing", "cls", label=" COLD ")
-        assert search(service, "a", "cls", label="it's 100%")["hits"] == []
+        page = Page(run, service)
+        warm = page.search(PageRequest({"like": path, "by": "color=0.7,shape=0.3"}))
+        cold = page.search(PageRequest({"text": "a warm thing", "label": " COLD "}))
+        assert page.search(PageRequest({"text": "a", "label": "it's 100%"}))["hits"] == []
+        starters = page.starters(PageRequest({}))
     assert warm["hits"][0]["path"] == path
     assert warm["hits"][0]["scores"].keys() == {"color", "shape"}
     assert warm["query"].startswith("data:image/")
     assert {hit["label"] for hit in cold["hits"]} == {"cold"}
     assert cold["query"] is None
-    assert sorted(hit["path"] for hit in starters(gallery)) == sorted(gallery.paths())
+    assert sorted(hit["path"] for hit in starters) == sorted(gallery.paths())
 
 
 def test_a_gallery_of_heads_is_searched_by_its_own_components(run, model_folder, role_file, photos, tmp_path) -> None:
     from dear.gallery import Gallery, HeadEncoder
-    from dear.server.page.views import Page
 
     encoder = HeadEncoder.load(f"local-dir:{model_folder}", roles=str(role_file), device="cpu")
     Gallery.create(tmp_path / "gallery", encoder).add(encoder, [photos])

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dear.server.admission import Admission
 from dear.server.api import Service
+from dear.server.limits import Admission
 from dear.server.model_thread import BATCH, ModelThread
 from mean_color import Colors, b64
 

@@ -17,11 +17,10 @@ from PIL import Image
 from dear.core.errors import DearError
 from dear.core.version import __version__
 from dear.server import schemas
-from dear.server.admission import MAX_BODY, Admission
 from dear.server.engines import TorchEngine, open_engine
+from dear.server.limits import MAX_BODY, Admission, Json, RefusedError, busy
 from dear.server.metrics import Metrics
 from dear.server.model_thread import BATCH, Engine, ModelThread
-from dear.server.responses import Json, RefusedError, busy
 from dear.server.uploads import MAX_BYTES, MAX_REQUEST_PIXELS, open_uploads, parse_upload
 
 if TYPE_CHECKING:

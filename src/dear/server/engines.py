@@ -11,8 +11,8 @@ from dear.core.progress import report
 from dear.core.words import backbone_line
 from dear.model.answer import Answer, make_answer
 from dear.model.export.folder import ExportFolder
+from dear.server.limits import RefusedError
 from dear.server.model_thread import Engine
-from dear.server.responses import RefusedError
 
 if TYPE_CHECKING:
     from dear.model.predictor import Predictor

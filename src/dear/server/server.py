@@ -24,9 +24,8 @@ from starlette.types import ASGIApp
 from dear.core.errors import DearError
 from dear.core.version import __version__
 from dear.server.api import Api, Service
-from dear.server.connection import Connection
-from dear.server.guard import Guard
-from dear.server.responses import Json, respond
+from dear.server.guard import Connection, Guard
+from dear.server.limits import Json, respond
 
 _MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _DOCS, _DOCS_SCRIPT, _OPENAPI = "/docs", "/docs/start.js", "/openapi.json"

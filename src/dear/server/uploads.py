@@ -20,8 +20,8 @@ from PIL import Image
 
 from dear.core.errors import DearError
 from dear.data.decode import declared_pixels, open_bytes
+from dear.server.limits import RefusedError
 from dear.server.model_thread import BATCH
-from dear.server.responses import RefusedError
 
 T = TypeVar("T")
 MAX_BYTES = 20_000_000

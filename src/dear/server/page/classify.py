@@ -7,8 +7,6 @@ from PIL import Image
 
 from dear.core.names import CLS
 from dear.core.palette import color_of
-from dear.data.dataset import Example
-from dear.data.resolve import resolve_dataset
 from dear.methods.base import Method
 from dear.methods.experts import REST
 from dear.methods.shared.attention_maps import read_place
@@ -61,10 +59,3 @@ def attention_overlay(picture: Image.Image, attention: np.ndarray) -> Image.Imag
     grey = np.asarray(picture.convert("L").resize(size, Image.Resampling.LANCZOS), dtype=np.float32)[..., None] / 255
     mixed = 0.38 * (0.25 + 0.6 * grey) + 0.62 * heat
     return Image.fromarray((255 * mixed).round().clip(0, 255).astype(np.uint8))
-
-
-def world_examples(data: str, classes: tuple[str, ...]) -> list[tuple[Example, str]]:
-    """Test pictures of a task of Attribute World with their class names, of `classes` alone."""
-    dataset = resolve_dataset(data)
-    names = [(example, dataset.classes[example.label]) for example in dataset.test]
-    return [(example, name) for example, name in names if name in classes]

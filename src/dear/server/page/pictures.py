@@ -2,9 +2,8 @@
 
 import base64
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from PIL import Image, ImageOps
 
@@ -13,8 +12,7 @@ from dear.heads.picture_list import PictureList, world_pictures
 if TYPE_CHECKING:
     from dear.gallery import Gallery
 
-T = TypeVar("T")
-_SAMPLE = 120  # pictures from which the extremes of a head are chosen
+_MOST_PICTURES = 120  # pictures from which the extremes of a head are chosen
 
 
 @dataclass(frozen=True)
@@ -36,14 +34,8 @@ def sample_pictures(gallery: "Gallery | None", model: str) -> PictureList | None
     if gallery is not None and len(gallery):
         paths = sorted(gallery.paths())
         stored = [StoredPicture(gallery, path) for path in paths]
-        return PictureList(f"the gallery {gallery.folder.name}", stored, paths).spread(_SAMPLE)
-    return world_pictures(_SAMPLE) if model == "dear-mini" else None
-
-
-def spread(items: Sequence[T], count: int) -> list[T]:
-    """At most `count` items at even distances, each from the middle of its part of the list."""
-    count = min(count, len(items))
-    return [items[(2 * i + 1) * len(items) // (2 * count)] for i in range(count)]
+        return PictureList(f"the gallery {gallery.folder.name}", stored, paths).spread(_MOST_PICTURES)
+    return world_pictures(_MOST_PICTURES) if model == "dear-mini" else None
 
 
 def data_url(picture: Image.Image, size: int) -> str:

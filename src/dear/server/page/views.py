@@ -16,19 +16,22 @@ from dear.core.errors import DearError
 from dear.core.names import CLS
 from dear.core.palette import color_of
 from dear.data.dataset import Picture
+from dear.data.resolve import resolve_dataset
+from dear.heads.picture_list import spread
 from dear.methods.shared.role_settings import roles_of
 from dear.server.api import Service, short_name
 from dear.server.engines import TorchEngine
-from dear.server.page.classify import classify, world_examples
+from dear.server.limits import Json
+from dear.server.page.classify import classify
 from dear.server.page.heads import HeadPictures, head_map
-from dear.server.page.pictures import StoredPicture, data_url, sample_pictures, spread
-from dear.server.responses import Json
+from dear.server.page.pictures import StoredPicture, data_url, sample_pictures
 from dear.server.server import static_file
 from dear.server.uploads import MAX_BYTES, TOO_MANY_BYTES, open_upload
 from dear.training.run_folder import RunFolder
 
-_ASSETS = Path(__file__).parent / "assets"
+_PAGE = Path(__file__).parent / "assets"
 _EXAMPLES, _EXAMPLE_SIZE = 8, 160  # pictures, and pixels of a thumbnail
+_HITS, _THUMBNAIL_SIZE = 12, 240
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,8 @@ class Page:
     @property
     def routes(self) -> list[Route]:
         return [
-            static_file("/", _ASSETS / "index.html"),
-            *(static_file(f"/{file.name}", file) for file in _ASSETS.iterdir()),
+            static_file("/", _PAGE / "index.html"),
+            *(static_file(f"/{file.name}", file) for file in _PAGE.iterdir()),
             self._route("GET", "/api/about", self.about),
             self._route("POST", "/api/classify", self.classify),
             self._route("GET", "/api/heads", lambda _: head_map(roles_of(self.predictor.model))),
@@ -113,14 +116,13 @@ class Page:
         return self.head_pictures.extremes((request.number("layer"), request.number("head")))
 
     def starters(self, _: PageRequest) -> list[dict[str, Any]]:
-        from dear.server.page.search import starters
-
-        return starters(self.service.require_gallery())
+        """Images to start a search from, spread over the gallery."""
+        gallery = self.service.require_gallery()
+        chosen = spread(sorted(gallery.paths()), _HITS)
+        return [{"path": path, "image": _thumbnail(StoredPicture(gallery, path))} for path in chosen]
 
     def search(self, request: PageRequest) -> dict[str, Any]:
         """By the picture in the body, by one of the gallery (`like`), or by a sentence (`text`)."""
-        from dear.server.page.search import search
-
         gallery, values = self.service.require_gallery(), request.values
         query: Image.Image | str
         if request.body:
@@ -131,7 +133,11 @@ class Page:
             query = values["text"].strip()
         else:
             raise DearError("Choose an image or write a sentence to search for.")
-        return search(self.service, query, values.get("by", CLS), values.get("label", ""))
+        hits = self.service.search(query, values.get("by", CLS), _HITS, values.get("label", ""))
+        return {
+            "query": None if isinstance(query, str) else data_url(query, _THUMBNAIL_SIZE),
+            "hits": [{**hit.to_json(), "image": _thumbnail(StoredPicture(gallery, hit.path))} for hit in hits],
+        }
 
     def _examples(self) -> list[tuple[Picture, str, str]]:
         """Pictures to try, their names, and their thumbnails."""
@@ -145,10 +151,20 @@ class Page:
         """From the task of the run if that is of Attribute World, else from the gallery."""
         data = RunFolder(self.run).settings().get("data", "")
         if data.startswith("world:"):
-            return [(example.picture, name) for example, name in world_examples(data, self.predictor.classes)]
+            dataset = resolve_dataset(data)
+            named = [(example.picture, dataset.classes[example.label]) for example in dataset.test]
+            return [(picture, name) for picture, name in named if name in self.predictor.classes]
         if self.gallery is None:
             return []
         return [(StoredPicture(self.gallery, path), Path(path).stem) for path in sorted(self.gallery.paths())]
+
+
+def _thumbnail(picture: Picture) -> str | None:
+    """None for an image that was moved or deleted since it was indexed: its score is still worth showing."""
+    try:
+        return data_url(picture.open(), _THUMBNAIL_SIZE)
+    except DearError:
+        return None
 
 
 def _colored(components: Sequence[str]) -> list[dict[str, str]]:
