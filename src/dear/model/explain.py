@@ -54,11 +54,13 @@ def _without_attributes(predictor: Predictor, pixels: Tensor, votes: Tensor, ans
     """
     model = predictor.model
     if len(model.components) > 1:
-        weights, found = model.fusion_weights(), {}
-        for i, name in enumerate(model.components):
-            if name != CLS and weights[i] < 1:
-                rest = torch.cat([weights[:i], weights[i + 1 :]]) @ torch.cat([votes[:i], votes[i + 1 :]])
-                found[name] = rest / (1 - weights[i])
+        weights = model.fusion_weights()
+        fused = weights @ votes
+        found = {
+            name: (fused - weight * vote) / (1 - weight)
+            for name, weight, vote in zip(model.components, weights, votes, strict=True)
+            if name != CLS and weight < 1
+        }
     else:
         try:
             others = {name: predictor.with_gain({**predictor.gain, name: 0.0}) for name in attribute_heads(model)}

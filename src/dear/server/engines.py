@@ -30,6 +30,8 @@ def open_engine(folder: Path, device: str = "auto", precision: str = "auto") -> 
 
 
 class TorchEngine:
+    """A run, with PyTorch."""
+
     runtime = "PyTorch"
 
     def __init__(self, predictor: "Predictor") -> None:

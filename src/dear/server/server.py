@@ -1,4 +1,4 @@
-"""From a service to an address: the whole app behind the guard, on uvicorn."""
+"""The whole app behind the guard, and its address, on uvicorn."""
 
 import errno
 import ipaddress
@@ -38,7 +38,10 @@ _WAITING_CONNECTIONS = 1024
 def make_app(
     service: Service, hosts: Sequence[str] | None, token: str | None = None, more: Sequence[Route] = ()
 ) -> ASGIApp:
-    """`hosts`: the names it answers to, None for any; `more`: routes besides the API's, outside of its description."""
+    """The API of the service, and its documentation, behind a guard.
+
+    `hosts`: the names it answers to, None for any; `more`: routes besides the API's, outside of its description.
+    """
     app = FastAPI(
         title="dear",
         version=__version__,
@@ -143,7 +146,7 @@ class Address:
             self._server.run([self._socket])
 
     def stop(self) -> None:
-        """From another thread."""
+        """Ends `serve`; called from another thread."""
         self._server.should_exit = True
 
     @staticmethod

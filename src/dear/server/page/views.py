@@ -122,7 +122,7 @@ class Page:
         return [{"path": path, "image": _thumbnail(StoredPicture(gallery, path))} for path in chosen]
 
     def search(self, request: PageRequest) -> dict[str, Any]:
-        """By the picture in the body, by one of the gallery (`like`), or by a sentence (`text`)."""
+        """Hits for the picture in the body, for one of the gallery (`like`), or for a sentence (`text`)."""
         gallery, values = self.service.require_gallery(), request.values
         query: Image.Image | str
         if request.body:
@@ -148,7 +148,7 @@ class Page:
         return examples
 
     def _example_pictures(self) -> list[tuple[Picture, str]]:
-        """From the task of the run if that is of Attribute World, else from the gallery."""
+        """Pictures of the run's task if it is one of Attribute World, else of the gallery."""
         data = RunFolder(self.run).settings().get("data", "")
         if data.startswith("world:"):
             dataset = resolve_dataset(data)
@@ -160,7 +160,7 @@ class Page:
 
 
 def _thumbnail(picture: Picture) -> str | None:
-    """None for an image that was moved or deleted since it was indexed: its score is still worth showing."""
+    """A small copy; None if the image was moved or deleted since it was indexed: its score is shown all the same."""
     try:
         return data_url(picture.open(), _THUMBNAIL_SIZE)
     except DearError:
