@@ -1,5 +1,6 @@
 """What each view answers, without a browser."""
 
+import base64
 import io
 import json
 import threading
@@ -15,6 +16,7 @@ import dear
 from dear.cli import main
 from dear.core.errors import DearError
 from dear.core.palette import color_of
+from dear.core.sheet import thumbnail_url
 from dear.data.dataset import ImageFile
 from dear.heads.picture_list import PictureList, world_pictures
 from dear.heads.role_map import RoleMap
@@ -22,8 +24,7 @@ from dear.server.api import Service, short_name
 from dear.server.engines import TorchEngine
 from dear.server.page.classify import attention_overlay, classify
 from dear.server.page.heads import HeadPictures, head_map, main_direction
-from dear.server.page.pictures import data_url, sample_pictures
-from dear.server.page.views import Page, PageRequest
+from dear.server.page.views import Page, PageRequest, pictures_of_heads
 
 
 def at_once(job):
@@ -89,10 +90,9 @@ def test_examples_are_of_the_classes_that_are_answered(run) -> None:
         assert {name for _, name, _ in Page(run, service).examples} == {"red", "blue"}
 
 
-def test_a_picture_travels_in_its_size(tmp_path: Path) -> None:
-    url = data_url(Image.new("RGBA", (400, 100), "blue"), 80)
-    import base64
-
+@pytest.mark.parametrize("size", [(400, 100), (20, 5)])
+def test_a_picture_travels_in_the_size_that_is_shown(size: tuple[int, int]) -> None:
+    url = thumbnail_url(Image.new("RGBA", size, "blue"), 80)
     picture = Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))
     assert picture.size == (80, 20)
 
@@ -136,7 +136,7 @@ def test_pictures_of_a_head_are_ranked_along_its_phrase(predictor, gallery) -> N
         free.wait()
         return job()
 
-    finder = HeadPictures(predictor, sample_pictures(gallery, "tiny"), when_free)
+    finder = HeadPictures(predictor, pictures_of_heads(gallery, "tiny"), when_free)
     assert finder.extremes((2, 0)) == {"done": 0, "of": 8}  # the model is busy elsewhere: none can be read yet
     free.set()
     result = extremes(finder, (2, 0))
@@ -152,8 +152,8 @@ def test_pictures_of_a_head_are_ranked_along_its_phrase(predictor, gallery) -> N
 
 
 def test_without_pictures_it_says_what_to_do(predictor) -> None:
-    assert sample_pictures(None, "ViT-B-16") is None
-    world = sample_pictures(None, "dear-mini")
+    assert pictures_of_heads(None, "ViT-B-16") is None
+    world = pictures_of_heads(None, "dear-mini")
     assert world is not None
     assert world.source == "Attribute World"
     with pytest.raises(DearError, match="--gallery"):

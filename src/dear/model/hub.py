@@ -13,7 +13,6 @@ from dear.core.errors import DearError, first_line
 from dear.core.files import write_json
 from dear.core.palette import color_of
 from dear.core.schema import damaged
-from dear.core.table import Table
 from dear.training.adapter import CONFIG, TEXT_TABLE, WEIGHTS, read_config, write_config
 from dear.training.run_folder import RunFolder
 
@@ -25,6 +24,7 @@ _NAMES = ("classes", "components", "template")  # words, even if they look like 
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _RECIPE = ("shots", "seed", "classes", "epochs", "batch", "lr", "precision")
 _LISTED_CLASSES = 200  # of a model card
+_CARD_TEMPLATE = Path(__file__).parent / "assets" / "card.md.j2"
 
 
 def push(run: Path, name: str, private: bool = False) -> tuple[str, list[str]]:
@@ -129,46 +129,18 @@ def _check_name(name: str) -> None:
 def model_card(
     name: str, config: dict[str, Any], settings: dict[str, Any], result: dict[str, float], picture: str | None
 ) -> str:
-    """Markdown with the hub's front matter: config of the adapter, settings of the run, its test accuracies."""
+    """Markdown with the hub's front matter, for an adapter's config, and its run's settings and test accuracies."""
+    from jinja2 import Environment, StrictUndefined
+
     backbone = config["backbone"]
-    tag = f" ({backbone['pretrained']})" if backbone["pretrained"] else ""
-    method, version = config["method"], config["versions"]["dear"]
-    lines = [
-        "---",
-        "library_name: dear-vlm",
-        "pipeline_tag: zero-shot-image-classification",
-        f"tags: [clip, adapter, few-shot, {method}]",
-        "---",
-        f"\n# {name}\n",
-        f"An adapter for {backbone['model']}{tag}, made with `{method}` of dear {version}.\n",
-        f'```python\nimport dear\n\nmodel = dear.load("hf-hub:{name}")\nprint(model.predict("image.jpg"))\n```\n',
-        "It loads on the backbone it was made for, recognised by the hash of its weights "
-        f"(`{backbone['weights'][:12]}…`, {backbone['activation']}), and a changed file is refused.",
-    ]
-    if backbone["model"].startswith(("local-dir:", "transformers:")) and "/" not in backbone["model"]:
-        lines += [
-            "",
-            "That backbone has no public name: say where yours is with `dear.load(..., model=...)`.",
-        ]
-    if result:
-        table = Table(["test images", "accuracy (%)"])
-        for part, value in result.items():
-            table.add({"hm": "harmonic mean of base and novel"}.get(part, part), value)
-        lines += ["", "## Accuracy", "", table.markdown()]
-    if picture:
-        lines += ["", f"![Fusion weights]({picture})", "", "The weight of each component in an answer."]
-    if settings:
-        recipe = Table(["setting", "value"])
-        for key in _RECIPE:
-            if key in settings:
-                recipe.add(key, json.dumps(settings[key]))
-        lines += ["", "## Training", "", f"Data: {settings['data']}. Prompt: `{config['template']}`", ""]
-        lines += [recipe.markdown(), "", "Settings of the method:", "", "```json"]
-        lines += [json.dumps(config["settings"], indent=1), "```"]
-    classes = config["classes"]
-    rest = f", and {len(classes) - _LISTED_CLASSES} more" if len(classes) > _LISTED_CLASSES else ""
-    lines += ["", f"## {len(classes)} classes", "", ", ".join(classes[:_LISTED_CLASSES]) + rest, ""]
-    return "\n".join(lines)
+    local = backbone["model"].startswith(("local-dir:", "transformers:")) and "/" not in backbone["model"]
+    environment = Environment(
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    return environment.from_string(_CARD_TEMPLATE.read_text(encoding="utf-8")).render(
+        name=name, config=config, backbone=backbone, has_public_name=not local, accuracies=result, picture=picture,
+        settings=settings, recipe=_RECIPE, most=_LISTED_CLASSES, json=json.dumps,
+    )  # fmt: skip
 
 
 def draw_fusion(components: Sequence[str], weights: Sequence[float], out: Path) -> None:

@@ -7,6 +7,7 @@ from PIL import Image
 
 from dear.core.names import CLS
 from dear.core.palette import color_of
+from dear.core.sheet import thumbnail_url
 from dear.methods.base import Method
 from dear.methods.experts import REST
 from dear.methods.shared.attention_maps import read_place
@@ -14,7 +15,6 @@ from dear.methods.shared.role_settings import attribute_heads
 from dear.model.explain import as_seen, explained
 from dear.model.predictor import Predictor
 from dear.server.model_thread import OnModel
-from dear.server.page.pictures import data_url
 
 _SIZE = 320  # pixels of a picture with an attention map
 
@@ -29,11 +29,11 @@ def classify(predictor: Predictor, picture: Image.Image, on_model: OnModel) -> d
             "component": name,
             "color": color_of(name),
             "heads": heads_in_words(predictor.model, name),
-            "image": data_url(attention_overlay(seen, values[0].float().cpu().numpy()), _SIZE),
+            "image": thumbnail_url(attention_overlay(seen, values[0].float().cpu().numpy()), _SIZE),
         }
         for name, values in attention.items()
     ]
-    return {**answer.to_json(), "seen": data_url(seen, _SIZE), "maps": maps}
+    return {**answer.to_json(), "seen": thumbnail_url(seen, _SIZE), "maps": maps}
 
 
 def heads_in_words(model: Method, component: str) -> str:

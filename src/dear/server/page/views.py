@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 from starlette.concurrency import run_in_threadpool
@@ -15,23 +15,50 @@ from starlette.routing import Route
 from dear.core.errors import DearError
 from dear.core.names import CLS
 from dear.core.palette import color_of
+from dear.core.sheet import thumbnail_url
 from dear.data.dataset import Picture
 from dear.data.resolve import resolve_dataset
-from dear.heads.picture_list import spread
+from dear.heads.picture_list import PictureList, spread, world_pictures
 from dear.methods.shared.role_settings import roles_of
 from dear.server.api import Service, short_name
 from dear.server.engines import TorchEngine
 from dear.server.limits import Json
 from dear.server.page.classify import classify
 from dear.server.page.heads import HeadPictures, head_map
-from dear.server.page.pictures import StoredPicture, data_url, sample_pictures
 from dear.server.server import static_file
 from dear.server.uploads import MAX_BYTES, TOO_MANY_BYTES, open_upload
 from dear.training.run_folder import RunFolder
 
+if TYPE_CHECKING:
+    from dear.gallery import Gallery
+
 _PAGE = Path(__file__).parent / "assets"
 _EXAMPLES, _EXAMPLE_SIZE = 8, 160  # pictures, and pixels of a thumbnail
 _HITS, _THUMBNAIL_SIZE = 12, 240
+_MOST_PICTURES = 120  # from which the extremes of a head are chosen
+
+
+@dataclass(frozen=True)
+class StoredPicture:
+    """A picture of the gallery, opened when it is needed."""
+
+    gallery: "Gallery"
+    path: str
+
+    def open(self) -> Image.Image:
+        return self.gallery.image(self.path)
+
+    def content(self) -> bytes:
+        return self.open().tobytes()
+
+
+def pictures_of_heads(gallery: "Gallery | None", model: str) -> PictureList | None:
+    """Pictures to inspect heads with: from the gallery, or from Attribute World for the model trained on it."""
+    if gallery is not None and len(gallery):
+        paths = sorted(gallery.paths())
+        stored = [StoredPicture(gallery, path) for path in paths]
+        return PictureList(f"the gallery {gallery.folder.name}", stored, paths).spread(_MOST_PICTURES)
+    return world_pictures(_MOST_PICTURES) if model == "dear-mini" else None
 
 
 @dataclass(frozen=True)
@@ -58,7 +85,7 @@ class Page:
         self.predictor = predictor = service.engine.predictor
         self.on_model = service.model.wait_for
         self.examples = self._examples()
-        pictures = sample_pictures(self.gallery, predictor.model.backbone.identity.model)
+        pictures = pictures_of_heads(self.gallery, predictor.model.backbone.identity.model)
         self.head_pictures = HeadPictures(predictor, pictures, self.on_model)
 
     @property
@@ -135,7 +162,7 @@ class Page:
             raise DearError("Choose an image or write a sentence to search for.")
         hits = self.service.search(query, values.get("by", CLS), _HITS, values.get("label", ""))
         return {
-            "query": None if isinstance(query, str) else data_url(query, _THUMBNAIL_SIZE),
+            "query": None if isinstance(query, str) else thumbnail_url(query, _THUMBNAIL_SIZE),
             "hits": [{**hit.to_json(), "image": _thumbnail(StoredPicture(gallery, hit.path))} for hit in hits],
         }
 
@@ -144,7 +171,7 @@ class Page:
         examples = []
         for picture, name in spread(self._example_pictures(), _EXAMPLES):
             with suppress(DearError):  # moved or deleted since it was indexed
-                examples.append((picture, name, data_url(picture.open(), _EXAMPLE_SIZE)))
+                examples.append((picture, name, thumbnail_url(picture.open(), _EXAMPLE_SIZE)))
         return examples
 
     def _example_pictures(self) -> list[tuple[Picture, str]]:
@@ -162,7 +189,7 @@ class Page:
 def _thumbnail(picture: Picture) -> str | None:
     """A small copy; None if the image was moved or deleted since it was indexed: its score is shown all the same."""
     try:
-        return data_url(picture.open(), _THUMBNAIL_SIZE)
+        return thumbnail_url(picture.open(), _THUMBNAIL_SIZE)
     except DearError:
         return None
 
