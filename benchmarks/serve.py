@@ -60,7 +60,7 @@ from dear import load
 from dear.server.uploads import open_upload
 predictor, data, batch = load(sys.argv[1]), Path(sys.argv[2]).read_bytes(), 32
 def answer():
-    predictor.predict_batch(torch.cat([predictor.pixels([open_upload(data)]) for _ in range(batch)]))
+    predictor.predict_batch(torch.stack([predictor.preprocess(open_upload(data)) for _ in range(batch)]))
 answer()
 began, cpu, images = time.monotonic(), time.process_time(), 0
 while time.monotonic() - began < float(sys.argv[3]):

@@ -32,7 +32,7 @@ GROUPS = {
         "export": "write an adapted model as ONNX, to run without PyTorch",
         "serve": "serve an adapted or exported model over HTTP: predict, search, embed",
         "push": "share an adapted model on the Hugging Face hub",
-        "app": "open a local page: classify, inspect heads, search, compare runs",
+        "app": "open a local page: classify, inspect heads, search",
     },
     "search by attribute": {
         "index": "embed images into a gallery, to search them by attribute",

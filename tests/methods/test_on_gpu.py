@@ -149,7 +149,9 @@ def on_gpu(name: str, backbone: Backbone, role_file: Path, data: Dataset, out: P
         predictor = Predictor(load_adapter(out, backbone=backbone))
         picture = data.test[0].picture.open()
         predictor.predict(picture)
-        for attention in predictor.model.attention_maps(predictor.pixels([picture]).to(backbone.device)).values():
+        for attention in predictor.model.attention_maps(
+            predictor.preprocess(picture)[None].to(backbone.device)
+        ).values():
             assert 0 < attention.sum().item() < 1.01
     return found
 

@@ -63,9 +63,9 @@ def run(args: argparse.Namespace) -> None:
 
 def print_next(out: Path) -> None:
     """Prints where the adapter is, and the next commands."""
-    from dear.training.adapter import component_names, read_config
+    from dear.training.adapter import read_config
 
-    by_attribute = {_INDEX: "search by attribute"} if len(component_names(read_config(out))) > 1 else {}
+    by_attribute = {_INDEX: "search by attribute"} if len(read_config(out)["components"]) > 1 else {}
     commands = {command.format(shlex.quote(str(out))): what for command, what in (_NEXT | by_attribute).items()}
     width = max(map(len, commands))
     print(f"adapter: {out}\n\nnext:", *(f"{c:{width}}  {what}" for c, what in commands.items()), sep="\n  ")

@@ -61,7 +61,7 @@ class AdapterEncoder:
     def __init__(self, run: str | Path, predictor: "Predictor") -> None:
         self.predictor = predictor
         self.components = tuple(predictor.model.components)
-        self.dim = predictor.dim
+        self.dim = predictor.model.backbone.dim
         self.preprocess = predictor.model.backbone.preprocess
         # The config contains the checksum of the weights, so its own checksum identifies the adapter.
         checksum = sha256_of(Path(run) / CONFIG)

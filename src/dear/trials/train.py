@@ -233,7 +233,7 @@ def _with_precision(train: TrainConfig, folder: RunFolder, resume: bool, device:
     """The settings with the precision that is taken: stored, it stays the same where a run continues elsewhere."""
     name = train.precision
     if name == "auto" and resume:
-        name = folder.precision()
+        name = folder.settings().get("precision", name)
     return replace(train, precision=precision_name(pick_precision(name, device)))
 
 
