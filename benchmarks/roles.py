@@ -21,8 +21,8 @@ from PIL import Image
 
 from dear.clip import load_backbone
 from dear.heads.by_phrases import _HeadStatistics, roles_by_phrases
+from dear.heads.concepts import WORLD_PHRASES, load_phrases
 from dear.heads.contributions import HeadContributions
-from dear.heads.phrases import WORLD, load_phrases
 from dear.heads.picture_list import PictureList
 
 SIZES = (2_000, 20_000)
@@ -78,7 +78,7 @@ def measure_memory(count: int) -> None:
 
     backbone = tiny_backbone()
     before = peak_so_far()
-    roles_by_phrases(backbone, noise(count), load_phrases(WORLD), first_layer=3)
+    roles_by_phrases(backbone, noise(count), load_phrases(WORLD_PHRASES), first_layer=3)
     print(before, peak_so_far())
 
 

@@ -10,13 +10,13 @@ from PIL import Image
 from dear.core.errors import DearError
 from dear.heads import by_phrases as module
 from dear.heads.by_phrases import encode_phrases, picks_of, roles_by_phrases, thumbnails
+from dear.heads.concepts import WORLD_PHRASES, load_phrases
 from dear.heads.contributions import HeadContributions, head_contributions
-from dear.heads.phrases import WORLD, load_phrases
 from dear.heads.picture_list import folder_pictures, world_pictures
 from dear.heads.role_map import RoleMap
 from dear.heads.textspan import RunningMoments, textspan
 
-PHRASES = load_phrases(WORLD)[::5]
+PHRASES = load_phrases(WORLD_PHRASES)[::5]
 
 
 @pytest.fixture

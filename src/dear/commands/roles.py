@@ -168,8 +168,8 @@ def _by_phrases(args: argparse.Namespace) -> None:
     from dear.clip import MINI, load_backbone
     from dear.core.runtime import pick_device
     from dear.heads.by_phrases import roles_by_phrases, thumbnails
+    from dear.heads.concepts import WORLD_PHRASES, load_phrases
     from dear.heads.entropy import CORE_SETS
-    from dear.heads.phrases import WORLD, load_phrases
     from dear.parallel.cluster import cluster_from_args
     from dear.training.backbone import choose_backbone
 
@@ -177,7 +177,7 @@ def _by_phrases(args: argparse.Namespace) -> None:
     choice = choose_backbone(args.model, args.pretrained, [args.images or _WORLD])
     is_mini = choice.model == MINI
     pictures = _pictures(args.images or (_WORLD if is_mini else None), args.limit)
-    phrases = load_phrases(args.phrases or (WORLD if is_mini else None))  # dear-mini has learned no other words
+    phrases = load_phrases(args.phrases or (WORLD_PHRASES if is_mini else None))  # dear-mini has learned no other words
     device, precision = pick_device(args.device), args.precision
     backbone = load_backbone(choice.model, choice.pretrained, device=device, precision=precision)
     choice.say()
