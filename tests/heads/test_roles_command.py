@@ -75,7 +75,7 @@ def test_check_of_dear_mini_is_causal_too(tmp_path, capsys, monkeypatch) -> None
     numbers, heat = tmp_path / "check.json", tmp_path / "check.png"
     assert main(["roles", "check", "--limit", "40", "--out", str(numbers), "--plot", str(heat)]) == 0
     checked = capsys.readouterr().out
-    assert "without heads of" in checked
+    assert "points of zero-shot accuracy lost without the heads" in checked
     assert "two std beyond random heads" in checked
     assert {path.name for path in tmp_path.iterdir()} == {"check.json", "check.png", "check-causal.png"}
     assert set(json.loads(numbers.read_text())) == {"search", "causal"}
