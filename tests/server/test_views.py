@@ -16,11 +16,12 @@ from dear.cli import main
 from dear.core.errors import DearError
 from dear.core.palette import color_of
 from dear.data.dataset import ImageFile
+from dear.heads.map_table import map_record
 from dear.heads.picture_list import PictureList, world_pictures
 from dear.heads.role_map import RoleMap
 from dear.server.api import Service, short_name
 from dear.server.page.classify import attention_overlay, classify, world_examples
-from dear.server.page.heads import HeadPictures, head_map, main_direction
+from dear.server.page.heads import HeadPictures, main_direction
 from dear.server.page.pictures import data_url, sample_pictures
 from dear.server.page.runs import read_runs
 from dear.server.responses import Json
@@ -100,7 +101,7 @@ def test_a_picture_travels_in_its_size(tmp_path: Path) -> None:
 
 
 def test_the_map_has_every_head_and_its_evidence(roles) -> None:
-    view = head_map(roles)
+    view = map_record(roles)
     assert [(cell["layer"], cell["head"]) for cell in view["cells"]] == sorted(roles.roles)
     first = view["cells"][0]
     assert [(part["concept"], part["share"]) for part in first["distribution"]] == [("color", 0.5), ("shape", 0.5)]
@@ -109,7 +110,7 @@ def test_the_map_has_every_head_and_its_evidence(roles) -> None:
 
 @pytest.mark.parametrize("preset", ["paper", "dear-mini"])
 def test_the_maps_that_come_with_the_package_can_be_shown(preset: str) -> None:
-    view = head_map(RoleMap.preset(preset))
+    view = map_record(RoleMap.preset(preset))
     assert all(cell["distribution"] for cell in view["cells"]) == (preset == "dear-mini")
     assert all(cell["sure"] is not None for cell in view["cells"]) == (preset == "dear-mini")
     assert view["origin"].startswith({"paper": "DeAR supplement", "dear-mini": "found by dear"}[preset])

@@ -25,7 +25,7 @@ def plot_check(check: RoleCheck, path: str | Path) -> None:
         for g in check.groups
     ]
     limit = max(1.0, *(abs(value) for row in values for value in row))
-    axes = _new_axes((2.2 + 1.4 * len(attributes), 1.9 + 0.62 * len(values)))
+    figure, axes = _new_figure((2.2 + 1.4 * len(attributes), 1.9 + 0.62 * len(values)))
     image = axes.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
     for row, group in enumerate(check.groups):
         for column, a in enumerate(attributes):
@@ -54,13 +54,13 @@ def plot_check(check: RoleCheck, path: str | Path) -> None:
         axes.set(xlabel="attribute, and its zero-shot accuracy with all heads", ylabel="without the heads of")
         title, scale = "Points of accuracy lost", "lost beyond random heads"
     axes.set_title(f"{title} (small: as many random heads)", fontsize=11, loc="left", color=INK)
-    axes.figure.colorbar(image, ax=axes, label=scale, shrink=0.9)
-    _save(axes, path)
+    figure.colorbar(image, ax=axes, label=scale, shrink=0.9)
+    save_figure(figure, path, dpi=160, facecolor="white")
 
 
 def plot_layers(losses: LayerLosses, path: str | Path) -> None:
     """Two curves over the layers: the measure without the heads of one layer, and without those of all up to it."""
-    axes = _new_axes((7, 4))
+    figure, axes = _new_figure((7, 4))
     layers = range(1, len(losses.alone) + 1)
     axes.plot(layers, losses.alone, "o-", color="#2f6fb5", label="without the heads of this layer")
     axes.plot(layers, losses.up_to, "s-", color="#c43c4e", label="without those of all layers up to it")
@@ -73,15 +73,11 @@ def plot_layers(losses: LayerLosses, path: str | Path) -> None:
     axes.set(xlabel="layer", ylabel=f"{losses.measure} (%)")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    _save(axes, path)
+    save_figure(figure, path, dpi=160, facecolor="white")
 
 
-def _new_axes(size: tuple[float, float]) -> Axes:
-    """Axes of a new figure; without pyplot there is no window and no global state."""
+def _new_figure(size: tuple[float, float]) -> tuple[Figure, Axes]:
+    """A figure with axes; without pyplot there is no window and no global state."""
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    return figure.add_subplot()
-
-
-def _save(axes: Axes, path: str | Path) -> None:
-    save_figure(axes.get_figure(root=True), path, dpi=160, facecolor="white")
+    return figure, figure.add_subplot()

@@ -16,11 +16,13 @@ from dear.core.errors import DearError
 from dear.core.names import CLS
 from dear.core.palette import color_of
 from dear.data.dataset import Picture
+from dear.heads.map_table import map_record
+from dear.heads.page import RENDERER
 from dear.methods.shared.role_settings import roles_of
 from dear.server.api import Service, short_name
 from dear.server.engines import TorchEngine
 from dear.server.page.classify import classify, world_examples
-from dear.server.page.heads import HeadPictures, head_map
+from dear.server.page.heads import HeadPictures
 from dear.server.page.pictures import StoredPicture, data_url, sample_pictures, spread
 from dear.server.page.runs import read_runs
 from dear.server.responses import Json
@@ -63,10 +65,10 @@ class Page:
     def routes(self) -> list[Route]:
         return [
             static_file("/", _ASSETS / "index.html"),
-            *(static_file(f"/{file.name}", file) for file in _ASSETS.iterdir()),
+            *(static_file(f"/{file.name}", file) for file in (*_ASSETS.iterdir(), *RENDERER)),
             self._route("GET", "/api/about", self.about),
             self._route("POST", "/api/classify", self.classify),
-            self._route("GET", "/api/heads", lambda _: head_map(roles_of(self.predictor.model))),
+            self._route("GET", "/api/heads", lambda _: map_record(roles_of(self.predictor.model))),
             self._route("GET", "/api/head-pictures", self.pictures_of_head),
             self._route("GET", "/api/starters", self.starters),
             self._route("POST", "/api/search", self.search),
