@@ -23,7 +23,7 @@ from dear.clip import load_backbone
 from dear.heads.by_phrases import _HeadStatistics, roles_by_phrases
 from dear.heads.concepts import WORLD_PHRASES, load_phrases
 from dear.heads.contributions import HeadContributions
-from dear.heads.picture_list import PictureList
+from dear.heads.pictures import PictureList
 
 SIZES = (2_000, 20_000)
 

@@ -9,9 +9,9 @@ from dear.bench.grid import cell_settings, plan
 from dear.cli import main
 from dear.clip import load_backbone
 from dear.core.errors import DearError
-from dear.heads.entropy import rejudge, with_core
 from dear.heads.head_role import CORE_ATTRIBUTE, GENERALIZATION, MIXED, OTHER_SPECIALIZED
 from dear.heads.role_map import RoleMap
+from dear.heads.rules import rejudge, with_core
 from dear.methods.dear import DearConfig
 from dear.methods.shared.role_settings import pick_roles
 from dear.training.config import TrainConfig

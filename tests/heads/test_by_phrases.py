@@ -12,7 +12,7 @@ from dear.heads import by_phrases as module
 from dear.heads.by_phrases import encode_phrases, picks_of, roles_by_phrases, thumbnails
 from dear.heads.concepts import WORLD_PHRASES, load_phrases
 from dear.heads.contributions import HeadContributions, head_contributions
-from dear.heads.picture_list import folder_pictures, world_pictures
+from dear.heads.pictures import folder_pictures, world_pictures
 from dear.heads.role_map import RoleMap
 from dear.heads.textspan import RunningMoments, textspan
 

@@ -11,8 +11,7 @@ from dear.core.errors import DearError
 from dear.heads.by_pictures import measure, roles_by_pictures
 from dear.heads.contributions import head_contributions
 from dear.heads.head_role import CORE_ATTRIBUTE
-from dear.heads.picture_list import PictureList
-from dear.heads.probes import Probe
+from dear.heads.pictures import PictureList, Probe
 from dear.heads.role_map import RoleMap
 from dear.heads.rules import judge_shares, lifts, sureness
 from dear.heads.shares import GROUPS, AttributeMoments, HeadMoments, label_numbers

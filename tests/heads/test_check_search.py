@@ -16,8 +16,7 @@ from dear.heads.check_layers import LayerLosses, layer_losses
 from dear.heads.check_search import NEAREST, check_by_search
 from dear.heads.contributions import decompose
 from dear.heads.head_role import HeadRole
-from dear.heads.picture_list import PictureList
-from dear.heads.probes import Probe, drawn_probe
+from dear.heads.pictures import PictureList, Probe, drawn_probe
 from dear.heads.role_map import RoleMap
 from dear.heads.shares import mean_colors
 

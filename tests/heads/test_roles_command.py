@@ -57,7 +57,7 @@ def test_by_pictures_to_map_and_check(tmp_path, capsys, monkeypatch, model_folde
     assert role_map.concepts == ("color", "shape", "texture", "object", "location")
     assert all(len(head.shares) == 5 and 0 <= head.sure <= 1 for head in role_map.roles.values())
     assert str(tmp_path) not in Path("roles.json").read_text()
-    assert "meanShares" in Path("roles.html").read_text()
+    assert '"lift": ' in Path("roles.html").read_text()
 
     heads = {at: HeadRole("core_attribute", role_map.core[at[1]]) for at in role_map.roles}
     replace(role_map, roles=heads).save("all_core.json")

@@ -17,7 +17,7 @@ from dear.core.errors import DearError
 from dear.core.palette import color_of
 from dear.data.dataset import ImageFile
 from dear.heads.map_table import map_record
-from dear.heads.picture_list import PictureList, world_pictures
+from dear.heads.pictures import PictureList, world_pictures
 from dear.heads.role_map import RoleMap
 from dear.server.api import Service, short_name
 from dear.server.page.classify import attention_overlay, classify, world_examples

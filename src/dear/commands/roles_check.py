@@ -16,7 +16,7 @@ def check(args: argparse.Namespace) -> None:
     from dear.commands.zero_shot import chosen_backbone
     from dear.core.files import write_json
     from dear.heads import check_causal, check_search
-    from dear.heads.probes import find_probes
+    from dear.heads.pictures import find_probes
     from dear.heads.role_map import find_role_map
 
     backbone, choice = chosen_backbone(args, probe_data(args))
@@ -56,7 +56,7 @@ def layers(args: argparse.Namespace) -> None:
     from dear.core.files import write_json
     from dear.data.resolve import resolve_dataset
     from dear.heads.check_layers import layer_losses
-    from dear.heads.picture_list import spread, world_pictures
+    from dear.heads.pictures import spread, world_pictures
 
     dataset = None if args.data is None else resolve_dataset(args.data, root=args.data_root)
     if dataset is not None:

@@ -22,11 +22,11 @@ from dear.core.tensors import read_tensors, save_tensors
 from dear.core.version import __version__
 from dear.heads.concepts import Concepts
 from dear.heads.contributions import HeadContributions
-from dear.heads.entropy import entropy_thresholds, judge_heads
 from dear.heads.head_role import Phrase
 from dear.heads.page import THUMBNAIL, Thumbnails
-from dear.heads.picture_list import PictureList
+from dear.heads.pictures import PictureList
 from dear.heads.role_map import Head, RoleMap
+from dear.heads.rules import entropy_thresholds, judge_heads
 from dear.heads.stream import BATCH, HeadStream, stream_heads
 from dear.heads.textspan import RunningMoments, textspan
 from dear.parallel.cluster import Cluster
@@ -159,9 +159,8 @@ class _HeadStatistics:
         for batch in stream(self.pictures.pictures, self.done):
             if batch.indices:
                 self.add(batch.indices, batch.coordinates)
-            for index, reason in batch.unreadable:
-                self.skipped.append(self.pictures.names[index])
-                print(f"skipped one: {reason}")
+            self.skipped += [self.pictures.names[index] for index in batch.unreadable]
+            *_, reason = reason, *batch.unreadable.values()
             self.done += len(batch.indices) + len(batch.unreadable)
             if checkpoint is not None and time.monotonic() - last_save > _SAVE_EVERY:
                 self._save(checkpoint)

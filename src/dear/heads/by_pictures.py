@@ -17,10 +17,9 @@ from dear.core.errors import DearError
 from dear.core.names import CORE_ATTRIBUTES
 from dear.core.version import __version__
 from dear.heads.contributions import HeadContributions
-from dear.heads.entropy import entropy_thresholds
-from dear.heads.probes import COLOR, Probe
+from dear.heads.pictures import COLOR, Probe
 from dear.heads.role_map import RoleMap
-from dear.heads.rules import RESAMPLES, judge_shares
+from dear.heads.rules import RESAMPLES, entropy_thresholds, judge_shares
 from dear.heads.shares import GROUPS, AttributeMoments, HeadMoments, label_numbers
 from dear.heads.stream import HeadBatch, stream_heads
 from dear.parallel.cluster import Cluster
@@ -79,9 +78,7 @@ def measure(
             for attribute, labels in probe.labels.items():
                 moments[attribute] = AttributeMoments.empty(max(labels) + 2, 1, *sizes)
             for batch in stream(probe.pictures.pictures, colors=probe.by_pixels):
-                for index, reason in batch.unreadable:
-                    measured.skipped.append(probe.pictures.names[index])
-                    print(f"skipped one: {reason}")
+                measured.skipped += [probe.pictures.names[index] for index in batch.unreadable]
                 if not batch.indices:
                     continue
                 measured.pictures += len(batch.indices)

@@ -20,7 +20,7 @@ from dear.data.world.tasks import world_task
 from dear.data.world.vocabulary import VALUES, Scene
 from dear.heads.checks import ABLATION, RoleCheck, checked_groups, measured_groups
 from dear.heads.contributions import run_layer_heads
-from dear.heads.picture_list import spread
+from dear.heads.pictures import spread
 from dear.heads.role_map import Head, RoleMap
 
 TASK_OF = {"color": "colors", "shape": "shapes", "texture": "textures", "object": "objects", "location": "places"}

@@ -18,7 +18,7 @@ from dear.core.metrics import accuracy
 from dear.core.table import Table
 from dear.data.dataset import Dataset, Picture
 from dear.heads.contributions import HeadContributions
-from dear.heads.picture_list import picture_batches
+from dear.heads.stream import picture_batches
 
 ENOUGH = 0.9  # share of the measure that must be left
 _BATCH = 32

@@ -17,11 +17,10 @@ from dear.clip import Backbone
 from dear.core.errors import DearError
 from dear.heads.checks import SEARCH, RoleCheck, checked_groups, measured_groups
 from dear.heads.contributions import HeadContributions
-from dear.heads.picture_list import picture_batches
-from dear.heads.probes import COLOR, Probe
+from dear.heads.pictures import COLOR, Probe
 from dear.heads.role_map import Head, RoleMap
 from dear.heads.shares import mean_colors
-from dear.heads.stream import has_color, to_rgb
+from dear.heads.stream import has_color, picture_batches, to_rgb
 
 NEAREST = 10
 _BATCH = 32

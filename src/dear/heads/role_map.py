@@ -20,10 +20,9 @@ from dear.heads.head_role import (
     CORE_ATTRIBUTE,
     GENERALIZATION,
     MIXED,
-    OTHER_SPECIALIZED,
-    ROLES,
     HeadFile,
     HeadRole,
+    demand,
     listed,
 )
 
@@ -166,10 +165,6 @@ class RoleMap:
             )
 
     def _validate(self) -> None:
-        def demand(condition: bool, sentence: str) -> None:
-            if not condition:
-                raise DearError(f"Not a valid role map: {sentence}.")
-
         demand(len(self.layers) <= _MOST and self.heads <= _MOST, f"at most {_MOST} layers and heads are allowed")
         increasing = list(self.layers) == sorted(set(self.layers))
         demand(bool(self.layers) and increasing and self.layers[0] >= 1, "layers must increase, from 1 up")
@@ -182,22 +177,10 @@ class RoleMap:
         demand(not missing, f"no role for (layer, head) {listed(missing)}")
         extra = sorted(set(self.roles) - set(self._positions()))
         demand(not extra, f"(layer, head) {listed(extra)} is outside of its layers and {self.heads} heads per layer")
+        head_dim = len(self.roles[self.layers[0], 0].mean or ())
         for at, head in self.roles.items():
-            who = f"head {at}"
-            demand(head.role in ROLES, f"{who} has the unknown role {head.role!r}; known: {listed(ROLES)}")
-            for concept in (head.concept, *(phrase.concept for phrase in head.phrases)):
-                valid = concept is None or concept in self.concepts
-                demand(valid, f"{who} has the concept {concept!r}, which is not among its concepts")
-            if head.role == CORE_ATTRIBUTE:
-                demand(head.concept in self.core, f"{who} is a core attribute head, but {head.concept} is not core")
-            if head.role == OTHER_SPECIALIZED:
-                other = head.concept is not None and head.concept not in self.core
-                demand(other, f"{who} is specialised in something else, but has the concept {head.concept}")
-            sized = head.mean is None or len(head.mean) == len(self.roles[self.layers[0], 0].mean or ())
-            demand(sized, f"{who} has a mean of another length than the first head")
-            for row in (head.distribution, head.shares):
-                sized = row is None or len(row) == len(self.concepts)
-                demand(sized, f"{who} has a distribution over another number of concepts")
+            head.require_valid(f"head {at}", self.concepts, self.core)
+            demand(head.mean is None or len(head.mean) == head_dim, f"head {at} has a mean of another length")
 
     # --- files -------------------------------------------------------------------------------------------
 

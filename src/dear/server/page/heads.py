@@ -11,7 +11,7 @@ from torch import Tensor
 from dear.core.errors import DearError
 from dear.heads.by_phrases import encode_phrases
 from dear.heads.contributions import HeadContributions
-from dear.heads.picture_list import PictureList
+from dear.heads.pictures import PictureList
 from dear.heads.role_map import Head
 from dear.methods.shared.role_settings import roles_of
 from dear.model.predictor import Predictor

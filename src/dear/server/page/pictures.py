@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from PIL import Image, ImageOps
 
-from dear.heads.picture_list import PictureList, world_pictures
+from dear.heads.pictures import PictureList, world_pictures
 
 if TYPE_CHECKING:
     from dear.gallery import Gallery
