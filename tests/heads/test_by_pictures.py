@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, DearWarning
 from dear.heads.by_pictures import measure, roles_by_pictures
-from dear.heads.contributions import head_contributions
+from dear.heads.contributions import HeadContributions
 from dear.heads.head_role import CORE_ATTRIBUTE
 from dear.heads.pictures import PictureList, Probe
 from dear.heads.role_map import RoleMap
@@ -43,7 +43,7 @@ def test_shares_are_those_of_contributions(tiny) -> None:
     assert list(measured.moments) == ["color", "shape"]
     assert measured.moments["color"].count == 85  # grey pictures tell no color
     pixels = torch.stack([backbone.preprocess(picture.open()) for picture in pictures.pictures])
-    written = head_contributions(backbone, pixels)
+    written = HeadContributions(backbone).contributions(pixels)
     whole = AttributeMoments.empty(4, 1, *written.shape[1:])
     whole.add(label_numbers(torch.tensor(labels), 3), written, torch.zeros(45, dtype=torch.long))
     assert torch.allclose(measured.moments["shape"].share(), whole.share(), atol=1e-6)
@@ -51,7 +51,8 @@ def test_shares_are_those_of_contributions(tiny) -> None:
 
 def test_pictures_that_cannot_be_read_are_left_out(tiny) -> None:
     probe = Probe(noise([*range(30), -1]), {"shape": [i % 3 for i in range(31)]})
-    measured = measure(tiny(), [probe])
+    with pytest.warns(DearWarning, match="A picture is left out: broken"):
+        measured = measure(tiny(), [probe])
     assert measured.skipped == ["-1"]
     assert measured.moments["shape"].count == 30
     with pytest.raises(DearError, match="only 12 pictures for shape"):

@@ -25,10 +25,10 @@ from dear.heads.role_map import RoleMap
 from dear.methods.base import Loss, Method
 from dear.methods.coop import CoOp
 from dear.methods.registry import METHODS, find_method
-from dear.training.adapter import load_adapter, save_adapter
 from dear.model.predictor import Predictor
 from dear.training import loop
 from dear.training.adapt import adapt, predict_logits
+from dear.training.adapter import load_adapter, save_adapter
 from dear.training.images import ImageSource
 from dear.training.run_folder import RunFolder
 from dear.training.sums import EpochSums
@@ -219,10 +219,10 @@ def test_heads_are_measured_and_galleries_filled(precision: str, backbones, role
     exact, backbone = backbones["cpu"], backbones[precision]
     with pretend_gpu():
         assert backbone.identity == exact.identity, "it is the hash of the exact weights"
-        coordinates = HeadContributions(backbone).coordinates(pixels.to("cuda"))
+        coordinates = HeadContributions(backbone).coordinates_and_outputs(pixels.to("cuda"))[0]
         whole = decompose(backbone, pixels).feature().cpu()
         vectors = {name: v.cpu() for name, v in head_encoder(backbone, role_file).encode_image(pixels).items()}
-    expected = HeadContributions(exact).coordinates(pixels)
+    expected = HeadContributions(exact).coordinates_and_outputs(pixels)[0]
     assert coordinates.dtype is torch.float64
     torch.testing.assert_close(coordinates, expected, rtol=ROUNDING[precision], atol=ROUNDING[precision])
     feature = F.normalize(exact.image.encode(pixels), dim=-1)

@@ -29,7 +29,7 @@ _BATCH = 64
 
 def causal_check(backbone: Backbone, role_map: RoleMap, pictures: int = 960, draws: int = 8) -> RoleCheck:
     """Points of zero-shot accuracy on the five attributes that are lost without the heads of each concept."""
-    heads_of = {c: [at for at, head in sorted(role_map.roles.items()) if head.concept == c] for c in role_map.concepts}
+    heads_of = {c: [at for at, head in role_map.roles.items() if head.concept == c] for c in role_map.concepts}
     groups = checked_groups(role_map, backbone, heads_of)
     held_out = _HeldOut(backbone, role_map.layers[0], pictures)
     whole = held_out.accuracies([])

@@ -50,7 +50,7 @@ def map_record(role_map: RoleMap) -> dict[str, Any]:
         "origin": _origin(role_map),
         "legend": _legend(role_map),
         "roles": {role: {"name": ROLE_NAMES[role], "mark": ROLE_MARKS[role]} for role in ROLES},
-        "cells": [_head_record(role_map, at, lifts.get(at)) for at in sorted(role_map.roles)],
+        "cells": [_head_record(role_map, at, lifts.get(at)) for at in role_map.roles],
     }
 
 
@@ -122,7 +122,7 @@ def role_table(role_map: RoleMap, phrases: int = 3) -> Table:
     lifts = head_lifts(role_map)
     evidence = ["sure", *role_map.concepts] if lifts else ["top phrases"]
     table = Table(["layer", "head", "role", "concept", "entropy", *evidence])
-    for at, head in sorted(role_map.roles.items()):
+    for at, head in role_map.roles.items():
         entropy = None if head.entropy is None else f"{head.entropy:.2f}"
         cells: list[object] = ["; ".join(phrase.text for phrase in head.phrases[:phrases]) or None]
         if lifts:
@@ -197,7 +197,7 @@ class Overlap:
 
 def overlap(a: RoleMap, b: RoleMap) -> Overlap:
     """Compares two role maps head by head."""
-    both = sorted(set(a.roles) & set(b.roles))
+    both = [at for at in a.roles if at in b.roles]
     if not both:
         raise DearError("The two role maps have no head in common; compare maps of the same layers.")
     table = Table(["layer", "head", "role", "concept", "other role", "other concept", "same"])

@@ -57,6 +57,7 @@ class RoleMap:
     def __post_init__(self) -> None:
         for name in ("layers", "concepts", "core"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        object.__setattr__(self, "roles", dict(sorted(self.roles.items())))
         for name in ("backbone", "roles", "origin"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         self._validate()
@@ -66,11 +67,6 @@ class RoleMap:
 
     def __getitem__(self, head: Head) -> HeadRole:
         return self.roles[head]
-
-    @property
-    def tokens(self) -> tuple[str, ...]:
-        """The attributes that get a learnable token: all of the core, even those without a head."""
-        return self.core
 
     @property
     def means(self) -> list[list[tuple[float, ...]]] | None:
@@ -107,21 +103,15 @@ class RoleMap:
 
     def shuffled(self, seed: int) -> "RoleMap":
         """The same roles with their concepts, assigned to the heads at random."""
-        roles = [(head.role, head.concept) for head in self._ordered()]
+        roles = [(head.role, head.concept) for head in self.roles.values()]
         random.Random(seed).shuffle(roles)
         return self._with_roles(roles, strategy="shuffled", seed=seed)
 
     def _with_roles(self, roles: Sequence[tuple[str, str | None]], **origin: Any) -> "RoleMap":
         """New roles in order of layer and head. The evidence stays: it does not depend on the role."""
-        triples = zip(self._positions(), self._ordered(), roles, strict=True)
-        changed = {at: replace(head, role=role, concept=concept) for at, head, (role, concept) in triples}
+        pairs = zip(self.roles.items(), roles, strict=True)
+        changed = {at: replace(head, role=role, concept=concept) for (at, head), (role, concept) in pairs}
         return replace(self, roles=changed, origin={**self.origin, **origin})
-
-    def _positions(self) -> list[Head]:
-        return [(layer, head) for layer in self.layers for head in range(self.heads)]
-
-    def _ordered(self) -> list[HeadRole]:
-        return [self.roles[at] for at in self._positions()]
 
     # --- checks ------------------------------------------------------------------------------------------
 
@@ -173,9 +163,10 @@ class RoleMap:
         demand(bool(self.core) and len(set(self.core)) == len(self.core), "the core needs concepts, without duplicates")
         unknown = [concept for concept in self.core if concept not in self.concepts]
         demand(not unknown, f"core concept {listed(unknown)} is not among its concepts")
-        missing = [at for at in self._positions() if at not in self.roles]
+        expected = [(layer, head) for layer in self.layers for head in range(self.heads)]
+        missing = [at for at in expected if at not in self.roles]
         demand(not missing, f"no role for (layer, head) {listed(missing)}")
-        extra = sorted(set(self.roles) - set(self._positions()))
+        extra = sorted(set(self.roles) - set(expected))
         demand(not extra, f"(layer, head) {listed(extra)} is outside of its layers and {self.heads} heads per layer")
         head_dim = len(self.roles[self.layers[0], 0].mean or ())
         for at, head in self.roles.items():
@@ -187,7 +178,7 @@ class RoleMap:
     def to_json(self) -> dict[str, Any]:
         """JSON values; missing evidence of a head is left out."""
         roles: dict[str, dict[str, Any]] = {str(layer): {} for layer in self.layers}
-        for (layer, number), head in zip(self._positions(), self._ordered(), strict=True):
+        for (layer, number), head in self.roles.items():
             roles[str(layer)][str(number)] = head.to_json(self.concepts)
         return {
             "backbone": dict(self.backbone),

@@ -54,14 +54,6 @@ class AttributeMoments:
         self.cross += (z_by_group.flatten(0, 1) @ x.flatten(1)).view_as(self.cross)
         self.square += torch.einsum("ng,nlh->glh", in_group, x.square().sum(-1))
 
-    def __add__(self, other: "AttributeMoments") -> "AttributeMoments":
-        return AttributeMoments(
-            self.outer + other.outer,
-            self.cross + other.cross,
-            self.square + other.square,
-            max(self.nuisance, other.nuisance),
-        )
-
     def share(self, groups: Sequence[int] = range(GROUPS)) -> Tensor:
         """Omega squared of every head in the pictures of these groups, [layers, heads]; zero if it is undefined."""
         chosen = list(groups)
