@@ -18,7 +18,7 @@ import os, signal, sys
 import dear.gallery.index as index
 from dear.gallery import AdapterEncoder, Gallery
 
-original, index._BATCH, index._WRITE = index._table, 8, 16
+original, index.ENCODE_BATCH, index._WRITE = index._table, 8, 16
 calls = []
 
 def table(*arguments):
@@ -57,7 +57,7 @@ def test_what_is_there_is_not_read_again(gallery, encoder, photos, monkeypatch) 
     gallery.add(encoder, [photos / "a"], label_from_folder=True)
     monkeypatch.chdir(photos)
     with monkeypatch.context() as patch:
-        patch.setattr("dear.gallery.index.Source.read", None)
+        patch.setattr("dear.gallery.index.IndexedImage.read", None)
         assert gallery.add(encoder, ["a", "a/0.png"], label_from_folder=True).already == 4
     os.utime(photos / "a" / "0.png", (1, 1))  # touched, but the same
     summary = gallery.add(encoder, ["."], label_from_folder=True)

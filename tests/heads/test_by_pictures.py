@@ -14,7 +14,7 @@ from dear.heads.head_role import CORE_ATTRIBUTE
 from dear.heads.pictures import PictureList, Probe
 from dear.heads.role_map import RoleMap
 from dear.heads.rules import judge_shares, lifts, sureness
-from dear.heads.shares import GROUPS, AttributeMoments, HeadMoments, label_numbers
+from dear.heads.shares import PICTURE_GROUPS, AttributeMoments, HeadMoments, label_numbers
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def planted(seed: int, pictures: int = 240, strength: float = 2.0, second: float
     measured = HeadMoments((9,))
     for attribute, of_pictures in labels.items():
         measured.moments[attribute] = AttributeMoments.empty(6, 1, 1, 4, 6)
-        measured.moments[attribute].add(label_numbers(of_pictures, 5), x, torch.arange(pictures) % GROUPS)
+        measured.moments[attribute].add(label_numbers(of_pictures, 5), x, torch.arange(pictures) % PICTURE_GROUPS)
     return measured
 
 

@@ -56,11 +56,11 @@ def layers(args: argparse.Namespace) -> None:
     from dear.core.files import write_json
     from dear.data.resolve import resolve_dataset
     from dear.heads.check_layers import layer_losses
-    from dear.heads.pictures import spread, world_pictures
+    from dear.heads.pictures import spread_evenly, world_pictures
 
     dataset = None if args.data is None else resolve_dataset(args.data, root=args.data_root)
     if dataset is not None:
-        dataset = replace(dataset, test=tuple(spread(dataset.test, args.limit)))
+        dataset = replace(dataset, test=tuple(spread_evenly(dataset.test, args.limit)))
     backbone, choice = chosen_backbone(args, [args.data or "world"])
     choice.say()
     pictures = world_pictures(args.limit or 500, max(backbone.image.image_size)).pictures if dataset is None else []

@@ -20,11 +20,11 @@ from dear.data.world.tasks import world_task
 from dear.data.world.vocabulary import VALUES, Scene
 from dear.heads.checks import ABLATION, RoleCheck, checked_groups, measured_groups
 from dear.heads.contributions import run_layer_heads
-from dear.heads.pictures import spread
+from dear.heads.pictures import spread_evenly
 from dear.heads.role_map import Head, RoleMap
+from dear.heads.stream import STREAM_BATCH
 
 TASK_OF = {"color": "colors", "shape": "shapes", "texture": "textures", "object": "objects", "location": "places"}
-_BATCH = 64
 
 
 def causal_check(backbone: Backbone, role_map: RoleMap, pictures: int = 960, draws: int = 8) -> RoleCheck:
@@ -46,7 +46,7 @@ def mean_outputs(backbone: Backbone, states: Tensor, first_layer: int) -> dict[i
     """Mean outputs over pictures: layer -> [heads, tokens, head_dim]; of CLS alone in the last layer, if it is read."""
     tower = backbone.image
     totals: dict[int, Tensor] = {}
-    for x in states.split(_BATCH):
+    for x in states.split(STREAM_BATCH):
         for layer in range(first_layer, tower.layers + 1):
             x, of_heads = run_layer_heads(tower, layer, x)
             total = of_heads.sum(0)
@@ -66,7 +66,7 @@ def features_without(
         return lambda outputs: torch.where(ablated, means[layer], outputs)
 
     features = []
-    for x in states.split(_BATCH):
+    for x in states.split(STREAM_BATCH):
         for layer in range(first_layer, tower.layers + 1):
             x, _ = run_layer_heads(tower, layer, x, without(layer))
         features.append(F.normalize(tower.project(tower.pool(x)), dim=-1))
@@ -82,13 +82,13 @@ class _HeldOut:
         tasks = {attribute: world_task(name) for attribute, name in TASK_OF.items()}
         self.texts = {a: F.normalize(backbone.text.encode(task.prompts), dim=-1) for a, task in tasks.items()}
         tests = [example for task in tasks.values() for example in task.test]
-        chosen: Sequence[Example] = spread(tests, pictures)
+        chosen: Sequence[Example] = spread_evenly(tests, pictures)
         scenes = [example.picture for example in chosen]
         self.labels = {
             a: torch.tensor([VALUES[a].index(getattr(s.traits, a)) for s in scenes if isinstance(s, Scene)])
             for a in tasks
         }
-        batches = evaluation_batches(chosen, backbone.preprocess, "pictures", _BATCH)
+        batches = evaluation_batches(chosen, backbone.preprocess, "pictures", STREAM_BATCH)
         states = [backbone.image.trunk(pixels.to(backbone.device), first_layer - 1) for pixels, _ in batches]
         self.states = torch.cat(states)
         self.means = mean_outputs(backbone, self.states, first_layer)

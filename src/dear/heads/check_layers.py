@@ -21,7 +21,6 @@ from dear.heads.contributions import HeadContributions
 from dear.heads.stream import picture_batches
 
 ENOUGH = 0.9  # share of the measure that must be left
-_BATCH = 32
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def layer_losses(backbone: Backbone, pictures: Sequence[Picture], dataset: Datas
         pictures = [example.picture for example in dataset.test]
         labels = torch.tensor([example.label for example in dataset.test])
     indices, features, by_layer = [], [], []
-    for batch in picture_batches(pictures, backbone.preprocess, _BATCH):
+    for batch in picture_batches(pictures, backbone.preprocess):
         if batch.indices:
             codes, feature = contributions.codes_and_feature(batch.pixels.to(backbone.device))
             # [images, layers, dim]: the sum over the heads of a layer

@@ -23,7 +23,6 @@ from dear.heads.shares import mean_colors
 from dear.heads.stream import has_color, picture_batches, to_rgb
 
 NEAREST = 10
-_BATCH = 32
 
 
 def check_by_search(backbone: Backbone, role_map: RoleMap, probes: Sequence[Probe], draws: int = 20) -> RoleCheck:
@@ -78,7 +77,7 @@ class _SearchSet:
 def _search_sets(backbone: Backbone, contributions: HeadContributions, probe: Probe) -> list[_SearchSet]:
     """One set per attribute of the probe, from one pass over its pictures."""
     indices, codes, features, colors, colored = [], [], [], [], []
-    for batch in picture_batches(probe.pictures.pictures, backbone.preprocess, _BATCH):
+    for batch in picture_batches(probe.pictures.pictures, backbone.preprocess):
         if batch.indices:
             of_batch = contributions.codes_and_feature(batch.pixels.to(backbone.device))
             rgb = to_rgb(backbone, batch.pixels)

@@ -21,8 +21,6 @@ from dear.clip.layer_input import LayerInput
 from dear.clip.read_out import CLS
 from dear.core.errors import DearError
 
-Block = Any  # OpenCLIP's ResidualAttentionBlock; torch types a module's parts as "Tensor or Module"
-
 
 class Decomposition(NamedTuple):
     """The terms of the normalised image feature, in the joint space."""
@@ -176,7 +174,7 @@ def layer_terms(tower: ImageTower, pixels: Tensor) -> tuple[Tensor, list[Tensor]
     """
     x = embedding = tower.embed(pixels)
     outputs, mlps = [], []
-    block: Block
+    block: Any
     for layer, block in enumerate(tower.blocks, 1):
         before = x
         x, of_heads = run_layer_heads(tower, layer, x)
@@ -209,7 +207,7 @@ def _scales(tower: ImageTower, cls: Tensor) -> tuple[Tensor, Tensor]:
     return scale, torch.stack([mean * scale, 1 / length], -1)
 
 
-def _head_maps(tower: ImageTower, block: Block) -> Tensor:
+def _head_maps(tower: ImageTower, block: Any) -> Tensor:
     """Matrices from code to contribution for the heads of one block: [heads, head_dim + 3, dim]."""
     gain, shares = _fold(tower)
     weight, bias = (part.to(gain.dtype) for part in (block.attn.out_proj.weight, block.attn.out_proj.bias))

@@ -29,7 +29,7 @@ NOT_FROZEN = (
     "leaves the image tower as it is, such as zero-shot, head-gains, gda or coop."
 )
 _HEAD = r"\d+\.\d+"
-_KEPT = 256  # images whose head outputs stay in memory
+_KEPT_IMAGES = 256  # images whose head outputs stay in memory
 
 
 class Gains(NamedTuple):
@@ -88,7 +88,7 @@ class GainTower(ImageTower):
             new = self.plain.head_outputs(images[missing], first)
             for row, *tensors in zip(missing, *new, strict=True):
                 found[keys[row]] = self._kept[keys[row]] = CachedHeads(*tensors)
-        while len(self._kept) > _KEPT:
+        while len(self._kept) > _KEPT_IMAGES:
             self._kept.popitem(last=False)
         return CachedHeads(*(torch.stack(parts) for parts in zip(*(found[key] for key in keys), strict=True)))
 
@@ -142,8 +142,8 @@ def named_gains(names: Mapping[str, float], roles: RoleMap) -> Gains:
     known = _parts(roles)
     gains = torch.ones(len(roles.layers), roles.heads)
     for name in sorted(names, key=lambda name: (name != ALL, bool(re.fullmatch(_HEAD, name)))):
-        for layer, head in _heads(name, known, roles):
-            gains[layer - roles.layers[0], head] = _checked(name, names[name])
+        for layer, head in _heads_named(name, known, roles):
+            gains[layer - roles.layers[0], head] = _checked_gain(name, names[name])
     return Gains(roles.layers[0], torch.tensor(roles.means), gains)
 
 
@@ -152,7 +152,7 @@ def require_measured(names: Iterable[str]) -> None:
     known = dict.fromkeys(part for preset in MEASURED for part in _parts(RoleMap.preset(preset)))
     for name in names:
         if not re.fullmatch(_HEAD, name):
-            _require(name, known)
+            _require_known(name, known)
 
 
 def _parts(roles: RoleMap) -> dict[str, list[Head]]:
@@ -163,12 +163,12 @@ def _parts(roles: RoleMap) -> dict[str, list[Head]]:
     return known | {name: [] for name in roles.core if name not in known}
 
 
-def _require(name: str, known: Iterable[str]) -> None:
+def _require_known(name: str, known: Iterable[str]) -> None:
     if name not in known:
         raise DearError(f"There is no gain for {name!r}: choose from {', '.join(known)}, or a head such as 12.10.")
 
 
-def _heads(name: str, known: Mapping[str, list[Head]], roles: RoleMap) -> list[Head]:
+def _heads_named(name: str, known: Mapping[str, list[Head]], roles: RoleMap) -> list[Head]:
     if re.fullmatch(_HEAD, name):
         layer, head = map(int, name.split("."))
         if (layer, head) not in roles.roles:
@@ -177,13 +177,13 @@ def _heads(name: str, known: Mapping[str, list[Head]], roles: RoleMap) -> list[H
                 f"There is no head {name}: layers {first} to {last} have heads 0 to {roles.heads - 1}, as in {last}.0."
             )
         return [(layer, head)]
-    _require(name, known)
+    _require_known(name, known)
     if not known[name]:
         raise DearError(f"No head has the attribute {name} in this role map, so it can have no gain.")
     return known[name]
 
 
-def _checked(name: str, gain: Any) -> float:
+def _checked_gain(name: str, gain: Any) -> float:
     if not isinstance(gain, Real) or not -100 <= float(gain) <= 100:
         raise DearError(f"The gain of {name} must be a number from -100 to 100, not {gain!r}.")
     return float(gain)

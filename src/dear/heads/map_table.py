@@ -48,7 +48,7 @@ def map_record(role_map: RoleMap) -> dict[str, Any]:
         "core": list(role_map.core),
         "summary": role_summary(role_map),
         "origin": _origin(role_map),
-        "legend": _legend(role_map),
+        "legend": _cell_legend(role_map),
         "roles": {role: {"name": ROLE_NAMES[role], "mark": ROLE_MARKS[role]} for role in ROLES},
         "cells": [_head_record(role_map, at, lifts.get(at)) for at in role_map.roles],
     }
@@ -92,7 +92,7 @@ def _origin(role_map: RoleMap) -> str:
     return str(origin.get("source", ""))
 
 
-def _legend(role_map: RoleMap) -> str:
+def _cell_legend(role_map: RoleMap) -> str:
     """The meaning of the numbers and colours of the heads; empty for a map without evidence."""
     if any(head.shares for head in role_map.roles.values()):
         return "number: share of variance over the mean head's; strong colour: specialised, the surer the stronger"

@@ -39,10 +39,10 @@ class PictureList:
 
     def spread(self, count: int | None) -> "PictureList":
         """At most `count` of the pictures, spread evenly."""
-        return PictureList(self.source, spread(self.pictures, count), spread(self.names, count))
+        return PictureList(self.source, spread_evenly(self.pictures, count), spread_evenly(self.names, count))
 
 
-def spread(items: Sequence[T], count: int | None) -> Sequence[T]:
+def spread_evenly(items: Sequence[T], count: int | None) -> Sequence[T]:
     """At most `count` items, spread evenly: lists of images are sorted, so that their first items are of one class."""
     if count is None or count >= len(items):
         return items
@@ -147,7 +147,7 @@ def drawn_probe(attributes: Sequence[str], count: int, size: int, held_out: bool
 
 def labelled_probe(attribute: str, dataset: Dataset, limit: int | None, by_pixels: bool, held_out: bool) -> Probe:
     """A dataset's training images, or all others, with their labels; `by_pixels` lets photos probe color, too."""
-    examples = spread([*dataset.val, *dataset.test] if held_out else dataset.train, limit)
+    examples = spread_evenly([*dataset.val, *dataset.test] if held_out else dataset.train, limit)
     drawn = all(isinstance(example.picture, Scene) for example in examples)
     by_pixels = (
         by_pixels and not drawn

@@ -33,8 +33,8 @@ Head = tuple[int, int]  # (layer, head)
 AUTO = "auto"  # the name for "the measured map of this backbone"
 MEASURED = ("dear-mini", "openai-vit-b-16")  # shipped maps that `auto` chooses from
 _PRECISION = 5e-3  # largest difference of a weight of CLIP from itself in lower precision
-_MOST = 1000  # layers, and heads per layer: more than any backbone has, and few enough to list
-_ADVICE = "make it again with `dear roles`"
+_MOST_HEADS = 1000  # layers, and heads per layer: more than any backbone has, and few enough to list
+_REMAKE = "make it again with `dear roles`"
 _PRESETS = Path(__file__).parent / "assets"
 
 
@@ -155,7 +155,10 @@ class RoleMap:
             )
 
     def _validate(self) -> None:
-        demand(len(self.layers) <= _MOST and self.heads <= _MOST, f"at most {_MOST} layers and heads are allowed")
+        demand(
+            len(self.layers) <= _MOST_HEADS and self.heads <= _MOST_HEADS,
+            f"at most {_MOST_HEADS} layers and heads are allowed",
+        )
         increasing = list(self.layers) == sorted(set(self.layers))
         demand(bool(self.layers) and increasing and self.layers[0] >= 1, "layers must increase, from 1 up")
         demand(self.heads >= 1, "a layer needs at least one head")
@@ -192,8 +195,8 @@ class RoleMap:
 
     @classmethod
     def from_json(cls, value: Any) -> "RoleMap":
-        check_shape(value, _MapFile, "The role map", _ADVICE)
-        with damaged("The role map", _ADVICE):
+        check_shape(value, _MapFile, "The role map", _REMAKE)
+        with damaged("The role map", _REMAKE):
             concepts = value["concepts"]
             roles = {
                 (int(layer), int(number)): HeadRole.from_json(entry, concepts)
@@ -249,10 +252,10 @@ def _preset_names() -> list[str]:
     return sorted(path.stem.removeprefix("rolemap_") for path in _PRESETS.glob("rolemap_*.json"))
 
 
-class _Needed(TypedDict):
+class _MapFields(TypedDict):
     backbone: dict[str, str | None]
-    layers: Annotated[list[int], Meta(max_length=_MOST)]
-    heads: Annotated[int, Meta(le=_MOST)]
+    layers: Annotated[list[int], Meta(max_length=_MOST_HEADS)]
+    heads: Annotated[int, Meta(le=_MOST_HEADS)]
     concepts: list[str]
     core: list[str]
     roles: dict[str, dict[str, HeadFile]]
@@ -273,5 +276,5 @@ class _Origin(TypedDict, total=False):
     quantile: Finite | None
 
 
-class _MapFile(_Needed, total=False):
+class _MapFile(_MapFields, total=False):
     origin: _Origin

@@ -21,7 +21,7 @@ from dear.core.errors import DearError
 from dear.core.names import CORE_ATTRIBUTES
 from dear.heads.head_role import CORE_ATTRIBUTE, GENERALIZATION, MIXED, OTHER_SPECIALIZED, HeadRole, Phrase
 from dear.heads.role_map import Head, RoleMap
-from dear.heads.shares import GROUPS, HeadMoments
+from dear.heads.shares import PICTURE_GROUPS, HeadMoments
 
 # The paper names only five; the sets of 3 and 7 are our choice: the core concepts with most heads in its Table 2, and
 # the five with the two commonest concepts of its other specialised heads.
@@ -148,7 +148,7 @@ def sureness(measured: HeadMoments, resamples: int = RESAMPLES) -> Tensor:
     """
     whole = dominant(measured.shares())
     rng = Random("roles")
-    halves = [sorted(rng.sample(range(GROUPS), GROUPS // 2)) for _ in range(resamples)]
+    halves = [sorted(rng.sample(range(PICTURE_GROUPS), PICTURE_GROUPS // 2)) for _ in range(resamples)]
     return torch.stack([dominant(measured.shares(half)) == whole for half in halves]).double().mean(0)
 
 

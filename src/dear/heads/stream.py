@@ -22,7 +22,7 @@ from dear.heads.contributions import HeadContributions
 from dear.heads.shares import mean_colors
 from dear.parallel.cluster import Cluster
 
-BATCH = 32
+STREAM_BATCH = 32
 _GREY = 0.01  # mean difference between the largest and the smallest channel, from 0 to 1
 
 
@@ -53,12 +53,12 @@ HeadStream = Callable[..., Iterator[HeadBatch]]  # (pictures, start=0, colors=Fa
 
 
 def picture_batches(
-    pictures: Sequence[Picture], transform: Callable[[Any], Tensor], size: int, start: int = 0
+    pictures: Sequence[Picture], transform: Callable[[Any], Tensor], start: int = 0
 ) -> Iterator[PictureBatch]:
     """All pictures from `start` on, in order, decoded in worker processes, with a progress bar."""
-    workers = WORKERS if len(pictures) - start > size else 0
+    workers = WORKERS if len(pictures) - start > STREAM_BATCH else 0
     decoded = Mapped([*enumerate(pictures)][start:], partial(_decode_picture, transform))
-    loader = DataLoader(decoded, size, num_workers=workers, collate_fn=_picture_batch)
+    loader = DataLoader(decoded, STREAM_BATCH, num_workers=workers, collate_fn=_picture_batch)
     yield from _followed(loader, start, len(pictures))
 
 
@@ -97,18 +97,18 @@ def stream_heads(
     """
 
     def stream_here(pictures: Sequence[Picture], start: int = 0, colors: bool = False) -> Iterator[HeadBatch]:
-        for batch in picture_batches(pictures, backbone.preprocess, BATCH, start):
+        for batch in picture_batches(pictures, backbone.preprocess, start):
             yield _head_batch(backbone, contributions, batch, colors)
 
     if cluster is None:
         yield stream_here
         return
     make = partial(_make_worker, backbone.identity.to_json(), contributions.first_layer, cluster.precision)
-    with cluster.workers(make, max(1, count // BATCH)) as run:
+    with cluster.workers(make, max(1, count // STREAM_BATCH)) as run:
 
         def stream_cluster(pictures: Sequence[Picture], start: int = 0, colors: bool = False) -> Iterator[HeadBatch]:
             numbered = [*enumerate(pictures)]
-            jobs = ((numbered[at : at + BATCH], colors) for at in range(start, len(pictures), BATCH))
+            jobs = ((numbered[at : at + STREAM_BATCH], colors) for at in range(start, len(pictures), STREAM_BATCH))
             yield from _followed(run(jobs), start, len(pictures))
 
         yield stream_cluster

@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from dear.core.errors import DearError
-from dear.heads.by_phrases import encode_phrases
+from dear.heads.by_phrases import both_ends, encode_phrases
 from dear.heads.contributions import HeadContributions
 from dear.heads.pictures import PictureList
 from dear.heads.role_map import Head
@@ -19,7 +19,6 @@ from dear.server.model_thread import OnModel
 from dear.server.page.pictures import data_url
 
 _BATCH = 4  # small: the other views wait while a batch is in the model
-_EXTREMES = 6  # pictures on either side
 _THUMBNAIL = 160
 
 
@@ -64,14 +63,13 @@ class HeadPictures:
             direction = self._on_model(lambda: encode_phrases(backbone, [phrases[0].text])[0])
         else:
             direction = main_direction(contributions)
-        order = (contributions @ direction).argsort(descending=True, stable=True).tolist()
-        count = min(_EXTREMES, len(order) // 2)
-        sides = {"most": order[:count], "least": order[::-1][:count]}
+        most, least = both_ends(contributions @ direction)
         return {
             "along": phrases[0].text if phrases else None,
             "source": pictures.source,
-            "count": len(order),
-            **{side: [self._thumbnail(self._readable[i]) for i in places] for side, places in sides.items()},
+            "count": len(self._readable),
+            "most": [self._thumbnail(self._readable[i]) for i in most],
+            "least": [self._thumbnail(self._readable[i]) for i in least],
         }
 
     def _read(self, pictures: PictureList) -> None:
