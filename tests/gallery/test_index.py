@@ -1,4 +1,4 @@
-"""What goes into a gallery, what is skipped, what survives a kill, and what comes out again."""
+"""Indexing: images that are added, skipped, changed and removed, and a kill at any moment."""
 
 import os
 import shutil
@@ -190,7 +190,7 @@ for trial in range(8):
 
 
 def test_killed_in_the_middle_of_a_write(tmp_path) -> None:
-    """Whatever was written is whole: all writes that were done, and at most the one that was going on."""
+    """All writes that were done are whole, and at most the one that was going on is there, too."""
     subprocess.run([sys.executable, "-W", "ignore", "-c", WRITERS, str(tmp_path)], check=True, timeout=600)
     for trial in range(8):
         done = len((tmp_path / f"{trial}.done").read_bytes())

@@ -1,4 +1,4 @@
-"""From a folder of images to a role map: what is in it, interruptions, bad images and bad input."""
+"""Role maps from a folder of images: what is in it, interruptions, bad images and bad input."""
 
 import json
 from pathlib import Path

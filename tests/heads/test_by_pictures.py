@@ -89,7 +89,7 @@ def test_planted_attributes_are_found_and_sure() -> None:
 
 @pytest.mark.parametrize("first_is_sure", [True, False])
 def test_a_head_that_is_not_sure_takes_no_place_of_a_sure_one(first_is_sure: bool, monkeypatch) -> None:
-    """Of four heads an attribute has at most one: the best, if it is sure, otherwise the next sure one."""
+    """An attribute has at most one of four heads: the best, if it is sure, otherwise the next sure one."""
     measured = planted(0, second=1.0)
     monkeypatch.setattr("dear.heads.rules.sureness", lambda _: torch.tensor([[float(first_is_sure), 1, 1, 1]]))
     roles = judge_shares(measured, ("color", "shape"))

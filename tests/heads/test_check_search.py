@@ -1,4 +1,4 @@
-"""Searching by what heads write against the naive loop, and the loss of layers against naive sums."""
+"""Search by heads equals a naive loop, and the loss of layers equals naive sums."""
 
 import json
 

@@ -63,7 +63,7 @@ def test_each_head_is_what_the_formula_says(backbone) -> None:
 
 
 def textbook_heads(attn, x: torch.Tensor) -> list[torch.Tensor]:
-    """What each head puts out at CLS, from x [tokens, width]: a list of [head_dim]."""
+    """Output of each head at CLS, from x [tokens, width]: a list of [head_dim]."""
     q, k, v = (x @ w.T + b for w, b in zip(attn.in_proj_weight.chunk(3), attn.in_proj_bias.chunk(3), strict=True))
     size = attn.embed_dim // attn.num_heads
     parts = [slice(h * size, (h + 1) * size) for h in range(attn.num_heads)]

@@ -40,7 +40,7 @@ def test_by_phrases_to_table_map_report_and_comparison(tmp_path, capsys) -> None
 
 
 def test_by_pictures_to_map_and_check(tmp_path, capsys, monkeypatch, model_folder) -> None:
-    """With photos of one's own for texture, and what they don't tell drawn."""
+    """Photos of the user measure texture; the other attributes are measured on drawn pictures."""
     rng = np.random.default_rng(0)
     for name, size in (("coarse", 4), ("fine", 32), ("middle", 8)):
         (tmp_path / "textures" / name).mkdir(parents=True)

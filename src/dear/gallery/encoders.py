@@ -64,7 +64,7 @@ class Encoder(ABC):
 
 
 def _identity(spec: Mapping[str, Any]) -> list[Any]:
-    """What decides about vectors: the adapter, or the weights and heads of a backbone, whose name does not matter."""
+    """The fields that decide the vectors: of an adapter, or the weights and heads of a backbone, not its name."""
     backbone = spec.get("backbone", {})
     return [*map(spec.get, ("kind", "sha256", "heads", "gain")), backbone.get("activation"), backbone.get("weights")]
 
@@ -120,7 +120,7 @@ class HeadEncoder(Encoder):
     """
 
     def __init__(self, backbone: Backbone, heads: Mapping[str, Sequence[Head]], roles: str = AUTO) -> None:
-        """heads: attribute -> its (layer, head) pairs; roles: the role map that names gains."""
+        """`heads`: (layer, head) pairs of each attribute; `roles`: the role map that names gains."""
         self.backbone, self.roles = backbone, roles
         self.heads = {name: [(layer, head) for layer, head in pairs] for name, pairs in heads.items() if pairs}
         if not self.heads and backbone.image.layers:
@@ -149,7 +149,7 @@ class HeadEncoder(Encoder):
         device: str = "auto",
         precision: str = "auto",
     ) -> "HeadEncoder":
-        """roles: file or name of a role map; "auto": the map in the package for these weights."""
+        """Loads a backbone. `roles`: file or name of a role map; "auto": the map in the package for these weights."""
         backbone = load_backbone(model, pretrained, device=pick_device(device), precision=precision)
         if not backbone.image.layers:  # the class feature alone
             return cls(backbone, {})
@@ -235,6 +235,6 @@ def load_encoder(spec: Mapping[str, Any], device: str = "auto", precision: str =
 
 
 def describe_encoder(spec: Mapping[str, Any]) -> str:
-    """A noun phrase, for error sentences."""
+    """The encoder as a noun phrase, for error sentences."""
     gain = f", {gain_text(spec['gain'])}" if spec.get("gain") else ""
     return f"{_KINDS[spec['kind']][0].describe(spec)}{gain}"

@@ -53,7 +53,7 @@ class Gallery:
 
     @classmethod
     def open(cls, folder: str | Path) -> "Gallery":
-        """Read-only: nothing is created or repaired. `folder`: a path, or an address such as s3://BUCKET/NAME."""
+        """Opens a gallery to read; nothing is created or repaired. `folder`: a path, or an address such as s3://BUCKET/NAME."""
         place = resolve(folder)
         info = GalleryInfo.read(place)
         check_spec(info.encoder, str(place / INFO))
@@ -212,7 +212,7 @@ class Gallery:
                 self.table.delete(f"path IN ({', '.join(map(_quote, paths[start : start + 1000]))})")
 
     def add_rows(self, rows: Any) -> None:
-        """rows: an Arrow table of this gallery's schema."""
+        """Writes rows, an Arrow table of this gallery's schema."""
         with self._write_errors():
             if self.table is None:
                 database = _connect(self.folder)

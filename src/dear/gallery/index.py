@@ -38,7 +38,7 @@ Vectors = dict[str, Tensor]  # component -> [images, dim]
 
 @dataclass(frozen=True)
 class IndexSummary:
-    """How many of the given images were added or skipped."""
+    """Numbers of the given images that were added or skipped."""
 
     added: int
     duplicates: int  # the gallery has an image of the same content under another path
@@ -167,7 +167,7 @@ def _choose(vectors: Vectors, places: list[int]) -> Vectors:
 def _load_worker(
     spec: dict[str, Any], fast_decode: bool, precision: str, device: str
 ) -> Callable[[Sequence[IndexedImage]], tuple[list[IndexedImage], Vectors]]:
-    """In a worker of a cluster: its own encoder, and a function that decodes and encodes one batch."""
+    """Loads the encoder of a cluster's worker, and returns the function that decodes and encodes a batch."""
     encoder = load_encoder(spec, device, precision)
     decoder = Decoder(encoder.preprocess, fast_decode)
 

@@ -95,7 +95,7 @@ class Snapshot:
         return self.table.version == self.version
 
     def codes(self, component: str, centred: bool) -> Codes:
-        """Read once, in two passes. `centred`: compared after subtracting the mean over all images."""
+        """The codes of a component, read once in two passes; `centred`: the mean over all images is subtracted first."""
         with self._lock:
             if component not in self._codes:
                 total = sum(part.sum(0, dtype=np.float64) for _, part in self._parts(component))
@@ -160,7 +160,7 @@ def search_gallery(
     k: int,
     where: str | None,
 ) -> list[Hit]:
-    """See `Gallery.search`. A search during which the table changed is repeated."""
+    """The hits of `Gallery.search`. A search during which the table changed is repeated."""
     shares = _shares(gallery.components, weights)
     if k < 1:
         raise DearError(f"{k} images cannot be found: ask for at least one.")

@@ -22,7 +22,7 @@ _QUERY = 2 * _CELL + _CAPTION + _GAP  # as high as two rows of hits
 
 
 def contact_sheet(query: "Image.Image | str", by: str, hits: Sequence[Hit], gallery: PictureStore) -> Image.Image:
-    """`query`: the picture or the sentence of the search; `by`: the caption below it."""
+    """The hits beside the query, a picture or a sentence; `by` is the caption below it."""
     columns = min(_COLUMNS, max(1, len(hits)))
     rows = max(2, math.ceil(len(hits) / _COLUMNS))
     step_x, step_y = _CELL + _GAP, _CELL + _CAPTION + _GAP

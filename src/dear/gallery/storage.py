@@ -1,4 +1,4 @@
-"""What a gallery is on disk: its address, gallery.json, and the columns of its table."""
+"""The files of a gallery: its address, gallery.json, and the columns of its table."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -73,7 +73,7 @@ class GalleryInfo:
 
     @classmethod
     def read(cls, folder: Any) -> "GalleryInfo":
-        """Refuses a file that is missing, damaged, or of another format."""
+        """Reads a file; refuses one that is missing, damaged, or of another format."""
         file = folder / INFO
         if not file.is_file():
             raise DearError(f"{folder} is not a gallery: it has no {INFO}. `dear index` makes one.")
@@ -117,7 +117,7 @@ def reason_of_lance(error: Exception) -> str:
 
 
 def require_regular_files(folder: Path) -> None:
-    """OSError for a pipe or a device in the place of a file: LanceDB would wait for it."""
+    """Raises OSError for a pipe or a device in the place of a file: LanceDB would wait for it."""
     for file in folder.rglob("*"):
         if not file.is_dir():
             open_regular(file).close()

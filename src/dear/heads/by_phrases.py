@@ -159,7 +159,7 @@ class _HeadStatistics:
         self.job = json.dumps([weights, pictures.digest, contributions.first_layer, STREAM_BATCH])
 
     def run(self, stream: HeadStream, checkpoint: Path | None) -> None:
-        """The pass itself, from the checkpoint on if there is one."""
+        """Runs the pass, from the checkpoint on if there is one."""
         if checkpoint is not None and checkpoint.exists():
             self._resume(checkpoint)
         last_save, reason = time.monotonic(), ""  # reason: why an image could not be read

@@ -61,7 +61,7 @@ class LayerLosses:
 
 
 def layer_losses(backbone: Backbone, pictures: Sequence[Picture], dataset: Dataset | None = None) -> LayerLosses:
-    """Measured by zero-shot accuracy on the test images of `dataset`, otherwise by the features of `pictures`.
+    """The losses in zero-shot accuracy on the test images of `dataset`, or else in the features of `pictures`.
 
     The measure of features is the mean cosine with the full feature, both centred, because all features of CLIP have
     much in common.

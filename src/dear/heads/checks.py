@@ -144,7 +144,7 @@ def measured_groups(
 
 
 def random_heads(like: Sequence[Head], heads: int, rng: Random) -> list[Head]:
-    """As many heads per layer as `like` has, drawn from all `heads` of the layer."""
+    """A random draw of as many heads per layer as `like` has, from all `heads` of the layer."""
     layers = [layer for layer, _ in like]
     return [(layer, h) for layer in sorted(set(layers)) for h in rng.sample(range(heads), layers.count(layer))]
 

@@ -32,7 +32,7 @@ class Decomposition(NamedTuple):
     pool_mlp: Tensor | None = None  # the MLP behind a probe, [images, dim]
 
     def feature(self) -> Tensor:
-        """Their sum, the normalised image feature: [images, dim]."""
+        """The sum of all terms, which is the normalised image feature: [images, dim]."""
         whole = self.embedding + self.heads.sum((1, 2)) + self.mlps.sum(1)
         return sum((part for part in (self.constant, self.pool_mlp) if part is not None), whole)
 
@@ -168,7 +168,7 @@ def run_layer_heads(
 
 
 def layer_terms(tower: ImageTower, pixels: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor], Tensor]:
-    """What is added to the residual stream: the embedding, then per layer the outputs of heads, and what the MLP adds.
+    """The terms of the residual stream: the embedding, then per layer the outputs of heads, and the output of the MLP.
 
     Last come the states after the last layer; where CLS is read, that layer has CLS alone.
     """

@@ -1,4 +1,4 @@
-"""Gains: what chosen heads add to an image feature beyond their mean, scaled. Gain 1 is CLIP, gain 0 the mean head.
+"""Gains scale what chosen heads add to an image feature beyond their mean. Gain 1 is CLIP, gain 0 the mean head.
 
 The CLS state x after the last layer is a sum to which every head adds its part; so is the mean over patches. With gains
 g, and mean outputs m over some images, it becomes x + sum_h (g_h - 1) (o_h - m_h) W_h. Later layers do not see it: only
@@ -94,7 +94,7 @@ class GainTower(ImageTower):
 
 
 class TimmGainTower(GainTower, TimmTower):
-    """The same of a tower of timm."""
+    """A tower of timm with gains."""
 
 
 def require_sum(backbone: Backbone) -> None:
@@ -126,14 +126,14 @@ def parse_gains(texts: Sequence[str]) -> dict[str, float]:
 
 
 def gain_text(gains: Mapping[str, float]) -> str:
-    """Such as "color=2, 12.10=0"."""
+    """The gains in a line, such as "color=2, 12.10=0"."""
     return ", ".join(f"{name}={gain:g}" for name, gain in gains.items())
 
 
 def named_gains(names: Mapping[str, float], roles: RoleMap) -> Gains:
     """Gains by attribute ("color"), by role ("mixed"), for one head ("12.10": layer 12, head 10), or for "all".
 
-    What is more special wins: a head over its attribute, and that over "all".
+    The more specific name wins: head, then attribute, then "all".
     """
     if roles.means is None:
         raise DearError("This role map has no means of its heads, which gains need: make it again with `dear roles`.")
@@ -148,7 +148,7 @@ def named_gains(names: Mapping[str, float], roles: RoleMap) -> Gains:
 
 
 def require_measured(names: Iterable[str]) -> None:
-    """Refuses a name that no measured role map has: known before a backbone, and with it its map, is loaded."""
+    """Refuses names that no measured role map has, before a backbone is loaded."""
     known = dict.fromkeys(part for preset in MEASURED for part in _parts(RoleMap.preset(preset)))
     for name in names:
         if not re.fullmatch(_HEAD, name):

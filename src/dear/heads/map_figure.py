@@ -24,7 +24,7 @@ def plot_role_map(role_map: RoleMap, path: str | Path) -> None:
 
 
 def draw_role_map(role_map: RoleMap) -> Figure:
-    """The last layer is on top, as in the paper's figures."""
+    """The grid of heads, the last layer on top, as in the paper's figures."""
     rows, columns = len(role_map.layers), role_map.heads
     figure = Figure(figsize=(columns * _CELL[0], rows * _CELL[1]))
     FigureCanvasAgg(figure)  # without pyplot: no window and no global state

@@ -81,7 +81,7 @@ def _head_record(role_map: RoleMap, at: Head, lifts: Sequence[float] | None) -> 
 
 
 def _origin(role_map: RoleMap) -> str:
-    """What the map was made from, in one line, if it says so."""
+    """The pictures that the map was made from, in one line, if it names them."""
     origin = role_map.origin
     made_by = f"found by {origin.get('made_by', 'dear')} on"
     if images := origin.get("images"):

@@ -70,12 +70,12 @@ class RoleMap:
 
     @property
     def means(self) -> list[list[tuple[float, ...]]] | None:
-        """What each head puts out at CLS on average, [layers, heads, head_dim]; None: some head has none."""
+        """Mean output of each head at CLS, [layers, heads, head_dim]; None if a head has none."""
         means = [[self.roles[layer, head].mean for head in range(self.heads)] for layer in self.layers]
         return None if any(mean is None for row in means for mean in row) else means  # type: ignore[return-value]
 
     def part_of(self, head: Head) -> str:
-        """The attribute of a core attribute head, and the role of any other: what gains are named by."""
+        """The name by which gains refer to a head: its attribute if it has a core attribute, else its role."""
         role = self.roles[head]
         return role.concept if role.role == CORE_ATTRIBUTE and role.concept else role.role
 
@@ -116,8 +116,11 @@ class RoleMap:
     # --- checks ------------------------------------------------------------------------------------------
 
     def is_of(self, identity: Mapping[str, str | None], class_embedding: Sequence[float]) -> bool:
-        """Whether the map was made for these weights: by their hash. A map that is valid in any precision has none: it
-        goes by their published name, or by the first numbers of the CLS embedding, which identify a renamed copy."""
+        """Whether the map was made for these weights, which their hash tells.
+
+        A map that is valid in any precision has no hash: the published name decides, or the first numbers of the CLS
+        embedding, which identify a renamed copy.
+        """
         if self.backbone.get("activation") != identity["activation"]:
             return False
         if (numbers := self.backbone.get("class_embedding")) is None:

@@ -1,4 +1,4 @@
-"""From evidence to roles: Concept Entropy and the quantile rule (Eq. 2-4), and the rule for shares by pictures.
+"""Rules that turn evidence into roles: Concept Entropy with quantiles (Eq. 2-4), and shares by pictures.
 
 All ties and empty cases of the quantile rule are decided here, independent of the order of heads:
 - Heads with equal entropies are treated alike: a head tied with the last one inside a quantile is inside it, too. A

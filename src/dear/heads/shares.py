@@ -72,7 +72,7 @@ class AttributeMoments:
 
 @dataclass
 class HeadMoments:
-    """What one pass over the probes measured: for each attribute the moments of all heads."""
+    """The measurements of one pass over the probes: for each attribute the moments of all heads."""
 
     layers: tuple[int, ...]
     moments: dict[str, AttributeMoments] = field(default_factory=dict)

@@ -87,7 +87,7 @@ class TokenContributions(HeadContributions):
 
 
 class _Reading:
-    """What is held fixed for some pictures, from their states after the last layer, and the way to the feature."""
+    """The way from the residual stream to the feature, with all that some pictures hold fixed."""
 
     def __init__(self, tower: Any, states: Tensor, through: str, pooled: Tensor | None = None) -> None:
         """states [images, tokens, width]: CLS alone where it is read; `pooled`: `states` are this read state alone."""
@@ -144,7 +144,7 @@ class _Reading:
         return self.finish(added)
 
     def of_states(self, states: Tensor) -> Tensor:
-        """What a term adds at every token, [images, tokens, width] -> contribution [images, dim]."""
+        """Contribution [images, dim] of a term that adds [images, tokens, width] to the stream."""
         return self.finish(torch.einsum("njt,ntd->njd", self.weights, states))
 
     def finish(self, summed: Tensor) -> Tensor:
