@@ -221,10 +221,10 @@ def test_heads_are_measured_and_galleries_filled(precision: str, backbones, role
     exact, backbone = backbones["cpu"], backbones[precision]
     with pretend_gpu():
         assert backbone.identity == exact.identity, "it is the hash of the exact weights"
-        coordinates = HeadContributions(backbone).coordinates(pixels.to("cuda"))
+        coordinates = HeadContributions(backbone).coordinates_and_outputs(pixels.to("cuda"))[0]
         whole = decompose(backbone, pixels).feature().cpu()
         vectors = {name: v.cpu() for name, v in head_encoder(backbone, role_file).encode_image(pixels).items()}
-    expected = HeadContributions(exact).coordinates(pixels)
+    expected = HeadContributions(exact).coordinates_and_outputs(pixels)[0]
     assert coordinates.dtype is torch.float64
     torch.testing.assert_close(coordinates, expected, rtol=ROUNDING[precision], atol=ROUNDING[precision])
     feature = F.normalize(exact.image.encode(pixels), dim=-1)

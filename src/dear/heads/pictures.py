@@ -1,20 +1,86 @@
-"""Probes: pictures in which an attribute varies, with labels, drawn or of the user's, by which heads are judged."""
+"""Pictures that heads are judged by: a folder, Attribute World, and probes, in which a labelled attribute varies."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
 
 from dear.core.errors import DearError
 from dear.core.names import CORE_ATTRIBUTES
-from dear.data.dataset import Dataset, Example, ImageFile
+from dear.data.dataset import Dataset, Example, ImageFile, Picture
+from dear.data.folder import image_files
 from dear.data.resolve import resolve_dataset
-from dear.data.world.vocabulary import Scene
+from dear.data.world.vocabulary import VALUES, Scene, Traits, is_held_out
 from dear.heads.concepts import Concepts
-from dear.heads.picture_list import PictureList, spread, world_pictures
 
 COLOR = "color"
-WORLD = "world"
+ATTRIBUTE_WORLD = "world"  # as --probe and --images name it
 WORLD_PICTURES = 1000
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PictureList:
+    """Pictures in a fixed order, with the source they come from; each has a name of its own."""
+
+    source: str
+    pictures: Sequence[Picture]
+    names: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the names in order: equal for equal lists."""
+        return hashlib.sha256("\n".join(self.names).encode("utf-8", "surrogatepass")).hexdigest()
+
+    def spread(self, count: int | None) -> "PictureList":
+        """At most `count` of the pictures, spread evenly."""
+        return PictureList(self.source, spread_evenly(self.pictures, count), spread_evenly(self.names, count))
+
+
+def spread_evenly(items: Sequence[T], count: int | None) -> Sequence[T]:
+    """At most `count` items, spread evenly: lists of images are sorted, so that their first items are of one class."""
+    if count is None or count >= len(items):
+        return items
+    return [items[i * len(items) // count] for i in range(count)]
+
+
+def folder_pictures(folder: str | Path) -> PictureList:
+    """All images in a folder and its subfolders, sorted; names include the file size, so that a change is noticed."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise DearError(f"There is no folder {folder}: give a folder of images, or world for Attribute World.")
+    files = image_files(folder)
+    if not files:
+        raise DearError(f"There is no image in {folder} or its subfolders: give another folder.")
+    names = [f"{path.relative_to(folder).as_posix()} ({_file_size(path)} bytes)" for path in files]
+    return PictureList(folder.resolve().name, [ImageFile(path) for path in files], names)
+
+
+def _file_size(path: Path) -> int:
+    """File size in bytes; 0 for a missing file, which is reported when it is opened."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def world_pictures(count: int, size: int = 64, held_out: bool = False) -> PictureList:
+    """Pictures of Attribute World, the same in every run; held-out ones show combinations that the others don't."""
+    rng = Random("roles")
+    scenes: list[Scene] = []
+    while len(scenes) < count:
+        traits = Traits(**{attribute: rng.choice(values) for attribute, values in VALUES.items()})
+        if is_held_out(traits) == held_out:
+            scenes.append(Scene(traits, rng.getrandbits(40), size=size))
+    return PictureList("Attribute World", scenes, [f"{' '.join(s.traits)} {s.seed}" for s in scenes])
+
+
+# --- probes ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -59,8 +125,8 @@ def find_probes(
     of pictures per probe. Roles are measured on training images; `held_out` takes all others.
     """
     data_of = _parse(sources)
-    drawn = [attribute for attribute in CORE_ATTRIBUTES if data_of.get(attribute) == WORLD]
-    photos = {attribute: data for attribute, data in data_of.items() if data != WORLD}
+    drawn = [attribute for attribute in CORE_ATTRIBUTES if data_of.get(attribute) == ATTRIBUTE_WORLD]
+    photos = {attribute: data for attribute, data in data_of.items() if data != ATTRIBUTE_WORLD}
     probes = []
     for attribute, data in photos.items():
         by_pixels = attribute == COLOR or COLOR not in data_of
@@ -81,7 +147,7 @@ def drawn_probe(attributes: Sequence[str], count: int, size: int, held_out: bool
 
 def labelled_probe(attribute: str, dataset: Dataset, limit: int | None, by_pixels: bool, held_out: bool) -> Probe:
     """A dataset's training images, or all others, with their labels; `by_pixels` lets photos probe color, too."""
-    examples = spread([*dataset.val, *dataset.test] if held_out else dataset.train, limit)
+    examples = spread_evenly([*dataset.val, *dataset.test] if held_out else dataset.train, limit)
     drawn = all(isinstance(example.picture, Scene) for example in examples)
     by_pixels = (
         by_pixels and not drawn
@@ -98,8 +164,7 @@ def _name(example: Example) -> str:
     """A name without the path, which is private; with a file's size, so that a change is noticed."""
     picture = example.picture
     if isinstance(picture, ImageFile):
-        size = picture.path.stat().st_size if picture.path.is_file() else 0
-        return f"{example.label} {picture.path.name} ({size} bytes)"
+        return f"{example.label} {picture.path.name} ({_file_size(picture.path)} bytes)"
     return f"{example.label} {picture}"
 
 
@@ -115,7 +180,7 @@ def _parse(sources: Sequence[str]) -> dict[str, str]:
             raise DearError(f"--probe can't be about {attribute!r}: choose one of {', '.join(concepts)}.")
         if attribute in data_of:
             raise DearError(f"--probe is given twice for {attribute}: put its pictures into one folder.")
-        if data == WORLD and attribute not in CORE_ATTRIBUTES:
+        if data == ATTRIBUTE_WORLD and attribute not in CORE_ATTRIBUTES:
             raise DearError(f"Attribute World has no {attribute}: give a folder of your own.")
         data_of[attribute] = data
     return data_of

@@ -1,9 +1,9 @@
 """Finding concepts in phrases: SBERT -> UMAP -> HDBSCAN chosen by DBCV -> named clusters (method.md 1.3).
 
-Needs the `roles` extra. Only for making a new set of concepts: the shipped one is frozen.
+Needs the `roles` extra. `make_concepts.py` uses it to make a new set of concepts; the shipped one is frozen.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import save
 
 from dear.core.errors import DearError
-from dear.heads.concepts import CONCEPTS, Concepts, embed
+from dear.core.files import atomic_path, write_json
+from dear.heads.concepts import CONCEPTS, Concepts, embed, read_phrases
 
 # A cluster gets the concept of the anchor nearest to its centroid. Broad concepts need one anchor per kind of thing.
 ANCHORS: dict[str, tuple[str, ...]] = {
@@ -82,6 +84,24 @@ class Clustering:
             numbers["ami_all"] = round(ami(truth, assigned), 4)
             numbers["accuracy_all"] = round(float((truth == np.array(assigned)).mean()), 4)
         return numbers
+
+
+def labelled_phrases(path: str | Path | None = None) -> list[tuple[str, str]]:
+    """(phrase, hidden concept) of a `concept<TAB>phrase` file, for the evaluation of a clustering."""
+    labels: dict[str, str] = {}
+    for concept, phrase in read_phrases(path):
+        if not concept:
+            raise DearError(f'"{phrase}" in {path} has no concept; write it as concept<TAB>phrase.')
+        labels.setdefault(phrase, concept)
+    return list(labels.items())
+
+
+def save_concepts(concepts: Concepts, report: Mapping[str, Any], folder: str | Path) -> None:
+    """Writes concepts.safetensors and concepts.json; the report is stored beside the phrases of each concept."""
+    phrases = {name: [p for p, concept in concepts.table.items() if concept == name] for name in concepts.names}
+    with atomic_path(Path(folder) / "concepts.safetensors") as path:
+        path.write_bytes(save({"centroids": np.array(concepts.centroids)}))
+    write_json(Path(folder) / "concepts.json", {"report": dict(report), "phrases": phrases})
 
 
 def find_concepts(phrases: Sequence[str], sbert: str | Path | None = None, seed: int = 0) -> Clustering:
