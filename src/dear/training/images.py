@@ -18,6 +18,7 @@ from dear.data.augment import CLEAN, RANDOM, Batches, FreshViews
 from dear.data.dataset import Dataset, Example, ImageFile, Picture
 from dear.data.loading import evaluation_batches
 from dear.methods.base import Method
+from dear.methods.optional import ReadsHeads, views_of
 from dear.methods.registry import ZERO_SHOT, find_method
 from dear.training.cache import CachedViews, KVCache, KVReader, StateCache
 from dear.training.config import FRESH, NONE, TrainConfig, fixed_views
@@ -33,7 +34,7 @@ class ImageSource:
         self, backbone: Backbone, cache: Path | None = None, workers: int | None = None, fast_decode: bool = False
     ) -> None:
         self.backbone, self.cache, self.workers, self.fast_decode = backbone, cache, workers, fast_decode
-        # After the frozen tower, by `Method.heads_from`: CLS, and head outputs; small, and needed by many methods.
+        # After the frozen tower, by `ReadsHeads.heads_from`: CLS, and head outputs; small, and needed by many methods.
         self._kept: dict[int | None, dict[Picture, tuple[Tensor, ...]]] = {}
         self._kv = KVCache()
         self._keys: dict[Picture, str] = {}  # of cached states
@@ -62,7 +63,8 @@ class ImageSource:
     ) -> Iterator[tuple[Images, Tensor]]:
         """Images without augmentation, as cached states if available, else as pixels, and labels, in order."""
         if model.first_layer > self.backbone.image.layers:
-            yield from self._after_tower(examples, model.heads_from, title, batch)
+            heads_from = model.heads_from if isinstance(model, ReadsHeads) else None
+            yield from self._after_tower(examples, heads_from, title, batch)
             return
         for images, labels in self._decoded(examples, model.first_layer, title, batch):
             yield to_device(images, self.backbone.device), labels
@@ -70,11 +72,13 @@ class ImageSource:
     def training(
         self, examples: Sequence[Example], model: Method, train: TrainConfig, epochs: int
     ) -> FreshViews | CachedViews:
-        """The views of `model.views` with the augmentation of `train`; fixed and clean ones come from cached states, if
-        these fit on disk or in memory."""
+        """The views of a step, with the augmentation of `train`; fixed and clean ones come from cached states, if these
+        fit on disk or in memory."""
         batches = training_batches(examples, train)
         states = self._states(model.first_layer, train.crop)
-        views = (CLEAN,) * len(model.views) if train.augment == NONE else model.views
+        views = views_of(model)
+        if train.augment == NONE:
+            views = (CLEAN,) * len(views)
         if train.augment == FRESH or (train.augment == NONE and not states.has_room(len(examples))):
             if self.fast_decode and train.augment == FRESH:
                 examples = [replace(e, picture=self._reduced(e.picture)) for e in examples]

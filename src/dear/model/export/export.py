@@ -41,7 +41,7 @@ def export_run(run: Path, out: Path, int8: bool = False, check: int = 100) -> Ag
         )
     settings = pixel_settings(adapter)
     pictures = pick_pictures(run, adapter.classes, check)
-    text = model.encode_text()
+    text = model.encode_text(model.classes)
     with atomic_folder(out) as temporary:
         folder = ExportFolder(temporary)
         write_graph(model, text, folder.model)
