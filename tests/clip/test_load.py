@@ -108,6 +108,30 @@ def test_different_picture_settings_of_tags_are_said(capsys) -> None:
     assert "Weights of ViT-L-14 were trained with different picture settings" in capsys.readouterr().err
 
 
+def test_each_backbone_rounds_as_it_was_loaded_and_leaves_nothing_behind(tiny) -> None:
+    """TF32 beside half weights, exact products in fp32, whichever was loaded last; the process stays as it was."""
+
+    def flags() -> list[bool]:
+        return [torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32]
+
+    before, seen = flags(), []
+    exact = tiny()
+    half = wrap(tiny().model, exact.text.tokenizer, "half", precision=torch.bfloat16)
+    assert flags() == before
+    monitor = torch.backends.cudnn.conv if hasattr(torch.backends.cudnn, "conv") else torch.backends.cudnn
+    name = "fp32_precision" if hasattr(monitor, "fp32_precision") else "allow_tf32"
+    for backbone in (exact, half):
+        for part in (backbone.model.visual.conv1, backbone.model.visual.ln_post, backbone.model.ln_final):
+            part.register_forward_hook(lambda *_: seen.append(getattr(monitor, name)))
+    for backbone, expected in ((exact, ("ieee", False)), (half, ("tf32", True)), (exact, ("ieee", False))):
+        seen.clear()
+        backbone.image.layer_input(torch.randn(2, 3, 32, 32), 2)
+        backbone.text.encode(["a cat"])
+        assert seen
+        assert all(value in expected for value in seen)
+    assert flags() == before
+
+
 def test_unknown_names_and_tags_come_with_a_hint() -> None:
     with pytest.raises(DearError, match=r"did you mean .*ViT-B-16"):
         load_backbone("ViT-B16", "openai")

@@ -22,7 +22,7 @@ from dear.clip.transformers_load import load_transformers
 from dear.core.errors import DearError, first_line
 from dear.core.files import read_json
 from dear.core.progress import phase
-from dear.core.runtime import allow_tf32, pick_precision
+from dear.core.runtime import pick_precision
 from dear.core.schema import check_shape
 
 MINI = "dear-mini"
@@ -125,7 +125,6 @@ def load_backbone(
     """
     table = TextTable.read(text_features) if text_features else None
     dtype = pick_precision(precision, torch.device(device))
-    allow_tf32(dtype is not torch.float32)
     backbone = _load(name, pretrained, device, dtype, random_weights)
     return backbone if table is None else backbone.with_text_table(table)
 
