@@ -3,6 +3,9 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from dear.commands.shared import chosen_backbone
+from dear.core.files import write_json
+
 if TYPE_CHECKING:
     from dear.clip import Backbone
     from dear.heads.role_map import RoleMap
@@ -11,8 +14,6 @@ if TYPE_CHECKING:
 def check(args: argparse.Namespace) -> None:
     from dear.clip import MINI
     from dear.commands.roles import probe_data
-    from dear.commands.zero_shot import chosen_backbone
-    from dear.core.files import write_json
     from dear.heads.check_search import DRAWS, NEAREST, check_by_search
     from dear.heads.probes import find_probes
     from dear.heads.role_map import find_role_map
@@ -64,8 +65,6 @@ def _check_causal(args: argparse.Namespace, backbone: "Backbone", role_map: "Rol
 def layers(args: argparse.Namespace) -> None:
     from dataclasses import replace
 
-    from dear.commands.zero_shot import chosen_backbone
-    from dear.core.files import write_json
     from dear.data.resolve import resolve_dataset
     from dear.heads.check_layers import layer_losses
     from dear.heads.picture_list import spread, world_pictures
