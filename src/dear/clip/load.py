@@ -13,12 +13,11 @@ from torch import Tensor
 from dear.clip.identity import BackboneIdentity, hash_weights, hash_words
 from dear.clip.image import ImageTower
 from dear.clip.modules import activation_of, image_tower, text_side, why_different
-from dear.clip.pictures import pictures_of
-from dear.clip.shapes import require_fit
 from dear.clip.support import ConfigFile, judge, min_parameters, no_such_model, refusal, why_refused
+from dear.clip.tags import check_tag, pictures_of, refuse_tag
 from dear.clip.text_table import TextTable
-from dear.clip.transformers_files import PREFIX as TRANSFORMERS
-from dear.clip.transformers_load import load_transformers
+from dear.clip.transformers_files import TRANSFORMERS
+from dear.clip.transformers_models import load_transformers
 from dear.core.errors import DearError, first_line
 from dear.core.files import read_json
 from dear.core.progress import phase
@@ -135,13 +134,14 @@ def _load(
     import open_clip
 
     if name.startswith(TRANSFORMERS):
-        _refuse_tag(name, pretrained)
+        refuse_tag(name, pretrained)
         with phase(f"loading {name}"):
             model, tokenizer = load_transformers(name)
         return wrap(model.to(device), tokenizer, name, precision=dtype)
     source, config = _source(name), usable_config(name)
-    tag = _check_tag(source, pretrained, config) if not random_weights else None
+    tag = check_tag(source, pretrained, config) if not random_weights else None
     quick_gelu = bool(config.get("quick_gelu")) or tag == "openai"
+    pictures = pictures_of(source, pretrained, random_weights)
     try:
         with warnings.catch_warnings(), phase(f"loading {' '.join(filter(None, (name, pretrained)))}"):
             warnings.simplefilter("ignore")
@@ -152,7 +152,7 @@ def _load(
                 force_quick_gelu=quick_gelu,
                 device="cpu",
                 pretrained_hf=False,  # the weights of the text tower are in the checkpoint
-                force_preprocess_cfg=pictures_of(source, pretrained, random_weights),
+                force_preprocess_cfg=pictures,
             )
         tokenizer = _tokenizer(source)
     except ModuleNotFoundError as error:
@@ -255,40 +255,6 @@ def read_config(source: str) -> dict[str, Any]:
     if source.startswith("local-dir:") and min_parameters(model) > weight_bytes:  # at least one per parameter
         raise DearError(f"The config of {source} describes a larger model than its weights: copy both again.")
     return model
-
-
-def _check_tag(source: str, pretrained: str | None, config: dict[str, Any]) -> str | None:
-    """The tag or file for OpenCLIP. A wrong activation, the most frequent mistake that goes unnoticed, is refused."""
-    import open_clip
-
-    if source.startswith(("local-dir:", "hf-hub:")):
-        _refuse_tag(source, pretrained)
-        return None
-    tags = open_clip.list_pretrained_tags_by_model(source.replace("/", "-"))
-    if not pretrained:
-        raise DearError(f"{source} needs weights: choose --pretrained from {', '.join(tags) or 'a checkpoint file'}.")
-    if Path(pretrained).is_file():
-        require_fit(source.replace("/", "-"), pretrained)
-        return pretrained
-    tag = open_clip.get_pretrained_cfg(source.replace("/", "-"), pretrained)
-    if not tag:
-        raise DearError(
-            f"{source} has no pretrained tag {pretrained!r} and there is no such file: choose from {', '.join(tags)}."
-        )
-    has, needs = bool(config.get("quick_gelu")), bool(tag.get("quick_gelu"))
-    # In OpenCLIP the tag "openai" means QuickGELU, whatever the model's name: we load it so.
-    if has != needs and pretrained != "openai":
-        stem = source.removesuffix("-quickgelu")
-        raise DearError(
-            f"The weights {pretrained} were trained with {'QuickGELU' if needs else 'GELU'}, but {source} uses "
-            f"{'QuickGELU' if has else 'GELU'}: use --model {stem + '-quickgelu' if needs else stem}."
-        )
-    return pretrained
-
-
-def _refuse_tag(source: str, pretrained: str | None) -> None:
-    if pretrained:
-        raise DearError(f"{source} has its own weights: leave out --pretrained.")
 
 
 def _tokenizer(source: str) -> Callable[..., Tensor]:

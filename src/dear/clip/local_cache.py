@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dear.clip.support import judge, why_refused
-from dear.clip.transformers_files import PREFIX as TRANSFORMERS
+from dear.clip.transformers_files import TRANSFORMERS
 
 # ViT-B/16 first: its heads have measured roles, and a CPU can afford it. Then the strongest of the others.
 _PREFERRED = ((768, 16), (1024, 14), (768, 32))  # width and patch size of the image tower

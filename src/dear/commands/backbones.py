@@ -50,8 +50,8 @@ def _show_one(name: str) -> None:
     import open_clip
 
     from dear.clip.load import usable_config
-    from dear.clip.pictures import tag_settings
     from dear.clip.support import judge, sums_heads
+    from dear.clip.tags import tag_settings
     from dear.methods.registry import DEFAULT, METHODS, best_of, methods_for
 
     config = usable_config(name)

@@ -18,7 +18,7 @@ from dear.core.errors import DearError
 from dear.core.files import read_json, sha256_of, write_bytes, write_json
 from dear.core.names import CLS
 from dear.core.progress import report
-from dear.core.schema import BackboneIdentity, Count, Name, check_shape, damaged
+from dear.core.schema import Count, Name, StoredIdentity, check_shape, damaged
 from dear.core.tensors import (
     LOWER_RATE,
     all_tensors,
@@ -153,7 +153,7 @@ class _ExtraState(TypedDict, total=False):
 
 class _Needed(TypedDict):
     method: str
-    backbone: BackboneIdentity
+    backbone: StoredIdentity
     classes: Annotated[list[str], Meta(min_length=1)]
     template: str
     settings: dict[str, Any]
