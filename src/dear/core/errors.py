@@ -60,7 +60,7 @@ def printing_warnings() -> Iterator[None]:
 
         def print_line(message: Warning | str, category: type[Warning], *where: Any) -> None:
             if issubclass(category, DearWarning):
-                print(f"dear: warning: {message}", file=sys.stderr, flush=True)
+                print("dear: warning:", " ".join(str(message).split()), file=sys.stderr, flush=True)
             else:
                 show(message, category, *where)
 
