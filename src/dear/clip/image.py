@@ -157,8 +157,7 @@ class ImageTower(PlainEnds):
         return CachedHeads(cls, torch.stack(outputs, 1))
 
     def head_maps(self, first: int) -> Tensor:
-        """What heads from layer `first` on write to the state that is read, for what they put out: [layers, heads,
-        head_dim, width], without the bias of the output projection."""
+        """Output projection per head, from layer `first` on, [layers, heads, head_dim, width]; no bias."""
         maps = [block.ls_1(block.attn.out_proj.weight.T) for block in self.blocks[first - 1 :]]
         return torch.stack(maps).unflatten(1, (self.heads, -1))
 
@@ -177,7 +176,7 @@ class ImageTower(PlainEnds):
         return CachedKV(frozen, torch.cat(keys, 1), torch.cat(values, 1))
 
     def cached_layers(self, x: LayerInput, masks: Masks) -> Iterator[tuple[int, tuple[int, ...], Tensor, Tensor]]:
-        """For an input with cached keys and values: layer, visible heads, their keys, their values."""
+        """Layer, visible heads, their keys and their values, of an input with cached keys and values."""
         assert masks.visible_heads is not None
         assert x.cached is not None
         counts = [len(heads) for _, heads in masks.visible_heads]

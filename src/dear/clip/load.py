@@ -1,4 +1,4 @@
-"""From a name to a backbone: OpenCLIP names with a tag or a file, hf-hub:, local-dir:, transformers:, or dear-mini."""
+"""Loads backbones by name: OpenCLIP names with a tag or a file, hf-hub:, local-dir:, transformers:, or dear-mini."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -85,7 +85,7 @@ class Backbone:
 
     @property
     def states_key(self) -> str:
-        """What decides the states of a picture besides weights, size, mean and std; "" for a plain CLIP."""
+        """A key of cached states: all that decides them besides weights, size, mean and std; "" for a plain CLIP."""
         resize = self.pictures.get("resize_mode", "shortest"), self.pictures.get("interpolation", "bicubic")
         plain = self.image.tier == "full" and resize == ("shortest", "bicubic")
         return "" if plain else f"{self.image.tier}{resize}{self.activation}"
@@ -98,7 +98,7 @@ class Backbone:
         return self.text.layers - max(1, adapted) + 1
 
     def with_text_table(self, table: TextTable) -> "Backbone":
-        """The same image tower, with class features from a table."""
+        """This backbone with class features from a table instead of the text tower."""
         if table.width != self.dim:
             raise DearError(
                 f"The vectors of {table.where} have {table.width} numbers, but the features of {self.name} have "

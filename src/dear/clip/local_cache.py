@@ -13,7 +13,7 @@ _PREFERRED = ((768, 16), (1024, 14), (768, 32))  # width and patch size of the i
 
 
 class CachedBackbone(NamedTuple):
-    """What --model and --pretrained would name, and the cache it is in."""
+    """Values for --model and --pretrained, and the cache that holds the weights."""
 
     model: str
     pretrained: str | None
@@ -31,7 +31,7 @@ def _rank(width: int, patch: int) -> int:
 
 
 def _cached() -> Iterator[tuple[CachedBackbone, tuple[int, int]]]:
-    """All supported ones, with width and patch size; OpenAI's weights first, whose roles are known best."""
+    """All supported weights in the caches, with width and patch size; OpenAI's first, whose roles are known best."""
     yield from _by_tag()
     yield from _transformers()
 

@@ -35,7 +35,7 @@ class PlainEnds:
 
     @property
     def layout(self) -> str:
-        """What decides features beside weights and activation, for the backbone's identity."""
+        """A text for the backbone's identity: all that decides features beside weights and activation."""
         return f"image read by {self.read}"
 
     @property
@@ -55,12 +55,12 @@ class PlainEnds:
 
     @property
     def head_bias(self) -> Tensor | None:
-        """What is added behind the last matrix, [dim]."""
+        """The bias behind the last matrix, [dim]."""
         return None
 
     @cached_property
     def why_no_sum(self) -> str:
-        """Why the state that is read is no sum to which each head adds a linear function of its outputs; "": it is."""
+        """The reason why heads do not add up linearly in the state that is read; "": they do."""
         if self.reader:
             return "its class feature is read by a probe, which weighs tokens anew for each picture"
         if self.norm_first:
@@ -73,7 +73,7 @@ class PlainEnds:
 
     @property
     def class_embedding(self) -> list[float]:
-        """By which a role map knows a renamed copy of its backbone; empty: there is none."""
+        """Values of the CLS embedding, which identify renamed weights; empty if the tower has none."""
         return self.visual.class_embedding.tolist()
 
     def norm_in(self, tokens: Tensor) -> Tensor:

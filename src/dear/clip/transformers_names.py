@@ -59,7 +59,7 @@ _SIGLIP_NAMES = {
 def _renamed(
     weights: Weights, names: Mapping[str, str], blocks: Mapping[str, tuple[str, Mapping[str, str]]]
 ) -> Weights:
-    """The same weights under other names: `names` of whole weights or of modules, `blocks` of each tower."""
+    """The weights under other names: `names` of whole weights or of modules, `blocks` of each tower."""
     renamed: Weights = {}
     for name, tensor in weights.items():
         if name.endswith("position_ids") or ".self_attn.k_proj." in name or ".self_attn.v_proj." in name:
