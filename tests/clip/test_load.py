@@ -45,7 +45,7 @@ def config_of(name: str = "ViT-B-32", **parts: dict) -> dict:
     ],
 )
 def test_configs_of_newer_kinds_are_refused(config: dict, reason: str) -> None:
-    """As OpenCLIP 4 has them: generative, audio, and text towers of another kind."""
+    """OpenCLIP 4 has such configs: generative, audio, and text towers of another kind."""
     assert reason in (why_refused(config) or "")
 
 
@@ -70,7 +70,7 @@ def test_wrap_says_what_is_missing() -> None:
 
 @pytest.mark.parametrize(("part", "tower"), [("visual.transformer", "image"), ("transformer", "text")])
 def test_a_model_that_computes_something_else_is_refused(tiny, part: str, tower: str) -> None:
-    """As a newer OpenCLIP might, under the names of today: a whole tower that does more than its blocks."""
+    """A newer OpenCLIP might do so under the names of today: a whole tower that does more than its blocks."""
     backbone = tiny()
     backbone.model.get_submodule(part).register_forward_hook(lambda module, inputs, out: out.flip(-1))
     with pytest.raises(DearError, match=f"its {tower} tower computes something else"):
@@ -78,7 +78,7 @@ def test_a_model_that_computes_something_else_is_refused(tiny, part: str, tower:
 
 
 def test_every_name_is_judged() -> None:
-    """By configs alone; the numbers are those of OpenCLIP 3.3 and may only grow."""
+    """Configs alone decide; the numbers are those of OpenCLIP 3.3 and may only grow."""
     assert len(usable_models()) == len(open_clip.list_models()) >= 144
     tiers = Counter(judge(config)[:2] for config in usable_models().values())
     assert tiers == TIERS_OF_NAMES

@@ -68,7 +68,7 @@ def test_an_alias_is_a_part_of_a_command_and_is_not_listed(alias: str, capsys) -
 
 
 def test_help_answers_at_once() -> None:
-    """In seconds of the processor, which do not depend on other programs: 0.04 without torch, over 2 with it."""
+    """Seconds of the processor, which do not depend on other programs: 0.04 without torch, over 2 with it."""
 
     def seconds() -> float:
         used = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -88,7 +88,7 @@ def test_autocast_changes_the_precision_of_a_product_only_if_asked() -> None:
 
 
 def flags() -> list[str | bool]:
-    """How CUDA rounds the factors of fp32 products in this process: of matrices, and of convolutions."""
+    """The rounding of fp32 products on CUDA in this process: of matrices, and of convolutions."""
     if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
         return [torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision]
     return [torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32]

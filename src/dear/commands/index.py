@@ -95,7 +95,7 @@ def _gains(args: argparse.Namespace) -> dict[str, float]:
 
 
 def _by_attribute(components: "Sequence[str]", encoder: "Encoder | None") -> str:
-    """How this gallery can be searched by an attribute, as an argument: by a component, or else by a gain of heads."""
+    """An argument that searches this gallery by an attribute: by a component, or else by a gain of heads."""
     from dear.gallery import AdapterEncoder
     from dear.methods.shared.role_settings import attribute_heads
 

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def print_next(out: Path) -> None:
-    """Where the adapter is, and what can be done with it."""
+    """Prints where the adapter is, and commands that use it."""
     by_attribute = {_INDEX: "search by attribute"} if len(component_names(read_config(out))) > 1 else {}
     commands = {command.format(shlex.quote(str(out))): what for command, what in (_NEXT | by_attribute).items()}
     width = max(map(len, commands))
@@ -69,7 +69,7 @@ def print_next(out: Path) -> None:
 
 
 def after_interrupt(args: argparse.Namespace) -> str:
-    """What is left of an interrupted run, for the last line of the command."""
+    """The last line of an interrupted command: the state of its run."""
     state = RunFolder(args.out).state()
     return f"{state}: the same command with --resume continues" if state else "nothing was finished"
 

@@ -57,7 +57,7 @@ def pick_precision(name: str, device: torch.device) -> torch.dtype:
 
 
 def precision_name(dtype: torch.dtype) -> str:
-    """Its name among the settings: fp32, bf16 or fp16."""
+    """The name of a dtype among the settings: fp32, bf16 or fp16."""
     return next((name for name, known in _DTYPES.items() if known is dtype), str(dtype))
 
 
@@ -104,7 +104,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def use_deterministic_algorithms() -> None:
-    """The same bits in every run on one kind of GPU; an operation that cannot give them raises an error."""
+    """Asks for the same bits in every run on one kind of GPU; an operation that cannot give them raises an error."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before the first product
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
