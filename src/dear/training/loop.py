@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dear.core.errors import DearError
 from dear.core.progress import Progress, duration, log_line
-from dear.core.runtime import gradient_scaler, precision_name, to_device
+from dear.core.runtime import gradient_scaler, precision_name, rounding, to_device
 from dear.core.tensors import require_finite
 from dear.data.loading import from_workers
 from dear.methods.base import Method
@@ -105,7 +105,8 @@ def fit(
         def seconds_left() -> float:
             return estimate.left(steps - numbers.start - bar.done, steps)  # noqa: B023
 
-        with Progress(f"epoch {epoch + 1}/{epochs}", len(numbers), "step", leave=True, left=seconds_left) as bar:
+        title = f"epoch {epoch + 1}/{epochs}"
+        with rounding(dtype), Progress(title, len(numbers), "step", leave=True, left=seconds_left) as bar:
             for step, (images, labels) in zip(numbers, from_workers(batches), strict=False):
                 share = step / steps
                 if isinstance(model, Staged):
