@@ -8,10 +8,12 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from dear.core.errors import DearError
 from dear.core.files import sha256_of
@@ -212,7 +214,7 @@ def _contents(subjects: Sequence[Subject]) -> dict[Subject, str]:
     """A key per image, equal for equal bytes. Only files of equal size are read."""
     paths = [subject for subject in subjects if isinstance(subject, Path)]
     others = [subject for subject in subjects if not isinstance(subject, Path)]
-    digests = _on_threads(lambda item: hashlib.sha256(item.content()).hexdigest(), others, "comparing images")
+    digests = _on_threads(picture_hash, others, "comparing images")
     return {**_contents_of_files(paths), **dict(zip(others, digests, strict=True))}
 
 
@@ -220,7 +222,7 @@ def _contents_of_files(paths: Sequence[Path]) -> dict[Subject, str]:
     sizes = {path: _size(path) for path in paths}
     files_of_size = Counter(sizes.values())
     suspects = [path for path in paths if sizes[path] >= 0 and files_of_size[sizes[path]] > 1]
-    digests = _on_threads(lambda path: _sha256(path, _stamp(path)), suspects, "comparing images")
+    digests = _on_threads(_file_hash, suspects, "comparing images")
     hashes = dict(zip(suspects, digests, strict=True))
     return {path: hashes.get(path, str(path)) for path in paths}
 
@@ -248,13 +250,26 @@ def content_hash(examples: Iterable[Example]) -> str:
     """SHA-256 over the content and the label of every example, in order."""
     digest = hashlib.sha256()
     for example in examples:
-        picture = example.picture
-        if isinstance(picture, ImageFile):
-            own = _sha256(picture.path, _stamp(picture.path))
-        else:
-            own = hashlib.sha256(picture.content()).hexdigest()
-        digest.update(f"{own} {example.label}\n".encode())
+        digest.update(f"{picture_hash(example.picture)} {example.label}\n".encode())
     return digest.hexdigest()
+
+
+_in_memory: WeakKeyDictionary[Picture, str] = WeakKeyDictionary()  # hashes, as long as the pictures live
+
+
+def picture_hash(picture: Picture) -> str:
+    """SHA-256 of the content, which is read again only if it is a file whose size or time has changed."""
+    if isinstance(picture, ImageFile):
+        return _file_hash(picture.path)
+    found = _in_memory[picture] if picture in _in_memory else hashlib.sha256(picture.content()).hexdigest()
+    with suppress(TypeError):  # there is no weak reference to a tuple
+        _in_memory[picture] = found
+    return found
+
+
+def _file_hash(path: Path) -> str:
+    path = Path(os.path.abspath(path))  # it stays the same in another working directory
+    return _sha256(path, _stamp(path))
 
 
 @lru_cache(maxsize=2**20)
@@ -262,7 +277,7 @@ def _sha256(path: Path, stamp: tuple[int, int]) -> str:
     try:
         return sha256_of(path)
     except DearError:  # reported as unreadable
-        return str(path)
+        return hashlib.sha256(os.fsencode(path)).hexdigest()
 
 
 def _originals(paths: Iterable[Subject], content: dict[Subject, str]) -> dict[str, Subject]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from dear.training.cache import CachedViews, StateCache
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +20,6 @@ from dear.methods.dear import Dear, DearConfig
 from dear.methods.experts import Experts, ExpertsConfig
 from dear.training import cache
 from dear.training.adapt import adapt, predict_logits
-from dear.training.cache import CachedViews, StateCache
 from dear.training.config import TrainConfig
 from dear.training.images import ImageSource
 
