@@ -8,7 +8,7 @@ from dear.clip import Backbone
 from dear.core.errors import DearError
 from dear.data.dataset import Dataset
 from dear.methods.registry import COMPARED, METHODS, ZERO_SHOT, find_method, methods_for, recipe_of, simple_methods
-from dear.training.config import TrainConfig
+from dear.training.config import NONE, TrainConfig
 from dear.training.images import ImageSource
 from dear.trials.leaderboard import Leaderboard, leaderboard
 from dear.trials.outcome import Outcome
@@ -39,15 +39,14 @@ def compare_methods(
     task, own = Task.on_test(dataset, pool=dataset), ("seed", "shots", "device", "workers")
     trials = [_trial(name, task, {name: getattr(train, name) for name in own}) for name in methods]
     trials.sort(key=lambda trial: METHODS[trial.method].trained)
-    quick = [trial for trial in trials if not METHODS[trial.method].trained]
-    if quick:  # now, so that it does not count as the time of the first method
-        source.encode([*dataset.train, *dataset.val, *dataset.test], [trial.prepare(source) for trial in trials])
+    # now, so that it does not count as the time of the first method
+    source.encode([*dataset.train, *dataset.val, *dataset.test], [trial.prepare(source) for trial in trials])
     outcomes: list[Outcome] = []
     skipped = []
     for number, trial in enumerate(trials):
         start = time.monotonic()
         left = deadline - start
-        if trial not in quick and left < _LEAST:
+        if METHODS[trial.method].trained and left < _LEAST:
             skipped.append(trial.method)
             continue
         outcome = trial.run(source, start + left / (len(trials) - number)).outcome()
@@ -61,7 +60,6 @@ def compare_methods(
 
 
 def _trial(name: str, task: Task, own: dict[str, Any]) -> Trial:
-    """By the published recipe, with one fixed view of each image, so that the frozen layers run once."""
-    recipe = recipe_of(name)
-    train = TrainConfig.pick({**recipe, **own, "augment": "fixed:1"})
-    return Trial(name, task, find_method(name).Config.pick(recipe), train)
+    """By the published recipe, on images as they are: each passes the image tower once for all methods."""
+    recipe = {**recipe_of(name), "augment": NONE}
+    return Trial(name, task, find_method(name).Config.pick(recipe), TrainConfig.pick({**recipe, **own}))
