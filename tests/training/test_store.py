@@ -1,11 +1,10 @@
-"""Cached states equal computed ones, and training on them equals training on the pixels of the same views."""
+"""Kept states equal computed ones, and training on them equals training on the pixels of the same views."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from dear.training.cache import CachedViews, StateCache
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,10 +17,11 @@ from dear.heads.head_role import HeadRole
 from dear.heads.role_map import RoleMap
 from dear.methods.dear import Dear, DearConfig
 from dear.methods.experts import Experts, ExpertsConfig
-from dear.training import cache
+from dear.training import store as store_module
 from dear.training.adapt import adapt, predict_logits
 from dear.training.config import TrainConfig
-from dear.training.images import ImageSource
+from dear.training.images import CachedViews, ImageSource
+from dear.training.store import ImageStore, Stage
 
 CORE = ("color", "shape", "texture", "object", "location")
 

@@ -1,8 +1,8 @@
 """Training views: each depends on the seed, the epoch and the image alone, whatever worker draws it."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image
@@ -131,17 +131,19 @@ class FreshViews:
             prefetch_factor=4 if workers and backbone.device.type == "cuda" else None,
         )
 
-    def epoch(self, number: int) -> "_Epoch":
+    def epoch(self, number: int) -> "Epoch":
         self.sampler.epoch = number
-        return _Epoch(self.loader, self.sampler.batches, number)
+        return Epoch(self.loader, self.sampler.batches, number)
 
 
-class _Epoch:
-    def __init__(self, loader: DataLoader, batches: Batches, number: int) -> None:
-        self.loader, self.labels = loader, batches.labels_of_epoch(number)
+class Epoch:
+    """The batches of an epoch: images, as `shown` gives them batch by batch, and labels."""
+
+    def __init__(self, shown: Iterable[Any], batches: Batches, number: int) -> None:
+        self.shown, self.labels = shown, batches.labels_of_epoch(number)
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return zip(self.loader, self.labels, strict=True)
+    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
+        return zip(self.shown, self.labels, strict=True)

@@ -14,13 +14,13 @@ from dear.clip.layer_input import Images
 from dear.core.progress import Progress, phase
 from dear.core.runtime import to_device
 from dear.core.words import counted
-from dear.data.augment import CLEAN, RANDOM, Batches, FreshViews
+from dear.data.augment import CLEAN, RANDOM, Batches, Epoch, FreshViews
 from dear.data.dataset import Dataset, Example, ImageFile, Picture
 from dear.data.loading import evaluation_batches
 from dear.methods.base import Method
 from dear.parallel import processes
 from dear.training.config import FRESH, NONE, TrainConfig, fixed_views
-from dear.training.store import ImageStore, Shown, Stage, concatenate
+from dear.training.store import ImageStore, Shown, Stage
 
 
 class ImageSource:
@@ -86,11 +86,9 @@ class ImageSource:
             return FreshViews(examples, self.backbone, batches, self.workers, train.crop, views)
         # No more fixed views are computed than so many epochs use.
         fixed = min(fixed_views(train.augment), epochs * views.count(RANDOM))
-        for view in range(fixed):
-            random = [one.in_view(view, train.crop) for one in shown]
-            self.store.encode_together(random, stage, f"view {view + 1} of {fixed}")
-        if CLEAN in views:
-            self.store.encode_together(shown, stage, "clean view")
+        for view in (*range(fixed), *([None] if CLEAN in views else [])):
+            title = "clean view" if view is None else f"view {view + 1} of {fixed}"
+            self.store.encode_together([one.in_view(view, train.crop) for one in shown], stage, title)
         if not is_constant(model):
             self.store.clear_kv()  # of an earlier method
         return CachedViews(shown, self._reader(model), batches, fixed, views, train.crop)
@@ -142,7 +140,7 @@ class CachedViews:
         read: Reader,
         batches: Batches,
         fixed: int,
-        views: Sequence[str] = (RANDOM,),
+        views: tuple[str, ...] = (RANDOM,),
         crop: float = 0.5,
     ) -> None:
         self.shown, self.read, self.batches, self.fixed, self.views, self.crop = (
@@ -154,23 +152,14 @@ class CachedViews:
             crop,
         )
 
-    def epoch(self, number: int) -> "_CachedEpoch":
-        return _CachedEpoch(self, number)
+    def epoch(self, number: int) -> Epoch:
+        count = self.views.count(RANDOM)
+        random = iter(range(number * count, (number + 1) * count))
+        views = [next(random) % self.fixed if kind == RANDOM else None for kind in self.views]
 
+        def read(batch: Sequence[int]) -> Images:
+            """One view after the other, along the batch."""
+            part = [self.shown[i] for i in processes.local_rows(batch)]
+            return self.read([one.in_view(view, self.crop) for view in views for one in part])
 
-class _CachedEpoch:
-    def __init__(self, data: CachedViews, number: int) -> None:
-        self.data, self.batches, self.labels = data, data.batches.of_epoch(number), data.batches.labels_of_epoch(number)
-        random = list(data.views).count(RANDOM)
-        fixed = iter([(number * random + view) % data.fixed for view in range(random)])
-        self.views: list[int | None] = [next(fixed) if kind == RANDOM else None for kind in data.views]
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[tuple[Images, Tensor]]:
-        """Batches of one view after the other."""
-        for batch, labels in zip(self.batches, self.labels, strict=True):
-            part = [self.data.shown[i] for i in processes.local_rows(batch)]
-            shown = [[one.in_view(view, self.data.crop) for one in part] for view in self.views]
-            yield concatenate([self.data.read(of_view) for of_view in shown]), labels
+        return Epoch(map(read, self.batches.of_epoch(number)), self.batches, number)

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -234,7 +234,7 @@ class ImageStore:
                 # A copy: a view would keep the tensors of the whole batch.
                 entries[i] = entry = CachedKV(*(tensor[row : row + 1].clone() for tensor in computed))
                 self._keep_kv(shown[i].key, entry)
-        return concatenate([to_device(entry, device) for entry in entries])
+        return CachedKV(*map(torch.cat, zip(*(to_device(entry, device) for entry in entries), strict=True)))
 
     def clear_kv(self) -> None:
         self._kv_of = None
@@ -295,10 +295,3 @@ class ImageStore:
     def _path(self, one: Shown, stage: Stage) -> Path:
         assert self.folder is not None
         return self.folder / f"{self._backbone_hash}-{stage}" / one.key[:2] / f"{one.key}.safetensors"
-
-
-def concatenate(parts: Sequence[Any]) -> Any:
-    """Named tuples of tensors, concatenated along the batch."""
-    if len(parts) == 1:
-        return parts[0]
-    return type(parts[0])(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
