@@ -178,8 +178,9 @@ class _Run:
         start, measured = time.monotonic(), processes.local_rows(task.measured_images())
         asks = self.trial.kind.before_training is not Method.before_training  # for training images as they are
         clean = [self.prepared.train()] if asks or self.config.augment == NONE or self.run.validate else []
+        shown = [*measured, *self.final.train[:_FIRST]]
+        self.source.encode(shown, [*models, self.prepared.eval()], "encoding the test images")
         self.source.encode(task.fitted_images(), [*models, *clean], "encoding the training images")
-        self.source.encode(measured, [*models, self.prepared.eval()], "encoding the test images")
         for trial in trials:
             trial.run(self.source)
         print(f"before training: {accuracy_summary(trials)} ({time.monotonic() - start:.0f} s)", flush=True)
