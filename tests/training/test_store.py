@@ -19,6 +19,7 @@ from dear.methods.base import NoSettings
 from dear.methods.dear import Dear
 from dear.methods.registry import ZERO_SHOT, find_method
 from dear.training import store as store_module
+from dear.training.config import TrainConfig
 from dear.training.images import ImageSource
 from dear.training.store import ImageStore, Stage
 
@@ -115,6 +116,17 @@ def test_a_small_file_is_read_once(model: Dear, tmp_path: Path, monkeypatch, sta
     first, again = _kept(store, examples, stage), _kept(store, examples[::-1], stage)
     torch.testing.assert_close(first[0], again[0].flip(0), rtol=0, atol=0)
     assert len(reads) == times  # the states of many tokens would fill the memory
+
+
+def test_views_of_an_earlier_training_do_not_stay_in_memory(model: Dear) -> None:
+    examples, train = resolve_dataset("world:colors").train, TrainConfig(augment="fixed:2", workers=0)
+    source = ImageSource(model.backbone, None, 0)
+    for part, kept in ((examples[:3], 3), (examples[1:4], 3), (examples[1:3], 2)):
+        source.encode(part, [find_method(ZERO_SHOT)(model.backbone, NoSettings())])
+        source.training(part, model, train, 2)
+        views = [key for key, stage in source.store._kept if stage == Stage(3)]
+        assert len(views) == 2 * kept
+    assert sum(key.endswith("eval") for key, _ in source.store._kept) == 4, "these may be evaluated again"
 
 
 def test_a_damaged_file_is_computed_again(model: Dear, tmp_path: Path, computed) -> None:

@@ -78,10 +78,12 @@ class ImageSource:
     ) -> "FreshViews | CachedViews":
         """The views of `model.views` with the augmentation of `train`; fixed and clean ones come from the store, if
         they fit on disk or in memory."""
-        batches, shown, stage = training_batches(examples, train), self.store.shown(examples), Stage.of(model)
+        batches, stage, fresh = training_batches(examples, train), Stage.of(model), train.augment == FRESH
         views = (CLEAN,) * len(model.views) if train.augment == NONE else model.views
-        if train.augment == FRESH or (train.augment == NONE and not self.store.has_room(shown, [stage], first=True)):
-            if self.fast_decode and train.augment == FRESH:
+        shown = [] if fresh else self.store.shown(examples)
+        self.store.forget_views(shown)
+        if fresh or (train.augment == NONE and not self.store.has_room(shown, [stage], first=True)):
+            if self.fast_decode and fresh:
                 examples = [replace(e, picture=self._reduced(e.picture)) for e in examples]
             return FreshViews(examples, self.backbone, batches, self.workers, train.crop, views)
         # No more fixed views are computed than so many epochs use.

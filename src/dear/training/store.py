@@ -30,6 +30,7 @@ from dear.methods.base import Method
 from dear.parallel import processes
 
 _BATCH = 64
+_CLEAN = "eval"
 _REMOVE = "remove it"
 _SENT = 64  # pictures per exchange of states between processes
 _LIMIT = 4 * 2**30  # bytes in host memory, for states, and again for keys and values
@@ -70,7 +71,7 @@ class Shown(NamedTuple):
     def key(self) -> str:
         """Equal keys mean equal pixels, whatever file or object they come from."""
         crop = "" if self.crop == 0.5 else f"-crop-{self.crop:g}"  # 0.5 is the default
-        return f"{self.content}-{'eval' if self.view is None else self.view}{crop}"
+        return f"{self.content}-{_CLEAN if self.view is None else self.view}{crop}"
 
 
 Entry = dict[str, Tensor]
@@ -122,6 +123,13 @@ class ImageStore:
                 del self._kept[other]
             return True
         return self.folder is not None or not own or len(own | large) <= most
+
+    def forget_views(self, shown: Sequence[Shown]) -> None:
+        """Drops from memory the training views of other pictures, which an earlier training has used."""
+        contents = {one.content for one in shown}
+        for key, stage in [at for at in self._kept if not at[0].endswith(_CLEAN)]:
+            if key.partition("-")[0] not in contents:
+                del self._kept[key, stage]
 
     # --- computing -----------------------------------------------------------------------------------------
 
