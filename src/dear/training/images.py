@@ -39,12 +39,12 @@ class ImageSource:
     def encode(self, examples: Sequence[Example], models: Sequence[Method], title: str = "") -> None:
         """Computes and keeps what the methods need of these images as they are, in one pass; later calls need none.
 
-        The methods need not be fitted. States for which memory has no room are left out. `title` is shown beside the
-        progress bar.
+        The methods need not be fitted. States are left out if memory has no room for them, or no layer is before them.
+        `title` is shown beside the progress bar.
         """
         shown, stages = self.store.shown(examples), {Stage.of(model) for model in models}
-        if not self.store.has_room(shown, stages):
-            stages = {stage for stage in stages if not self.store.is_large(stage)}
+        large = {stage for stage in stages if self.store.is_large(stage)}
+        stages -= {stage for stage in large if stage.layer == 1 or not self.store.has_room(shown, large)}
         with phase(title or f"encoding {counted(len(examples), 'image')}", has_bar=True):
             self.store.encode(shown, stages, "encoding")
 
@@ -59,10 +59,8 @@ class ImageSource:
         """Images without augmentation, from the store if they are kept, else as pixels, and labels, in order."""
         shown, stage, device = self.store.shown(examples), Stage.of(model), self.backbone.device
         if not self.store.keeps(shown, stage):
-            pinned = device.type == "cuda"
-            for pixels, labels in evaluation_batches(
-                examples, self.backbone.preprocess, title, batch, self.workers, pinned
-            ):
+            transform, pinned = self.backbone.preprocess, device.type == "cuda"
+            for pixels, labels in evaluation_batches(examples, transform, title, batch, self.workers, pinned):
                 yield to_device(pixels, device), labels
             return
         self.store.encode(shown, [stage], title)

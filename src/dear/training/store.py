@@ -88,11 +88,9 @@ class ImageStore:
     def __init__(self, backbone: Backbone, folder: Path | None = None, workers: int | None = None) -> None:
         self.backbone, self.folder, self.workers = backbone, folder, workers
         # "upright": photos are rotated by their EXIF orientation
-        preprocessing = f"{backbone.identity.weights}{backbone.image.image_size}{backbone.mean}{backbone.std}upright"
-        preprocessing += backbone.states_key
-        if backbone.precision is not torch.float32:  # its states are not those of fp32
-            preprocessing += precision_name(backbone.precision)
-        self._backbone_hash = hashlib.sha256(preprocessing.encode()).hexdigest()[:12]
+        parts = (backbone.identity.weights, backbone.image.image_size, backbone.mean, backbone.std, "upright",
+                 backbone.states_key, precision_name(backbone.precision))  # fmt: skip
+        self._backbone_hash = hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
         self._cls = Stage(backbone.image.layers + 1)
         self._kept: dict[tuple[str, Stage], Entry] = {}
         self._kv: dict[str, CachedKV] = {}
@@ -136,11 +134,11 @@ class ImageStore:
     def encode(self, shown: Sequence[Shown], stages: Iterable[Stage], title: str) -> None:
         """Computes and keeps what is missing of these stages, in one pass of each picture through the tower."""
         stages = sorted(set(stages))
-        missing = {one.key: one for one in shown}
-        missing = {key: one for key, one in missing.items() if not all(self._has(one, stage) for stage in stages)}
-        if not missing or not stages:
+        unique = {one.key: one for one in shown}.values()
+        missing = [one for one in unique if not all(self._has(one, stage) for stage in stages)]
+        if not missing:
             return
-        clean, waiting = self.backbone.preprocess, iter(missing.values())
+        clean, waiting = self.backbone.preprocess, iter(missing)
 
         def decode(one: Shown) -> Tensor:
             transform = clean if one.view is None else training_view(self.backbone, one.crop)
@@ -150,7 +148,7 @@ class ImageStore:
 
         at_once = self.folder is not None or any(map(self.is_large, stages))
         pinned = self.backbone.device.type == "cuda"
-        loader = decoding_loader(Mapped(list(missing.values()), decode), _BATCH, self.workers, pinned)
+        loader = decoding_loader(Mapped(missing, decode), _BATCH, self.workers, pinned)
         rows: dict[tuple[Stage, str], HostRows] = defaultdict(HostRows)
         with Progress(f"{title}: states", len(missing)) as bar:
             for pixels in from_workers(loader):
@@ -241,24 +239,21 @@ class ImageStore:
             for row, i in enumerate(part):
                 # A copy: a view would keep the tensors of the whole batch.
                 entries[i] = entry = CachedKV(*(tensor[row : row + 1].clone() for tensor in computed))
-                self._keep_kv(shown[i].key, entry)
+                size = sum(tensor.nbytes for tensor in entry)
+                if size <= self._gpu_room:
+                    self._gpu_room -= size
+                elif size <= self._host_room:
+                    self._host_room -= size
+                    if not entry.frozen_cls.is_cpu:
+                        entry = CachedKV(*(tensor.cpu().pin_memory() for tensor in entry))
+                else:
+                    continue
+                self._kv[shown[i].key] = entry
         return CachedKV(*map(torch.cat, zip(*(to_device(entry, device) for entry in entries), strict=True)))
 
     def clear_kv(self) -> None:
         self._kv_of = None
         self._kv.clear()
-
-    def _keep_kv(self, key: str, entry: CachedKV) -> None:
-        size = sum(part.nbytes for part in entry)
-        if size <= self._gpu_room:
-            self._gpu_room -= size
-        elif size <= self._host_room:
-            self._host_room -= size
-            if not entry.frozen_cls.is_cpu:
-                entry = CachedKV(*(part.cpu().pin_memory() for part in entry))
-        else:
-            return
-        self._kv[key] = entry
 
     def _entry(self, one: Shown, stage: Stage) -> Entry:
         if (one.key, stage) in self._kept:
