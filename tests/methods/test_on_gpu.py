@@ -231,7 +231,7 @@ def test_the_host_does_not_wait_for_a_batch_of_images(backbones, role_file: Path
             model.set_classes(data.classes, data.template)
             waits = []
             for count in (2, 2, 6):  # in the first pass, constants are computed
-                source._kept.clear()
+                source.store._kept.clear()
                 gpu.reset()
                 predict_logits(model, data.train[:count], source, "test")
                 waits.append(gpu.waits.total())
