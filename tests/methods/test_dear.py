@@ -185,7 +185,9 @@ def test_about_four_hundred_thousand_parameters_on_vit_b_16(monkeypatch) -> None
         model = open_clip.CLIP(**config)
     open_clip.set_model_preprocess_cfg(model, {"size": 224, "mean": (0.5,) * 3, "std": (0.25,) * 3})
     backbone = wrap(model, open_clip.SimpleTokenizer(), "ViT-B-16-quickgelu")
-    backbone.__dict__["identity"] = BackboneIdentity("ViT-B-16-quickgelu", None, "quick_gelu", "")  # no weights to hash
+    backbone.__dict__["identity"] = BackboneIdentity(  # no weights to hash
+        "ViT-B-16-quickgelu", None, "quick_gelu", "", None, "", None, ""
+    )
     monkeypatch.setattr(Dear, "build_masks", lambda self: None)  # these are no parameters
     roles = replace(RoleMap.preset("paper"), backbone={})
     dear = Dear(backbone, DearConfig(), roles)

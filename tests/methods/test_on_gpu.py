@@ -136,7 +136,9 @@ def on_gpu(name: str, backbone: Backbone, role_file: Path, data: Dataset, out: P
         predictor = Predictor(load_adapter(out, backbone=backbone))
         picture = data.test[0].picture.open()
         predictor.predict(picture)
-        for attention in predictor.model.attention_maps(predictor.pixels([picture]).to(backbone.device)).values():
+        for attention in predictor.model.attention_maps(
+            predictor.preprocess(picture)[None].to(backbone.device)
+        ).values():
             assert 0 < attention.sum().item() < 1.01
     return found
 
@@ -206,10 +208,10 @@ def test_heads_are_measured_and_galleries_filled(precision: str, backbones, role
     exact, backbone = backbones["cpu"], backbones[precision]
     with pretend_gpu():
         assert backbone.identity == exact.identity, "it is the hash of the exact weights"
-        coordinates = HeadContributions(backbone).coordinates(pixels.to("cuda"))
+        coordinates = HeadContributions(backbone).coordinates_and_outputs(pixels.to("cuda"))[0]
         whole = decompose(backbone, pixels).feature().cpu()
         vectors = {name: v.cpu() for name, v in head_encoder(backbone, role_file).encode_image(pixels).items()}
-    expected = HeadContributions(exact).coordinates(pixels)
+    expected = HeadContributions(exact).coordinates_and_outputs(pixels)[0]
     assert coordinates.dtype is torch.float64
     torch.testing.assert_close(coordinates, expected, rtol=ROUNDING[precision], atol=ROUNDING[precision])
     feature = F.normalize(exact.image.encode(pixels), dim=-1)
@@ -229,7 +231,7 @@ def test_the_host_does_not_wait_for_a_batch_of_images(backbones, role_file: Path
             model.set_classes(data.classes, data.template)
             waits = []
             for count in (2, 2, 6):  # in the first pass, constants are computed
-                source._kept.clear()
+                source.store._kept.clear()
                 gpu.reset()
                 predict_logits(model, data.train[:count], source, "test")
                 waits.append(gpu.waits.total())

@@ -61,7 +61,7 @@ def with_low_rank(tower: Tower, terms: Callable[[int], Term]) -> Tower:
 
 
 def with_blocks(tower: Tower, blocks: Any) -> Tower:
-    """The same tower with other blocks."""
+    """A copy of the tower with other blocks."""
     new = copy(tower)
     new.blocks = blocks
     return new

@@ -116,7 +116,7 @@ class Dear(Method):
 
     def token_attributes(self) -> tuple[str, ...]:
         """The attributes that get a token."""
-        return self.roles.tokens
+        return self.roles.core
 
     def initial_projection(self, clip_projection: Tensor) -> Tensor:
         """P_attr before training, [width, dim]."""

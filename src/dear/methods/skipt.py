@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from dear.clip import Backbone, exact_copy
 from dear.clip.layer_input import LayerInput
 from dear.clip.low_rank import with_blocks
-from dear.clip.probe import Probe
+from dear.clip.probe import ProbePool
 from dear.clip.text import ClassTexts
 from dear.clip.timm_tower import TimmTower
 from dear.core.config import Config as Settings
@@ -66,7 +66,7 @@ class SkipT(Method):
             end = SimpleNamespace(ln_post=self.image_norm, proj=self.projection)
             if image.reader is not None:
                 self.image_pool = end.attn_pool = deepcopy(visual.attn_pool)
-                self._image.reader = Probe(end)
+                self._image.reader = ProbePool(end)
             self._image.visual = end
         self.text_blocks = nn.ModuleList(map(exact_copy, text.blocks[self.first_text_layer - 1 :]))
         self.text_norm, self.text_projection = deepcopy(module.ln_final), deepcopy(module.text_projection)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -61,23 +62,11 @@ def adapt(
     cached = estimate is not None and train.augment != FRESH
     with phase("encoding the training images", has_bar=True) if cached else nullcontext():
         views = source.training(examples, model, train, epochs) if epochs else None
-    images = DatasetImages(data, source, model, views)
+    images = DatasetImages(data, source, model)
     model.before_training(images)
     if views is not None and any(p.requires_grad for p in model.parameters()):
-
-        def measure() -> float:
-            return evaluate(model, data.val, source, "validation")
-
-        fit(
-            model,
-            views,
-            train,
-            epochs,
-            steps,
-            out,
-            measure if validate and data.val else None,
-            estimate,
-        )
+        measure = partial(evaluate, model, data.val, source, "validation") if validate and data.val else None
+        fit(model, views, train, epochs, steps, out, measure, estimate)
     if isinstance(model, Tuned):
         model.after_training(images)
     return model.eval()
@@ -97,7 +86,7 @@ def train_teacher(
     if choice.backbone:
         like, precision = source.backbone, precision_name(source.backbone.precision)
         backbone = load_backbone(choice.backbone, choice.pretrained, device=like.device, precision=precision)
-        source = ImageSource(backbone, source.cache, source.workers)
+        source = ImageSource(backbone, source.store.folder, source.workers)
     teacher = adapt(kind, kind.Config.pick(settings), data, TrainConfig.pick(settings), source, out)
     teacher.set_classes(pool.classes, pool.template)
     inference = inferences(teacher.components)[0]

@@ -177,8 +177,10 @@ class _Run:
         trials = [Trial(name, task, train=TrainConfig(**own)) for name in names]
         models = [trial.prepare(self.source) for trial in trials]
         start, measured = time.monotonic(), processes.local_rows(task.measured_images())
-        clean = [self.prepared] if self.config.augment == NONE else []
-        self.source.encode(measured, [*models, self.prepared], "encoding the test images")
+        asks = self.trial.kind.before_training is not Method.before_training  # for training images as they are
+        clean = [self.prepared.train()] if asks or self.config.augment == NONE or self.run.validate else []
+        shown = [*measured, *self.final.train[:_FIRST]]
+        self.source.encode(shown, [*models, self.prepared.eval()], "encoding the test images")
         self.source.encode(task.fitted_images(), [*models, *clean], "encoding the training images")
         for trial in trials:
             trial.run(self.source)
@@ -234,7 +236,7 @@ def _with_precision(train: TrainConfig, folder: RunFolder, resume: bool, device:
     """The settings with the precision that is taken: stored, it stays the same where a run continues elsewhere."""
     name = train.precision
     if name == "auto" and resume:
-        name = folder.precision()
+        name = folder.settings().get("precision", name)
     return replace(train, precision=precision_name(pick_precision(name, device)))
 
 

@@ -28,11 +28,9 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 from dear.model.export.assets.classify import to_pixels
-from dear.model.export.check import Difference, pick_pictures, require_agreement
-from dear.model.export.export import pixel_settings
+from dear.model.export.export import pick_pictures, pixel_settings, require_agreement
 from dear.model.export.folder import open_session
-from dear.model.export.graph import write_graph
-from dear.model.export.int8 import write_int8
+from dear.model.export.graph import write_graph, write_int8
 
 WITHOUT_TORCH = """
 import runpy, sys
@@ -202,13 +200,14 @@ def test_the_runs_own_images_are_compared_or_else_others_without_labels(exported
 
 def test_disagreement_is_refused_and_leaves_nothing(exported_run, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr("dear.model.export.export.write_graph", lambda model, text, path: shutil.copy(__file__, path))
-    monkeypatch.setattr("dear.model.export.export.compare", lambda *given: Difference(0.0, 0.5, 2.0, np.zeros((1, 2))))
+    found = {"pixels": 0.0, "features": 0.5, "logits": 2.0}
+    monkeypatch.setattr("dear.model.export.export.compare_with_pytorch", lambda *given: (found, np.zeros((1, 2))))
     assert main(["export", str(exported_run), "--onnx", str(tmp_path / "out")]) == 2
     assert "differs from PyTorch by 5.0e-01" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
     for apart in (float("nan"), 1e-3):
         with pytest.raises(DearError, match="differs from PyTorch"):
-            require_agreement(Difference(0.0, apart, 0.0, np.zeros((1, 2))), 1e-4)
+            require_agreement({"pixels": 0.0, "features": apart, "logits": 0.0})
 
 
 def test_an_interruption_leaves_nothing(tmp_path) -> None:
