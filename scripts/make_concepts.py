@@ -10,7 +10,6 @@ from collections import Counter
 from dataclasses import replace
 
 from clustering import find_concepts, labelled_phrases, save_concepts
-
 from dear.heads.concepts import ASSETS, WORLD_PHRASES
 
 

@@ -13,9 +13,9 @@ from itertools import islice
 from pathlib import Path
 
 from dear.core.files import write_text
-from dear.data.world.captions import ALONE, name_alone
 from dear.data.world.vocabulary import VALUES
 from dear.heads.concepts import SHIPPED_PHRASES, WORLD_PHRASES
+from world_captions import ALONE, name_alone
 
 PER_CONCEPT = 300
 Group = tuple[list[str], list[str]]  # templates, words

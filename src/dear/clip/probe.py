@@ -28,11 +28,11 @@ class ProbePool:
 
     @property
     def width(self) -> int:
-        """Of p."""
+        """Width of the pooled vector p."""
         return self.out.out_features
 
     def query(self) -> Tensor:
-        """[1, width of p]"""
+        """The query, [1, width of p]."""
         return F.linear(self._query.ln_q(self._query.query[:1]), self._matrices()[0], self._biases()[0])
 
     def key(self) -> tuple[Tensor, Tensor]:
@@ -40,7 +40,7 @@ class ProbePool:
         return self._matrices()[1], self._biases()[1]
 
     def value(self) -> tuple[Tensor, Tensor]:
-        """The same of the values."""
+        """Matrix [width of p, width] and bias of the values."""
         return self._matrices()[2], self._biases()[2]
 
     def _matrices(self) -> tuple[Tensor, ...]:
@@ -104,7 +104,7 @@ class TimmProbePool(ProbePool):
         return self._last(pooled + self.mlp_of(pooled))
 
     def mlp_of(self, pooled: Tensor) -> Tensor:
-        """What the MLP adds to p, [..., width]."""
+        """The addition of the MLP to p, [..., width]."""
         return self.module.mlp(self.module.norm(pooled))
 
 

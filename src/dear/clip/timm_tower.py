@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dear.clip.blocks import TimmBlock, why_unknown
-from dear.clip.half import exact_copy
+from dear.clip.half import exact_copy, in_own_precision
 from dear.clip.image import ImageTower
 from dear.clip.probe import TimmProbePool
 from dear.clip.read_out import CLS, MEAN, PROBE
@@ -51,6 +51,7 @@ class TimmTower(ImageTower):
     def class_embedding(self) -> list[float]:
         return []
 
+    @in_own_precision
     def embed(self, pixels: Tensor) -> Tensor:
         placed = self.vit._pos_embed(self.vit.patch_embed(pixels))
         return self.vit.norm_pre(placed[0] if isinstance(placed, tuple) else placed)  # EVA also gives its rotations

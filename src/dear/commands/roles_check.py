@@ -6,6 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dear.commands.shared import chosen_backbone
+from dear.core.files import write_json
+
 if TYPE_CHECKING:
     from dear.heads.checks import RoleCheck
 
@@ -13,8 +16,6 @@ if TYPE_CHECKING:
 def check(args: argparse.Namespace) -> None:
     from dear.clip import MINI
     from dear.commands.roles import probe_data
-    from dear.commands.zero_shot import chosen_backbone
-    from dear.core.files import write_json
     from dear.heads import check_causal, check_search
     from dear.heads.pictures import find_probes
     from dear.heads.role_map import find_role_map
@@ -52,8 +53,6 @@ def _plot(result: "RoleCheck", path: Path) -> None:
 def layers(args: argparse.Namespace) -> None:
     from dataclasses import replace
 
-    from dear.commands.zero_shot import chosen_backbone
-    from dear.core.files import write_json
     from dear.data.resolve import resolve_dataset
     from dear.heads.check_layers import layer_losses
     from dear.heads.pictures import spread_evenly, world_pictures

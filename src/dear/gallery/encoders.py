@@ -18,7 +18,7 @@ from dear.core.files import sha256_of
 from dear.core.names import CLS
 from dear.core.progress import report
 from dear.core.runtime import pick_device, to_device
-from dear.core.schema import BackboneIdentity, Count, Finite, Name, Positive, check_shape
+from dear.core.schema import Count, Finite, Name, Positive, StoredIdentity, check_shape
 from dear.core.words import backbone_line
 from dear.heads.contributions import HeadContributions
 from dear.heads.gains import gain_text, named_gains, require_sum, with_gains
@@ -75,7 +75,7 @@ class AdapterEncoder(Encoder):
     def __init__(self, run: str | Path, predictor: "Predictor") -> None:
         self.predictor = predictor
         self.components = tuple(predictor.model.components)
-        self.dim = predictor.dim
+        self.dim = predictor.model.backbone.dim
         self.preprocess = predictor.model.backbone.preprocess
         # The config contains the checksum of the weights, so its own checksum identifies the adapter.
         checksum = sha256_of(Path(run) / CONFIG)
@@ -202,7 +202,7 @@ class _AdapterSpec(_Gain):
 
 
 class _HeadSpec(_Gain):
-    backbone: BackboneIdentity
+    backbone: StoredIdentity
     heads: dict[Name, list[tuple[Positive, Count]]]
 
 

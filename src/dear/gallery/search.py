@@ -95,7 +95,7 @@ class Snapshot:
         return self.table.version == self.version
 
     def codes(self, component: str, centred: bool) -> Codes:
-        """The codes of a component, read once in two passes; `centred`: the mean over all images is subtracted."""
+        """The codes of a component, read once in two passes; `centred`: minus their mean over all images."""
         with self._lock:
             if component not in self._codes:
                 total = sum(part.sum(0, dtype=np.float64) for _, part in self._parts(component))

@@ -110,7 +110,10 @@ def with_gains(backbone: Backbone, gains: Gains) -> Backbone:
     """The backbone with a `GainTower`; weights are shared."""
     require_sum(backbone)
     kind = TimmGainTower if isinstance(backbone.image, TimmTower) else GainTower
-    return replace(backbone, image=kind(backbone.image, gains))
+    changed = replace(backbone, image=kind(backbone.image, gains))
+    if "identity" in vars(backbone):  # the weights are the same, and were hashed
+        vars(changed)["identity"] = backbone.identity
+    return changed
 
 
 def parse_gains(texts: Sequence[str]) -> dict[str, float]:

@@ -115,7 +115,7 @@ def stream_heads(
 
 
 def _make_worker(identity: dict[str, Any], first_layer: int, precision: str, device: str) -> Callable[[Any], HeadBatch]:
-    """Loads a worker's own copy of the backbone, and returns its function for a job, ([(index, picture)], colors)."""
+    """The function of a worker with its own backbone, for jobs ([(index, picture), ...], colors)."""
     where = pick_device(device)
     backbone = load_backbone(identity["model"], identity["pretrained"], device=where, precision=precision)
     backbone.identity.require_same(identity, "The analysis")

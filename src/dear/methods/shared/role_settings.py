@@ -58,7 +58,9 @@ def pick_roles(config: RoleSettings, backbone: Backbone) -> RoleMap:
 
 def roles_of(method: "Method") -> RoleMap:
     """The method's own role map, otherwise the measured map of its backbone."""
-    return method.roles or find_roles(AUTO, method.backbone)
+    from dear.methods.optional import HasRoles
+
+    return method.roles if isinstance(method, HasRoles) else find_roles(AUTO, method.backbone)
 
 
 def attribute_heads(method: "Method") -> dict[str, list[Head]]:

@@ -9,6 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from dear.core.errors import DearError
+from dear.core.sheet import thumbnail_url
 from dear.heads.by_phrases import both_ends, encode_phrases
 from dear.heads.contributions import HeadContributions
 from dear.heads.pictures import PictureList
@@ -16,7 +17,6 @@ from dear.heads.role_map import Head
 from dear.methods.shared.role_settings import roles_of
 from dear.model.predictor import Predictor
 from dear.server.model_thread import OnModel
-from dear.server.page.pictures import data_url
 
 _BATCH = 4  # small: the other views wait while a batch is in the model
 _THUMBNAIL = 160
@@ -81,7 +81,7 @@ class HeadPictures:
             opened = {i: self._open(i) for i in range(start, min(start + _BATCH, len(pictures)))}
             good = {i: picture for i, picture in opened.items() if picture is not None}
             if good:
-                pixels = self._predictor.pixels(list(good.values())).to(model.backbone.device)
+                pixels = torch.stack(list(map(self._predictor.preprocess, good.values()))).to(model.backbone.device)
                 codes.append(self._on_model(partial(reader.codes, pixels)).cpu())
                 self._readable += good
             self._done = start + len(opened)
@@ -97,7 +97,7 @@ class HeadPictures:
 
     def _thumbnail(self, index: int) -> str | None:
         picture = self._open(index)
-        return None if picture is None else data_url(picture, _THUMBNAIL)
+        return None if picture is None else thumbnail_url(picture, _THUMBNAIL)
 
 
 def main_direction(contributions: Tensor) -> Tensor:
