@@ -61,12 +61,12 @@ class _Block:
 
 
 def with_low_rank(tower: Tower, terms: Callable[[int], Term]) -> Tower:
-    """A copy of the tower with a term in every layer, counted from 1; no weight is copied."""
+    """The same tower with a term in every layer, counted from 1; no weight is copied."""
     return with_blocks(tower, [_Block(block, terms(layer)) for layer, block in enumerate(tower.blocks, 1)])
 
 
 def with_blocks(tower: Tower, blocks: Any) -> Tower:
-    """A copy of the tower with other blocks."""
+    """The same tower with other blocks."""
     new = copy(tower)
     new.blocks = blocks
     return new
