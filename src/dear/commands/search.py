@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
     gains = parse_gains(args.gain)
     gallery = Gallery.open(args.gallery)
     weights = parse_by(args.by, gallery.components)
-    query = args.text if args.image is None else _picture(gallery, args.image)
+    query = args.text if args.image is None else _query_picture(gallery, args.image)
     encoder = gallery.encoder(args.device, args.precision)
     if gains:
         if args.image is None:
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
             sheet.save(temporary, format="PNG")
 
 
-def _picture(gallery: Any, name: str) -> Any:
+def _query_picture(gallery: Any, name: str) -> Any:
     """An image file, or a picture of Attribute World in the gallery."""
     from dear.data.dataset import ImageFile
     from dear.gallery.index import WORLD

@@ -63,7 +63,7 @@ class Table:
 
     def records(self) -> list[dict[str, Any]]:
         """One mapping from heading to value per row; numbers are not rounded."""
-        return [dict(zip(self.header, map(_plain, row), strict=True)) for row in self.rows]
+        return [dict(zip(self.header, map(_json_value, row), strict=True)) for row in self.rows]
 
     def csv(self) -> str:
         out = io.StringIO()
@@ -114,7 +114,7 @@ def showing(as_json: bool) -> Iterator[Callable[[str, Shown], None]]:
     print(json.dumps(tables, indent=1, ensure_ascii=False))
 
 
-def _plain(cell: object) -> Any:
+def _json_value(cell: object) -> Any:
     """A cell as a JSON value."""
     if dataclasses.is_dataclass(cell) and not isinstance(cell, type):
         return dataclasses.asdict(cell)
