@@ -1,4 +1,4 @@
-"""The server of `dear serve`, without and with its page, under load, beside the predictor alone and another version of the page.
+"""The server of `dear serve`, without and with its page, under load, beside the predictor alone.
 
     apt-get install wrk
     python benchmarks/serve.py RUN [--seconds 10] [--rounds 3] [--old SRC OLD_RUN]
@@ -60,7 +60,7 @@ from dear import load
 from dear.server.uploads import open_upload
 predictor, data, batch = load(sys.argv[1]), Path(sys.argv[2]).read_bytes(), 32
 def answer():
-    predictor.predict_batch(torch.cat([predictor.pixels([open_upload(data)]) for _ in range(batch)]))
+    predictor.predict_batch(torch.stack([predictor.preprocess(open_upload(data)) for _ in range(batch)]))
 answer()
 began, cpu, images = time.monotonic(), time.process_time(), 0
 while time.monotonic() - began < float(sys.argv[3]):

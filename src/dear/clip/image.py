@@ -12,7 +12,7 @@ from dear.clip.attention import QueryGroup, attend, finish_block, merge_heads
 from dear.clip.half import halve_blocks, in_own_precision
 from dear.clip.layer_input import CachedHeads, CachedKV, CachedStates, Images, LayerInput, observer_of_this_thread
 from dear.clip.masks import Masks
-from dear.clip.probe import Probe
+from dear.clip.probe import ProbePool
 from dear.clip.read_out import CLS, MEAN, PROBE, PlainEnds
 from dear.clip.tokens import LearnedTokens
 from dear.core.runtime import once
@@ -41,7 +41,7 @@ class ImageTower(PlainEnds):
 
     def __init__(self, visual: Any) -> None:
         self.visual = visual
-        self.reader = Probe(visual) if visual.attn_pool is not None else None
+        self.reader = ProbePool(visual) if visual.attn_pool is not None else None
         self.read = PROBE if self.reader else MEAN if visual.pool_type == "avg" else CLS
         self.norm_first = self.read == MEAN and not visual.final_ln_after_pool
         self.grid: tuple[int, int] = visual.grid_size

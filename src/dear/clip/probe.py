@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from dear.clip.attention import split_heads
 
 
-class Probe:
+class ProbePool:
     """OpenCLIP's `AttentionalPooler` (CoCa). Of its queries only the first reaches the feature: the others are not
     computed."""
 
@@ -81,7 +81,7 @@ class Probe:
         return matrix if norm is None else (matrix - matrix.mean(1, keepdim=True)) * norm.weight
 
 
-class TimmProbe(Probe):
+class TimmProbePool(ProbePool):
     """timm's `AttentionPoolLatent`."""
 
     last_norm = None
@@ -109,7 +109,7 @@ class TimmProbe(Probe):
 
 
 def is_known_pool(visual: Any) -> bool:
-    """Whether the attention pool of OpenCLIP's own ViT is what `Probe` computes: one pool, read at its first query."""
+    """Whether the attention pool of OpenCLIP's own ViT is a `ProbePool`: one pool, read at its first query."""
     return (
         visual.attn_pool_contrastive is None
         and visual.pool_type == "tok"

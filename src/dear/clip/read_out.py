@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from dear.clip.attention import merge_heads
 from dear.clip.half import in_own_precision
 from dear.clip.layer_input import LayerInput, observer_of_this_thread
-from dear.clip.probe import Probe
+from dear.clip.probe import ProbePool
 
 CLS = "cls"
 """The state of the CLS token is read: OpenAI's and OpenCLIP's own ViTs, EVA, MobileCLIP B and L."""
@@ -31,7 +31,7 @@ class PlainEnds:
     prefix: int  # tokens in front of the patches
     read = CLS
     norm_first = False  # whether the last LayerNorm is before a mean, not after it
-    reader: Probe | None = None  # set where a probe reads
+    reader: ProbePool | None = None  # set where a probe reads
 
     @property
     def layout(self) -> str:

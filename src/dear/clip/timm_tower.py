@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from dear.clip.blocks import TimmBlock, why_unknown
 from dear.clip.half import exact_copy, in_own_precision
 from dear.clip.image import ImageTower
-from dear.clip.probe import TimmProbe
+from dear.clip.probe import TimmProbePool
 from dear.clip.read_out import CLS, MEAN, PROBE
 
 _READS = {"token": CLS, "avg": MEAN, "map": PROBE}
@@ -26,7 +26,7 @@ class TimmTower(ImageTower):
     def __init__(self, visual: Any) -> None:
         trunk = visual.trunk
         self.visual, self.vit = visual, trunk
-        self.reader = TimmProbe(trunk) if trunk.attn_pool is not None else None
+        self.reader = TimmProbePool(trunk) if trunk.attn_pool is not None else None
         self.read = PROBE if self.reader else _READS[trunk.global_pool]
         self.norm_first = self.read == MEAN and not isinstance(trunk.norm, nn.Identity)
         self.grid, self.prefix = tuple(trunk.patch_embed.grid_size), trunk.num_prefix_tokens

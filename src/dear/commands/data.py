@@ -10,8 +10,8 @@ from dear.core.errors import DearError
 from dear.core.figure import check_suffix
 from dear.core.files import atomic_path
 from dear.core.table import Table, add_json_argument
-from dear.data.check import class_table, describe, division, problems
-from dear.data.few_shot import overlap, read_few_shot, write_few_shot
+from dear.data.check import class_table, describe_dataset, division, problems
+from dear.data.few_shot import read_few_shot, shared_images, write_few_shot
 from dear.data.known import KNOWN, KnownDataset, find_known
 from dear.data.known.get import get_dataset, steps
 from dear.data.known.sources import SOURCES
@@ -141,7 +141,7 @@ def _write_few_shot(args: argparse.Namespace) -> None:
     dataset = resolve_dataset(args.data, root=args.data_root)
     if args.compare is not None:
         ours = dataset.few_shot(args.shots, args.seed).train
-        both, first, second, equal = overlap(ours, read_few_shot(args.compare, dataset))
+        both, first, second, equal = shared_images(ours, read_few_shot(args.compare, dataset))
         print(f"{dataset.name}, {args.shots} shots, seed {args.seed}, against {args.compare}: {both} images in both, "
               f"{first} only in ours, {second} only in the list; "
               f"{equal} of {len(dataset.classes)} classes have the same images")  # fmt: skip
@@ -154,7 +154,7 @@ def _check_dataset(args: argparse.Namespace) -> None:
     dataset = resolve_dataset(args.data, root=args.data_root)
     entry = find_known(args.data) if args.data_root else None  # as `resolve_dataset` does
     drawn = dataset.few_shot(args.shots, args.seed) if dataset.train else dataset
-    print("\n".join([describe(dataset), *division(dataset, drawn, args.shots)]) + "\n")
+    print("\n".join([describe_dataset(dataset), *division(dataset, drawn, args.shots)]) + "\n")
     table = Table(["part", "found", "known"])
     parts = {"classes": dataset.classes, "train": dataset.train, "val": dataset.val, "test": dataset.test}
     published = (entry.class_count, *entry.image_counts) if entry else (None,) * 4
@@ -179,9 +179,9 @@ def _check_dataset(args: argparse.Namespace) -> None:
 
 
 def _draw_world(args: argparse.Namespace) -> None:
-    from dear.data.world.sheet import contact_sheet
+    from dear.data.world.sheet import world_sheet
 
     check_suffix(args.out, (".png",))
     with atomic_path(args.out) as temporary:
-        contact_sheet(args.seed, args.size).save(temporary)
+        world_sheet(args.seed, args.size).save(temporary)
     print(f"wrote {args.out}")

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> None:
     import dear
     from dear.core.metrics import harmonic_mean
     from dear.data.resolve import resolve_dataset
-    from dear.data.world.sheet import contact_sheet
+    from dear.data.world.sheet import world_sheet
     from dear.heads.map_table import role_summary
     from dear.heads.role_map import RoleMap
     from dear.training.run_folder import RunFolder
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
     if args.out.exists():
         raise DearError(f"{args.out} already exists: choose another --out, or remove it.")
     with atomic_path(args.out / "world.png") as temporary:
-        contact_sheet(0).save(temporary)
+        world_sheet(0).save(temporary)
     dataset = resolve_dataset(_DATA)
     print(f"\ndear-mini, which was trained without night scenes, and {len(dataset.classes)} kinds of signs by night:")
     print(f"{', '.join(dataset.classes[:3])}, ...")

@@ -19,9 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.commands.predict import load_with_gain, read_classes
+    from dear.commands.predict import checked_gains, load_with_gain, read_classes
 
     check_suffix(args.out)
-    model = load_with_gain(args.run_folder, read_classes(args.classes), args.gain, args.precision, args.device)
+    gains = checked_gains(args.gain, args.run_folder)
+    model = load_with_gain(args.run_folder, read_classes(args.classes), gains, args.precision, args.device)
     print(model.explain(args.image, args.out))
     print(f"wrote {args.out}")

@@ -14,7 +14,7 @@ from dear.parallel.cluster import add_ray_arguments, cluster_from_args
 
 if TYPE_CHECKING:
     from dear.heads.page import Thumbnails
-    from dear.heads.picture_list import PictureList
+    from dear.heads.pictures import PictureList
     from dear.heads.role_map import Head, RoleMap
 
 _WORLD = "world"
@@ -123,8 +123,8 @@ def _analyse(args: argparse.Namespace) -> None:
 
 def _by_pictures(args: argparse.Namespace) -> None:
     from dear.heads.by_pictures import roles_by_pictures
-    from dear.heads.entropy import CORE_SETS
-    from dear.heads.probes import find_probes
+    from dear.heads.pictures import find_probes
+    from dear.heads.rules import CORE_SETS
 
     cluster = cluster_from_args(args, args.device)
     backbone, choice = chosen_backbone(args, probe_data(args))
@@ -153,15 +153,15 @@ def _by_phrases(args: argparse.Namespace) -> None:
     from dear.clip import MINI, load_backbone
     from dear.core.runtime import pick_device
     from dear.heads.by_phrases import roles_by_phrases, thumbnails
-    from dear.heads.entropy import CORE_SETS
-    from dear.heads.phrases import WORLD, load_phrases
+    from dear.heads.concepts import WORLD_PHRASES, load_phrases
+    from dear.heads.rules import CORE_SETS
     from dear.training.backbone import choose_backbone
 
     cluster = cluster_from_args(args, args.device)
     choice = choose_backbone(args.model, args.pretrained, [args.images or _WORLD])
     is_mini = choice.model == MINI
     pictures = _pictures(args.images or (_WORLD if is_mini else None), args.limit)
-    phrases = load_phrases(args.phrases or (WORLD if is_mini else None))  # dear-mini has learned no other words
+    phrases = load_phrases(args.phrases or (WORLD_PHRASES if is_mini else None))  # dear-mini has learned no other words
     device, precision = pick_device(args.device), args.precision
     backbone = load_backbone(choice.model, choice.pretrained, device=device, precision=precision)
     choice.say()
@@ -186,7 +186,7 @@ def _by_phrases(args: argparse.Namespace) -> None:
 
 
 def _pictures(images: str | None, limit: int | None) -> "PictureList":
-    from dear.heads.picture_list import folder_pictures, world_pictures
+    from dear.heads.pictures import folder_pictures, world_pictures
 
     if images is None:
         raise DearError(f"Roles are measured on images: give a folder with --images, or --images {_WORLD}.")

@@ -11,7 +11,7 @@ from dear.core.files import read_json
 from dear.core.runtime import pick_device
 from dear.methods.registry import find_method, recipe_of
 from dear.parallel.processes import process_group
-from dear.training.adapter import component_names, read_config
+from dear.training.adapter import read_config
 from dear.training.config import SingleRunConfig, TrainConfig
 from dear.training.estimate import parse_duration
 from dear.training.run_folder import RESULTS_PAGE, RunFolder
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
 
 def print_next(out: Path) -> None:
     """Prints where the adapter is, and commands that use it."""
-    by_attribute = {_INDEX: "search by attribute"} if len(component_names(read_config(out))) > 1 else {}
+    by_attribute = {_INDEX: "search by attribute"} if len(read_config(out)["components"]) > 1 else {}
     commands = {command.format(shlex.quote(str(out))): what for command, what in (_NEXT | by_attribute).items()}
     width = max(map(len, commands))
     print(f"adapter: {out}\n\nnext:", *(f"{c:{width}}  {what}" for c, what in commands.items()), sep="\n  ")
