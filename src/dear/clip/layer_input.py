@@ -13,14 +13,14 @@ from dear.clip.attention import normed_input, project_keys_values, project_queri
 if TYPE_CHECKING:
     from dear.clip.image import ImageTower
 
-Observer = Callable[["LayerInput", "LayerInput | None"], None]
+LayerObserver = Callable[["LayerInput", "LayerInput | None"], None]
 """Called at each layer with the input of the original tokens, and of the learned ones if they are queries."""
 
-observer_of_this_thread: ContextVar[Observer | None] = ContextVar("observer", default=None)
+observer_of_this_thread: ContextVar[LayerObserver | None] = ContextVar("observer", default=None)
 
 
 @contextmanager
-def observing(observer: Observer) -> Iterator[None]:
+def observing(observer: LayerObserver) -> Iterator[None]:
     """Inside, image towers call `observer` at every layer that they run, in this thread alone."""
     token = observer_of_this_thread.set(observer)
     try:

@@ -27,9 +27,18 @@ from dear.parallel import processes
 _MANY = 2000  # packed tokens, of about 400 classes, whose activations take over a gigabyte: then checkpointing is used
 
 
-def second_pass_places(places: processes.Places | None) -> tuple[Any, Any]:
-    """Contexts of a checkpointed block: dropout of the recomputation takes the same rows as in the first pass."""
-    return nullcontext(), processes.row_places(places)
+def recomputed(run: Callable[..., Tensor], tokens: int, places: processes.Places | None) -> Callable[..., Tensor]:
+    """`run`, a block of a text tower, whose activations for many tokens are computed again for gradients, not stored.
+
+    Dropout of the second pass takes the same rows as in the first.
+    """
+    if tokens <= _MANY or not torch.is_grad_enabled():
+        return run
+
+    def contexts() -> tuple[Any, Any]:
+        return nullcontext(), processes.row_places(places)
+
+    return partial(checkpoint, run, use_reentrant=False, context_fn=contexts)
 
 
 class ClassTexts(NamedTuple):
@@ -123,10 +132,7 @@ class TextTower:
         return self._eot_states(x, prompts, first, tokens)
 
     def _eot_states(self, x: Tensor, prompts: Prompts, first: int, tokens: LearnedTokens | None) -> Tensor:
-        shared, places, run = prompts.shared, prompts.slots, self._run_block
-        if len(x) > _MANY and torch.is_grad_enabled():
-            contexts = partial(second_pass_places, prompts.places)
-            run = partial(checkpoint, self._run_block, use_reentrant=False, context_fn=contexts)
+        shared, places, run = prompts.shared, prompts.slots, recomputed(self._run_block, len(x), prompts.places)
         if tokens is not None and places is None:
             x = torch.cat([x[:1], tokens.into(first, None), x[1:]])
             places = torch.arange(1, 1 + len(tokens), device=x.device)

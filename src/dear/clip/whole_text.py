@@ -7,25 +7,22 @@ cannot be shortened, without a change of the features. The cost is that of all p
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from dear.clip.attention import finish_block, merge_heads, normed_input, project_keys_values, project_queries
 from dear.clip.features import FeatureText
 from dear.clip.half import in_own_precision
 from dear.clip.prompts import tokens_of
-from dear.clip.text import TextTower, second_pass_places
+from dear.clip.text import TextTower, recomputed
 from dear.clip.tokens import LearnedTokens
 from dear.core.errors import DearError
 from dear.core.runtime import autocast
 from dear.parallel import processes
-
-_MANY = 2000  # places of all prompts, as in `text`: then layers are computed again for gradients, not stored
 
 
 @dataclass(frozen=True)
@@ -99,10 +96,7 @@ class WholeText(TextTower):
         return x
 
     def _eot_states(self, x: Tensor, prompts: Any, first: int, tokens: LearnedTokens | None) -> Tensor:
-        run: Callable[..., Tensor] = self._run_whole
-        if x.shape[0] * x.shape[1] > _MANY and torch.is_grad_enabled():
-            contexts = partial(second_pass_places, prompts.places)
-            run = partial(checkpoint, self._run_whole, use_reentrant=False, context_fn=contexts)
+        run = recomputed(self._run_whole, x.shape[0] * x.shape[1], prompts.places)
         slots = prompts.slots
         if tokens is not None and slots is None:
             slots = torch.arange(x.shape[1], x.shape[1] + len(tokens), device=x.device)

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     checks: list[tuple[str, Callable[[], str]]] = [
-        ("versions", _versions), ("device", _device), ("extras", _extras), ("bundled model", _bundled_model),
+        ("versions", _package_versions), ("device", _device), ("extras", _extras), ("bundled model", _bundled_model),
         ("this folder", lambda: _disk(Path())), ("temporary files", _temporary),
     ]  # fmt: skip
     checks += [(str(folder), lambda folder=folder: _folder(folder)) for folder in args.folders]  # type: ignore[misc]
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
         raise DearError(f"{failures} of {len(checks)} checks failed: see above.")
 
 
-def _versions() -> str:
+def _package_versions() -> str:
     import platform
     from importlib.metadata import version
 

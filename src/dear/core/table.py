@@ -88,7 +88,7 @@ class Table:
         ]
 
 
-class Shown(Protocol):
+class Showable(Protocol):
     """A table, or a result with one, that a command shows."""
 
     def text(self) -> str: ...
@@ -103,7 +103,7 @@ def add_json_argument(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def showing(as_json: bool) -> Iterator[Callable[[str, Shown], None]]:
+def showing(as_json: bool) -> Iterator[Callable[[str, Showable], None]]:
     """Yields `show(name, table)`, which prints a table at once, or all tables as one JSON object at the end."""
     if not as_json:
         yield lambda name, table: print(table.text())
