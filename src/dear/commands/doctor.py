@@ -30,10 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folders", nargs="*", type=Path, metavar="FOLDER", help="run, gallery, result or export folder to check"
     )
     parser.add_argument(
-        "--gpu",
-        action="store_true",
+        "--gpu", action="store_true",
         help="also run real training steps on the GPU in each precision, and compare them with the CPU: minutes",
-    )
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> None:
