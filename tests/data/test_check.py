@@ -1,4 +1,4 @@
-"""What is wrong with a dataset is found and said before training starts."""
+"""Problems of a dataset are found and reported before training starts."""
 
 import io
 import json

@@ -79,7 +79,7 @@ def test_a_dead_server_is_named(server, tmp_path, faults):
 
 
 def test_the_hub_is_asked_for_what_is_missing(server, tmp_path, monkeypatch):
-    """As huggingface_hub asks it: what the repository is, what it holds, then the rest of the file."""
+    """The requests of huggingface_hub: what the repository is, what it holds, then the rest of the file."""
     huggingface_hub = pytest.importorskip("huggingface_hub")
     here = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", here)

@@ -129,7 +129,7 @@ def test_frames(library, content, files):
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_columns_of_frames_are_read_by_position(library, files):
-    """As pandas leaves them after a shuffle: their index is no position."""
+    """After a shuffle, an index of pandas is no position."""
     frames = pytest.importorskip(library)
     rows = frame(frames, files, str)
     if library == "pandas":

@@ -56,7 +56,7 @@ def table(split: str):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Path:
-    """Of `save_to_disk`, and the same as Parquet files, as most of the hub is."""
+    """A folder of `save_to_disk`, and the same dataset as Parquet files, the form of most of the hub."""
     folder = tmp_path_factory.mktemp("hub")
     parts = {"train": table("train"), "validation": table("val"), "test": table("test")}
     datasets.DatasetDict(parts).save_to_disk(folder / "saved")

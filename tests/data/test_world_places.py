@@ -57,7 +57,7 @@ def linear_probe(features: np.ndarray, places: Tensor) -> float:
 
 
 def test_colors_and_edges_do_not_tell_the_place(drawn: tuple[np.ndarray, np.ndarray, Tensor]) -> None:
-    """With one palette a place, colors named 92% of the places, edges 59% and both 95% (chance: 8%)."""
+    """When each place had one palette, colors named 92% of the places, edges 59%, both 95% (chance: 8%)."""
     colors, edges, places = drawn
     assert linear_probe(colors, places) < 30
     assert linear_probe(edges, places) < 45
@@ -71,7 +71,7 @@ def test_the_probe_finds_a_place_that_colors_do_tell(drawn: tuple[np.ndarray, np
 
 
 def test_land_has_no_shade_of_its_own() -> None:
-    """Whatever comes first on the land (water, sand, a wall) is any of the palette's colors equally often."""
+    """The first thing on the land (water, sand, a wall) has any of the palette's colors equally often."""
     pen, rng = Pen(None, (0, 0, 1, 1), 1), Random(0)  # nothing is drawn
     firsts = []
     for _ in range(900):

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     get = actions.add_parser("get", help=what, description=what[0].upper() + what[1:] + ".")
     get.add_argument("names", nargs="+", metavar="NAME", help="names from `dear data list`, or all")
     get.add_argument("--root", "--data-root", dest="data_root", type=Path, required=True, metavar="DIR", help=root)
-    get.add_argument("--dry-run", action="store_true", help="only say what would be downloaded, from where, how much")
+    get.add_argument("--dry-run", action="store_true", help="show what would be downloaded, from where and how much")
     get.add_argument(
         "--accept-licence", action="store_true", help="accept the licences of datasets whose owners ask for it"
     )
@@ -43,12 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shots",
         type=number("--shots", 1, 10**6),
         default=16,
-        help="training images per class that a run takes (default: 16)",
+        help="training images per class in a run (default: 16)",
     )
     add_json_argument(check)
     check.set_defaults(action=_check)
 
-    what = "write the images that a training draws, as a list like 2SFS's, and compare them with the list of others"
+    what = "write the few-shot images that training draws as a list in 2SFS's form, or compare them with another list"
     few_shot = actions.add_parser("few-shot", help=what, description=what[0].upper() + what[1:] + ".")
     few_shot.add_argument("data", metavar="DATA", help=HELP)
     few_shot.add_argument("--data-root", metavar="DIR", help=root)
@@ -85,17 +85,18 @@ def _list(args: argparse.Namespace) -> None:
         source = SOURCES[entry.name]
         for way in source.ways or ((),):
             size = sum(archive.megabytes for archive in way)
-            hosts.add(entry.name, _host(way[0].url) if way else "image-net.org, by hand", size or None,
-                      way[0].seen if way else None, source.licence + (" (asks)" if source.asks else ""))  # fmt: skip
+            licence = source.licence + (" (asks for consent)" if source.asks else "")
+            host, seen = (_host(way[0].url), way[0].seen) if way else ("image-net.org, by hand", None)
+            hosts.add(entry.name, host, size or None, seen, licence)
     print()
     args.show("sources", hosts)
     for name, source in SOURCES.items():
         if source.gone:
             print(f"{name}: {source.gone}")
-    print("\nThen: dear data get NAME --root DIR, dear data check NAME --data-root DIR, "
+    print("\nNext: dear data get NAME --root DIR, dear data check NAME --data-root DIR, "
           "dear train --data NAME --data-root DIR")  # fmt: skip
     if args.data_root is None:
-        print("To see which of them you have: dear data list --data-root DIR")
+        print("To see which of them are on this machine: dear data list --data-root DIR")
 
 
 def _host(url: str) -> str:
@@ -155,7 +156,7 @@ def _few_shot(args: argparse.Namespace) -> None:
         ours = dataset.few_shot(args.shots, args.seed).train
         both, first, second, equal = shared_images(ours, read_few_shot(args.compare, dataset))
         print(f"{dataset.name}, {args.shots} shots, seed {args.seed}, against {args.compare}: {both} images in both, "
-              f"{first} only in ours, {second} only in the list; "
+              f"{first} only in this draw, {second} only in the list; "
               f"{equal} of {len(dataset.classes)} classes have the same images")  # fmt: skip
     if args.out is not None:
         for file in write_few_shot(dataset, args.shots, args.seed, args.out):
