@@ -11,9 +11,8 @@ from dataclasses import replace
 import pytest
 
 from dear.core.errors import DearError
-from dear.data.known import download as downloads
-from dear.data.known.download import download, read_member
-from dear.data.known.unpack import unpack
+from dear.data.known import archives
+from dear.data.known.archives import download, read_member, unpack
 
 pytest.importorskip("aiohttp")
 
@@ -33,7 +32,7 @@ def test_a_download_ends_whole(server, tmp_path, faults):
 
 
 def test_a_slow_server_is_given_up_and_asked_again(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(downloads, "_TIMEOUT", 0.5)
+    monkeypatch.setattr(archives, "_TIMEOUT", 0.5)
     server.faults = [None, "stall"]
     assert download(server.archive("a.zip", DATA), tmp_path).read_bytes() == DATA
 
@@ -171,7 +170,7 @@ def test_links_and_devices_are_left_out(kind, tmp_path):
 
 
 def test_a_bomb_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("dear.data.known.unpack._FLOOR", 10**6)
+    monkeypatch.setattr("dear.data.known.archives._FLOOR", 10**6)
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as zipped:
         for number in range(30):

@@ -6,10 +6,9 @@ from pathlib import Path, PurePosixPath
 from dear.core.errors import DearError, warn
 from dear.core.files import write_bytes, write_text
 from dear.data.dataset import CLASS_NAMES_FILE
-from dear.data.known.download import download, read_member
+from dear.data.known.archives import download, read_member, unpack, zip_names
 from dear.data.known.layouts import KnownDataset
 from dear.data.known.sources import SOURCES, Origin
-from dear.data.known.unpack import unpack, zip_names
 
 DOWNLOADS = ".downloads"
 _IMAGENET = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz")

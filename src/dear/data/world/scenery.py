@@ -58,7 +58,7 @@ class Palette(NamedTuple):
     accent: RGB
 
 
-LIGHT_PALETTES = {
+PALETTES = {
     "noon": Palette((110, 190, 245), (215, 238, 252), (120, 160, 190), (110, 185, 85), (235, 210, 150),
                     (255, 252, 240), (60, 70, 90), (250, 120, 90)),
     "autumn": Palette((225, 205, 165), (250, 236, 205), (205, 155, 95), (190, 110, 50), (140, 85, 45),
@@ -86,7 +86,7 @@ DARK_PALETTES = {
     "plum": Palette((48, 22, 62), (145, 58, 115), (95, 45, 100), (68, 32, 78), (130, 75, 110),
                     (255, 225, 225), (28, 12, 38), (240, 190, 90)),
 }  # fmt: skip
-PALETTES = LIGHT_PALETTES | DARK_PALETTES
+PALETTES |= DARK_PALETTES
 
 
 def mix(one: RGB, other: RGB, part: float) -> RGB:
