@@ -31,8 +31,8 @@ from dear.methods.registry import (
     methods_for,
     require_method,
 )
-from dear.methods.shared.class_index import frozen_features
 from dear.methods.shared.closed_form import ClosedForm
+from dear.methods.shared.per_class import frozen_features
 from dear.training.adapter import Adapter, save_adapter
 from dear.training.backbone import choose_backbone
 from dear.training.config import TaskConfig, TrainConfig
@@ -206,7 +206,7 @@ def _with_curve(selection: Selection, trials: dict[str, Trial], data: Dataset, s
     model = closed[name]
     with torch.no_grad():
         features, truth = frozen_features(model, DatasetImages(data, source, model).train())
-        features, truth, text = map(with_fp64, (features, truth, model.encode_text()))
+        features, truth, text = map(with_fp64, (features, truth, model.encode_text(model.classes)))
         curve, advice = learning_curve(model.head, features, truth, text, data.classes)
     if name != chosen:
         advice = f"{advice[:-1]}, both with {name}, the best method in closed form."
