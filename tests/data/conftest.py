@@ -164,11 +164,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def layouts() -> dict[str, Layout]:
-    return LAYOUTS
-
-
-@pytest.fixture
 def tree(tmp_path: Path) -> Callable[[str], Path]:
     """Builds the tree of a dataset, and gives the root above it."""
 

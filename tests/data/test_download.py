@@ -87,15 +87,8 @@ def test_the_hub_is_asked_for_what_is_missing(server, tmp_path, monkeypatch):
     huggingface_hub.HfFileSystem.clear_instance_cache()
     revision = "c" * 40
     archive = server.archive(f"u/n/resolve/{revision}/a.zip", DATA)
-    repository = {
-        "id": "u/n",
-        "sha": revision,
-        "siblings": [],
-        "private": False,
-        "downloads": 0,
-        "likes": 0,
-        "tags": [],
-    }
+    repository = {"id": "u/n", "sha": revision, "siblings": [], "private": False, "tags": []}
+    repository |= {"downloads": 0, "likes": 0}
     server.files[f"/api/models/u/n/revision/{revision}"] = json.dumps(repository).encode()
     tree = [{"type": "file", "path": "a.zip", "size": len(DATA), "oid": "a" * 40}]
     server.files[f"/api/models/u/n/tree/{revision}"] = json.dumps(tree).encode()

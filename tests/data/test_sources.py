@@ -39,13 +39,9 @@ def seen(dataset: Dataset) -> dict[str, set[tuple[str, tuple]]]:
 
 
 def expected(*splits: str) -> dict[str, set[tuple[str, tuple]]]:
-    names = [name.replace("_", " ") for name in CLASSES]
-    return {
-        split: {(names[k], color(split, k, i)) for k in range(len(names)) for i in range(COUNTS[split])}
-        if split in splits
-        else set()
-        for split in COUNTS
-    }
+    counts = {split: count * (split in splits) for split, count in COUNTS.items()}
+    names = [*enumerate(name.replace("_", " ") for name in CLASSES)]
+    return {split: {(name, color(split, k, i)) for k, name in names for i in range(n)} for split, n in counts.items()}
 
 
 def table(split: str):
