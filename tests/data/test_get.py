@@ -128,7 +128,7 @@ def test_the_command(tmp_path, capsys):
 
 def test_no_download_begins_where_it_cannot_end(tmp_path, monkeypatch):
     monkeypatch.setattr(getting.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10**9}))
-    with pytest.raises(DearError, match="MB free, and this needs about"):
+    with pytest.raises(DearError, match="MB free, but this needs about"):
         get_dataset(find_known("SUN397"), tmp_path)
 
 

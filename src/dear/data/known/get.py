@@ -37,7 +37,7 @@ def steps(entry: KnownDataset, root: Path) -> list[str]:
     """The steps of `get_dataset`, one line each."""
     source = SOURCES[entry.name]
     if entry.missing(root) is None and not _lacks_split(entry, root):
-        return ["is there already"]
+        return ["is already there"]
     if entry.name == "ImageNet":
         return [_how_to_get_imagenet(root / entry.folder)]
     lines = []
@@ -48,7 +48,7 @@ def steps(entry: KnownDataset, root: Path) -> list[str]:
         checks = f"{' and '.join(sorted(known))} known"
         lines.append(f"{'or' if number else 'download'} {size} MB: {names} (seen {way[0].seen}; {checks})")
     if source.split_in and _lacks_split(entry, root):
-        lines.append(f"{entry.split_name} out of {source.split_in.url}, without the rest (SHA-256 known)")
+        lines.append(f"read {entry.split_name} from {source.split_in.url} without the rest (SHA-256 known)")
     if CLASS_NAMES_FILE in entry.required:
         lines.append(f"write {CLASS_NAMES_FILE}: CLIP's names, as OpenCLIP has them")
     lines.append(f"licence: {source.licence}" + ("; needs --accept-licence" if source.asks else ""))
@@ -160,4 +160,4 @@ def _require_space(root: Path, megabytes: int) -> None:
     root.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(root).free // 2**20
     if free < megabytes:
-        raise DearError(f"{root} has {free} MB free, and this needs about {megabytes}: free some, or change --root.")
+        raise DearError(f"{root} has {free} MB free, but this needs about {megabytes}: free space, or change --root.")
