@@ -153,7 +153,7 @@ def test_other_gains_for_the_same_image_do_not_run_the_tower_again(monkeypatch) 
 
 
 def test_kept_images_may_be_dropped_while_others_are_encoded(monkeypatch) -> None:
-    """By another thread of a server, for instance."""
+    """Another thread of a server may drop them, for instance."""
     model = dear.create("dear-mini", classes=NAMES, method="zero-shot", device="cpu").with_gain(all=2.0)
     images = [picture(0), picture(1)]
     expected = [model.predict(image) for image in images]

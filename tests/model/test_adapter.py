@@ -84,7 +84,7 @@ def test_predictions_are_explained_and_agree_with_the_maths(run, tmp_path) -> No
     features = model.features([picture])
     assert {name: tuple(f.shape) for name, f in features.items()} == dict.fromkeys(model.model.components, (1, 32))
     weights = model.model.fusion_weights()
-    logits = sum(w * model.model.backbone.temperature * f @ model.model.encode_text().T
+    logits = sum(w * model.model.backbone.temperature * f @ model.model.encode_text(model.model.classes).T
                  for w, f in zip(weights, features.values(), strict=True))  # fmt: skip
     assert answer.probability == pytest.approx(logits.softmax(-1).max().item(), abs=1e-5)
     alone = model.predict(picture, inference="decoupled")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import dear
 from dear.cli import main
 from dear.data.world.tasks import world_task
-from dear.training.adapter import save_adapter
 from dear.parallel.cluster import _AHEAD, _stream
+from dear.training.adapter import save_adapter
 from on_ray import sentences
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'dear-vlm[ray]'")
@@ -64,9 +64,9 @@ def test_a_role_map_is_the_same_to_the_last_digit(model_folder, photos, mark, tm
     asked = ["roles", "--model", f"local-dir:{model_folder}", "--probe", f"shape={photos}", "--limit", "40"]
     asked += ["--device", "cpu", "--out"]
     assert main([*asked, str(tmp_path / "one.json")]) == 0
-    said = capsys.readouterr().out
+    said = capsys.readouterr().err
     assert main([*asked, str(tmp_path / "many.json"), "--ray"]) == 0
-    assert "skipped one: The image" in said
+    assert "A picture is left out: The image" in said
     assert (tmp_path / "many.json").read_text() == (tmp_path / "one.json").read_text()
 
 

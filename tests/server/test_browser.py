@@ -1,4 +1,4 @@
-"""The page as a person uses it: `dear app` in a process of its own, and a real Chromium.
+"""The page as a person uses it: `dear serve --page` in a process of its own, and a real Chromium.
 
 Screenshots go into pytest's folder, or into the one that DEAR_SCREENSHOTS names.
 """

@@ -18,12 +18,13 @@ from dear.core.errors import DearError
 from dear.core.palette import color_of
 from dear.core.sheet import thumbnail_url
 from dear.data.dataset import ImageFile
-from dear.heads.picture_list import PictureList, world_pictures
+from dear.heads.map_table import map_record
+from dear.heads.pictures import PictureList, world_pictures
 from dear.heads.role_map import RoleMap
 from dear.server.api import Service, short_name
 from dear.server.engines import TorchEngine
 from dear.server.page.classify import attention_overlay, classify
-from dear.server.page.heads import HeadPictures, head_map, main_direction
+from dear.server.page.heads import HeadPictures, main_direction
 from dear.server.page.views import Page, PageRequest, pictures_of_heads
 
 
@@ -101,7 +102,7 @@ def test_a_picture_travels_in_the_size_that_is_shown(size: tuple[int, int]) -> N
 
 
 def test_the_map_has_every_head_and_its_evidence(roles) -> None:
-    view = head_map(roles)
+    view = map_record(roles)
     assert [(cell["layer"], cell["head"]) for cell in view["cells"]] == sorted(roles.roles)
     first = view["cells"][0]
     assert [(part["concept"], part["share"]) for part in first["distribution"]] == [("color", 0.5), ("shape", 0.5)]
@@ -110,7 +111,7 @@ def test_the_map_has_every_head_and_its_evidence(roles) -> None:
 
 @pytest.mark.parametrize("preset", ["paper", "dear-mini"])
 def test_the_maps_that_come_with_the_package_can_be_shown(preset: str) -> None:
-    view = head_map(RoleMap.preset(preset))
+    view = map_record(RoleMap.preset(preset))
     assert all(cell["distribution"] for cell in view["cells"]) == (preset == "dear-mini")
     assert all(cell["sure"] is not None for cell in view["cells"]) == (preset == "dear-mini")
     assert view["origin"].startswith({"paper": "DeAR supplement", "dear-mini": "found by dear"}[preset])

@@ -3,12 +3,11 @@
 import argparse
 from pathlib import Path
 
-from dear.commands.device import add_device_arguments
+from dear.commands.shared import add_device_arguments, add_gain_argument
+from dear.core.figure import check_suffix
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.commands.predict import add_gain_argument
-
     parser.add_argument("run_folder", metavar="RUN", help="folder made by `dear train`")
     parser.add_argument("image", metavar="IMAGE", help="image file")
     parser.add_argument(
@@ -21,7 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from dear.commands.predict import checked_gains, load_with_gain, read_classes
-    from dear.core.figure import check_suffix
 
     check_suffix(args.out)
     gains = checked_gains(args.gain, args.run_folder)

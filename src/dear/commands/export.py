@@ -3,11 +3,11 @@
 import argparse
 from pathlib import Path
 
+from dear.core.config import number
+from dear.core.table import Table, add_json_argument
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.core.config import number
-    from dear.core.table import add_json_argument
-
     add_json_argument(parser)
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder made by `dear train`")
     parser.add_argument("--onnx", type=Path, required=True, metavar="OUT", help="new folder for the exported model")
@@ -22,7 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.core.table import Table
     from dear.model.export.export import export_run
 
     agreement = export_run(args.run_folder, args.onnx, args.int8, args.check)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dear.commands.device import add_device_arguments
+from dear.commands.shared import add_device_arguments, add_fast_decode_argument, add_gain_argument
 
 if TYPE_CHECKING:
     from dear.core.errors import DearError
@@ -21,7 +21,6 @@ _FILES_AT_ONCE = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.commands.index import add_fast_decode_argument
     from dear.core.config import number
     from dear.core.names import DECOUPLED, FUSION, PLAIN
     from dear.parallel.cluster import add_ray_arguments
@@ -44,17 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object per image")
     form.add_argument("--csv", action="store_true", help="print CSV: path, class, probability")
-
-
-def add_gain_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--gain",
-        action="append",
-        default=[],
-        metavar="NAME=NUMBER",
-        help="scale what some heads add to image features beyond their mean, can be repeated: an attribute or role of "
-        "the role map (texture=0), one head (12.10=2: layer 12, head 10), or all=2; 1 is as it was",
-    )
 
 
 def run(args: argparse.Namespace) -> None:

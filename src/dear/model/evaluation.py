@@ -7,7 +7,7 @@ from typing import Any
 
 from dear.core.errors import DearError, warn
 from dear.data.dataset import Dataset, Example
-from dear.data.memory import Item
+from dear.data.memory import ImageInMemory
 from dear.data.resolve import resolve_dataset
 from dear.data.splits import OWN_SPLIT, divide_again
 from dear.model.predictor import Predictor, check_inference
@@ -79,7 +79,7 @@ def _warn_of_trained(data: Dataset, names: Collection[str], owner: str) -> None:
 
 def _count_trained(examples: Sequence[Example], names: Collection[str]) -> int | None:
     """How many were trained on; None: names do not tell, as those of images in memory, or of files that have moved."""
-    if any(isinstance(example.picture, Item) for example in examples) or not any(map(os.path.exists, names)):
+    if any(isinstance(example.picture, ImageInMemory) for example in examples) or not any(map(os.path.exists, names)):
         return None
     files = {os.path.realpath(name) for name in names}
     return sum(os.path.realpath(str(example.picture)) in files for example in examples)

@@ -15,6 +15,7 @@ from dear.core.names import CLS
 from dear.core.palette import color_of
 from dear.data.decode import ImageLike, open_image
 from dear.heads.gains import gain_text
+from dear.methods.optional import HasRoles
 from dear.methods.shared.attention_maps import read_place
 from dear.methods.shared.role_settings import attribute_heads
 from dear.model.answer import Answer, Without
@@ -26,7 +27,7 @@ def explain_image(predictor: Predictor, image: ImageLike, out: Path, topk: int =
     check_suffix(out)
     pixels = predictor.preprocess(open_image(image))[None].to(predictor.model.backbone.device)
     answer = explained(predictor, pixels, topk)
-    roles = predictor.model.roles
+    roles = predictor.model.roles if isinstance(predictor.model, HasRoles) else None
     headless = set() if roles is None else {name for name in roles.core if not roles.heads_for(name)}
     maps = {
         f"{name}*" if name in headless else name: values[0].float().cpu().numpy()

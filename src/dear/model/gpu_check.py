@@ -17,6 +17,7 @@ from dear.heads.head_role import CORE_ATTRIBUTE, MIXED, HeadRole
 from dear.heads.role_map import RoleMap
 from dear.methods.base import Method
 from dear.methods.dear import Dear
+from dear.methods.optional import set_gradients
 from dear.methods.registry import find_method
 from dear.training.config import TrainConfig
 from dear.training.loop import make_optimizer
@@ -118,7 +119,7 @@ def _train(name: str, backbone: Backbone) -> _Steps:
     def step() -> Tensor:
         optimizer.zero_grad(set_to_none=True)
         loss = method.loss(method.layer_input(pixels), labels)
-        method.backward(loss, gradients)
+        set_gradients(method, loss, gradients)
         scaler.step(optimizer)
         scaler.update()
         return loss.total.detach()

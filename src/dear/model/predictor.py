@@ -54,7 +54,7 @@ class Predictor:
         self.gain: dict[str, float] = {}
         self.comparison, self._origin = comparison, origin
         with torch.no_grad():
-            self._text = self.model.encode_text()
+            self._text = self.model.encode_text(self.model.classes)
 
     def __repr__(self) -> str:
         names = ", ".join(self.classes[:3]) + (", ..." if len(self.classes) > 3 else "")

@@ -17,7 +17,7 @@ from dear.clip.text_table import TextTable
 from dear.core.errors import DearError
 from dear.core.files import read_json, sha256_of, write_bytes, write_json
 from dear.core.progress import report
-from dear.core.schema import BackboneIdentity, Count, Name, check_shape, damaged
+from dear.core.schema import Count, Name, StoredIdentity, check_shape, damaged
 from dear.core.tensors import (
     LOWER_RATE,
     all_tensors,
@@ -142,7 +142,7 @@ class _ExtraState(TypedDict, total=False):
 
 class _AdapterFile(TypedDict):
     method: str
-    backbone: BackboneIdentity
+    backbone: StoredIdentity
     classes: Annotated[list[str], Meta(min_length=1)]
     components: Annotated[list[Name], Meta(min_length=1)]
     template: str

@@ -20,7 +20,7 @@ from dear.core.metrics import interval_text
 from dear.core.progress import reporting_phases
 from dear.core.runtime import pick_device, precision_name, with_fp64
 from dear.core.words import counted
-from dear.data.check import content_hash, describe, problems
+from dear.data.check import content_hash, describe_dataset, problems
 from dear.data.dataset import Dataset
 from dear.data.resolve import name_in_memory, resolve_dataset
 from dear.methods.registry import (
@@ -28,23 +28,21 @@ from dear.methods.registry import (
     QUICK,
     UNFITTED,
     ZERO_SHOT,
-    find_method,
     methods_for,
-    recipe_of,
     require_method,
 )
-from dear.methods.shared.class_index import frozen_features
 from dear.methods.shared.closed_form import ClosedForm
+from dear.methods.shared.per_class import frozen_features
 from dear.training.adapter import Adapter, save_adapter
 from dear.training.backbone import choose_backbone
-from dear.training.config import NONE, TaskConfig, TrainConfig
+from dear.training.config import TaskConfig, TrainConfig
 from dear.training.images import DatasetImages, ImageSource
 from dear.training.run_folder import RunFolder
 from dear.trials.curve import learning_curve, some_names
 from dear.trials.outcome import Outcome, labels_of
 from dear.trials.selection import Selection, select
 from dear.trials.task import Task
-from dear.trials.trial import Trial
+from dear.trials.trial import Trial, uncropped_trial
 
 AUTO = "auto"
 FITTED = (*UNFITTED, *CLOSED_FORMS, *QUICK)  # what `fit` can take, the simplest first
@@ -156,13 +154,13 @@ def fit_run(
 def choose(data: Dataset, source: ImageSource, method: str = AUTO, thorough: bool = False) -> tuple[Trial, Selection]:
     """The trial of the best method, or of the given one beside zero-shot, fitted to `data.train`; and why."""
     task, names = Task.left_out(data), _candidates(source.backbone, method, thorough)
-    trials = {name: _trial(name, task) for name in names}
+    trials = {name: uncropped_trial(name, task) for name in names}
     images = [*task.fitted_images(), *data.test]
     models = [trial.prepare(source) for trial in trials.values()]
     source.encode(images, models, f"encoding {counted(len(images), 'image')}, for all methods")
     labels = labels_of(data.train)
     if len(labels.unique()) == len(labels):
-        trial = _trial(ALONE if method == AUTO else method, task)
+        trial = uncropped_trial(ALONE if method == AUTO else method, task)
         trial.fit(data, source)
         advice = "Label a second image of each class, and methods can be compared."
         return trial, Selection(len(data.classes), None, trial.method, _reason_alone(trial), advice=advice)
@@ -189,12 +187,6 @@ def _candidates(backbone: Backbone, method: str, thorough: bool) -> list[str]:
     return [name for name in (*UNFITTED, *CLOSED_FORMS, *(QUICK if thorough else ())) if name in known]
 
 
-def _trial(name: str, task: Task) -> Trial:
-    """By the published recipe, on images as they are: their states are kept, random crops would have to be encoded."""
-    recipe = {**recipe_of(name), "augment": NONE}
-    return Trial(name, task, find_method(name).Config.pick(recipe), TrainConfig.pick(recipe))
-
-
 def _reason_alone(trial: Trial) -> str:
     """Why this method is taken if no class has two images."""
     reason = f"{trial.method}: with one image per class no method can be checked"
@@ -214,7 +206,7 @@ def _with_curve(selection: Selection, trials: dict[str, Trial], data: Dataset, s
     model = closed[name]
     with torch.no_grad():
         features, truth = frozen_features(model, DatasetImages(data, source, model).train())
-        features, truth, text = map(with_fp64, (features, truth, model.encode_text()))
+        features, truth, text = map(with_fp64, (features, truth, model.encode_text(model.classes)))
         curve, advice = learning_curve(model.head, features, truth, text, data.classes)
     if name != chosen:
         advice = f"{advice[:-1]}, both with {name}, the best method in closed form."
@@ -243,7 +235,7 @@ def _task_text(dataset: Dataset) -> str:
     """Describes the classes and how their images are used."""
     images = Counter(example.label for example in dataset.train)
     checked = ", each answered by a fit without it" if max(images.values()) > 1 else ""
-    return f"{describe(dataset)}\nall {len(dataset.train)} labelled images are used{checked}"
+    return f"{describe_dataset(dataset)}\nall {len(dataset.train)} labelled images are used{checked}"
 
 
 def _test_line(test: Outcome) -> str:

@@ -18,7 +18,7 @@ from dear.core.progress import progress
 from dear.core.version import __version__
 from dear.data.dataset import Dataset, Example
 from dear.data.resolve import resolve_dataset
-from dear.heads.picture_list import spread
+from dear.heads.pictures import spread_evenly
 from dear.methods.registry import METHODS
 from dear.model.export.folder import Agreement, ExportedModel, ExportFolder, open_session
 from dear.model.export.graph import ImageSide, require_onnx, write_graph, write_int8
@@ -41,7 +41,7 @@ def export_run(run: Path, out: Path, int8: bool = False, check: int = 100) -> Ag
         )
     settings = pixel_settings(adapter)
     pictures = pick_pictures(run, adapter.classes, check)
-    text = model.encode_text()
+    text = model.encode_text(model.classes)
     with atomic_folder(out) as temporary:
         folder = ExportFolder(temporary)
         write_graph(model, text, folder.model)
@@ -105,7 +105,7 @@ def pick_pictures(run: Path, classes: Sequence[str], count: int) -> ComparedPict
         dataset, labelled = _run_data(run, classes), True
     except DearError:  # an adapter may travel without its data
         dataset, labelled = resolve_dataset("world:signs"), False
-    return ComparedPictures(spread(dataset.test, count), f"test images of {dataset.name}", labelled)
+    return ComparedPictures(spread_evenly(dataset.test, count), f"test images of {dataset.name}", labelled)
 
 
 def _run_data(run: Path, classes: Sequence[str]) -> Dataset:

@@ -19,7 +19,7 @@ from msgspec import Meta, Struct, convert, to_builtins
 
 from dear.core.errors import DearError, first_line
 from dear.core.files import read_bytes, read_json, sha256_of, write_json
-from dear.core.schema import BackboneIdentity, Count, Finite, Name, Percent, check_shape, damaged
+from dear.core.schema import Count, Finite, Name, Percent, StoredIdentity, check_shape, damaged
 
 EXAMPLE = Path(__file__).parent / "assets" / "classify.py"
 _EXPORT_AGAIN = "export the run again"
@@ -66,7 +66,7 @@ class Export(Struct, frozen=True):
     format: Literal[2]
     dear: str
     adapter_sha256: str
-    backbone: BackboneIdentity
+    backbone: StoredIdentity
     classes: Annotated[tuple[str, ...], Meta(min_length=1)]
     template: str
     components: Annotated[tuple[Name, ...], Meta(min_length=1)]

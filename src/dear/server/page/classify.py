@@ -10,6 +10,7 @@ from dear.core.palette import color_of
 from dear.core.sheet import thumbnail_url
 from dear.methods.base import Method
 from dear.methods.experts import REST
+from dear.methods.optional import HasRoles
 from dear.methods.shared.attention_maps import read_place
 from dear.methods.shared.role_settings import attribute_heads
 from dear.model.explain import as_seen, explained
@@ -42,8 +43,8 @@ def heads_in_words(model: Method, component: str) -> str:
         return "in all heads without a core attribute"
     if component == CLS:
         return read_place(model.backbone.image)
-    heads = attribute_heads(model) if model.roles is None else {component: model.roles.heads_for(component)}
-    count = len(heads[component])
+    heads = model.roles.heads_for(component) if isinstance(model, HasRoles) else attribute_heads(model)[component]
+    count = len(heads)
     return f"in its {count} {'head' if count == 1 else 'heads'}" if count else "in all heads: it has none of its own"
 
 

@@ -18,13 +18,15 @@ from dear.core.palette import color_of
 from dear.core.sheet import thumbnail_url
 from dear.data.dataset import Picture
 from dear.data.resolve import resolve_dataset
-from dear.heads.picture_list import PictureList, spread, world_pictures
+from dear.heads.map_table import map_record
+from dear.heads.page import RENDERER
+from dear.heads.pictures import PictureList, spread_evenly, world_pictures
 from dear.methods.shared.role_settings import roles_of
 from dear.server.api import Service, short_name
 from dear.server.engines import TorchEngine
 from dear.server.limits import Json
 from dear.server.page.classify import classify
-from dear.server.page.heads import HeadPictures, head_map
+from dear.server.page.heads import HeadPictures
 from dear.server.server import static_file
 from dear.server.uploads import MAX_BYTES, TOO_MANY_BYTES, open_upload
 from dear.training.run_folder import RunFolder
@@ -92,10 +94,10 @@ class Page:
     def routes(self) -> list[Route]:
         return [
             static_file("/", _PAGE / "index.html"),
-            *(static_file(f"/{file.name}", file) for file in _PAGE.iterdir()),
+            *(static_file(f"/{file.name}", file) for file in (*_PAGE.iterdir(), *RENDERER)),
             self._route("GET", "/api/about", self.about),
             self._route("POST", "/api/classify", self.classify),
-            self._route("GET", "/api/heads", lambda _: head_map(roles_of(self.predictor.model))),
+            self._route("GET", "/api/heads", lambda _: map_record(roles_of(self.predictor.model))),
             self._route("GET", "/api/head-pictures", self.pictures_of_head),
             self._route("GET", "/api/starters", self.starters),
             self._route("POST", "/api/search", self.search),
@@ -145,7 +147,7 @@ class Page:
     def starters(self, _: PageRequest) -> list[dict[str, Any]]:
         """Images to start a search from, spread over the gallery."""
         gallery = self.service.require_gallery()
-        chosen = spread(sorted(gallery.paths()), _HITS)
+        chosen = spread_evenly(sorted(gallery.paths()), _HITS)
         return [{"path": path, "image": _thumbnail(StoredPicture(gallery, path))} for path in chosen]
 
     def search(self, request: PageRequest) -> dict[str, Any]:
@@ -169,7 +171,7 @@ class Page:
     def _examples(self) -> list[tuple[Picture, str, str]]:
         """Pictures to try, their names, and their thumbnails."""
         examples = []
-        for picture, name in spread(self._example_pictures(), _EXAMPLES):
+        for picture, name in spread_evenly(self._example_pictures(), _EXAMPLES):
             with suppress(DearError):  # moved or deleted since it was indexed
                 examples.append((picture, name, thumbnail_url(picture.open(), _EXAMPLE_SIZE)))
         return examples
