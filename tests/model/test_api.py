@@ -97,6 +97,11 @@ def test_wrong_settings_are_one_sentence(wrong, sentence: str, tmp_path) -> None
             dear.create(classes=["a", "b"], **wrong)
 
 
+def test_a_backbone_without_a_role_map_is_named(model_folder) -> None:
+    with pytest.raises(DearError, match="no ready role map"):
+        dear.create(f"local-dir:{model_folder}", classes=["a", "b"])
+
+
 def test_the_default_method_is_that_of_the_command() -> None:
     assert signature(dear.train).parameters["method"].default == RunConfig().method == DEFAULT
 
