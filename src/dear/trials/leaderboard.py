@@ -58,7 +58,7 @@ class Leaderboard(Struct, frozen=True):
         )
 
     def advice(self) -> str:
-        """What to conclude, in a few lines; for a board whose reference is the best."""
+        """The conclusion in a few lines, for a board whose reference is the best."""
         best, choice = self.best, self.advised()
         groups: dict[str, list[str]] = {}
         for outcome in self.outcomes[1:]:
