@@ -219,21 +219,16 @@ def _contents(subjects: Sequence[Subject]) -> dict[Subject, str]:
 
 
 def _contents_of_files(paths: Sequence[Path]) -> dict[Subject, str]:
-    sizes = {path: _size(path) for path in paths}
+    sizes = {path: _stamp(path)[0] for path in paths}
     files_of_size = Counter(sizes.values())
     suspects = [path for path in paths if sizes[path] >= 0 and files_of_size[sizes[path]] > 1]
-    digests = _on_threads(_file_hash, suspects, "comparing images")
+    digests = _on_threads(lambda path: picture_hash(ImageFile(path)), suspects, "comparing images")
     hashes = dict(zip(suspects, digests, strict=True))
     return {path: hashes.get(path, str(path)) for path in paths}
 
 
-def _size(path: Path) -> int:
-    """-1 if it is not a regular file."""
-    return _stamp(path)[0]
-
-
 def _stamp(path: Path) -> tuple[int, int]:
-    """Size and time: a file is not read again if both are unchanged (a benchmark checks each many times)."""
+    """Size (-1: no regular file) and time: a file is not read again if both are unchanged."""
     try:
         status = path.stat()
     except (OSError, ValueError):
@@ -248,10 +243,8 @@ def _why_unreadable(path: Path, stamp: tuple[int, int]) -> str:
 
 def content_hash(examples: Iterable[Example]) -> str:
     """SHA-256 over the content and the label of every example, in order."""
-    digest = hashlib.sha256()
-    for example in examples:
-        digest.update(f"{picture_hash(example.picture)} {example.label}\n".encode())
-    return digest.hexdigest()
+    rows = [f"{picture_hash(example.picture)} {example.label}\n" for example in examples]
+    return hashlib.sha256("".join(rows).encode()).hexdigest()
 
 
 _in_memory: WeakKeyDictionary[Picture, str] = WeakKeyDictionary()  # hashes, as long as the pictures live
@@ -260,16 +253,11 @@ _in_memory: WeakKeyDictionary[Picture, str] = WeakKeyDictionary()  # hashes, as 
 def picture_hash(picture: Picture) -> str:
     """SHA-256 of the content, which is read again only if it is a file whose size or time has changed."""
     if isinstance(picture, ImageFile):
-        return _file_hash(picture.path)
+        return _sha256(path := Path(os.path.abspath(picture.path)), _stamp(path))  # known in any working directory
     found = _in_memory[picture] if picture in _in_memory else hashlib.sha256(picture.content()).hexdigest()
     with suppress(TypeError):  # there is no weak reference to a tuple
         _in_memory[picture] = found
     return found
-
-
-def _file_hash(path: Path) -> str:
-    path = Path(os.path.abspath(path))  # it stays the same in another working directory
-    return _sha256(path, _stamp(path))
 
 
 @lru_cache(maxsize=2**20)
