@@ -16,7 +16,7 @@ import dear
 from dear.cli import main
 from dear.core.errors import DearError, DearWarning
 from dear.core.metrics import wilson_interval
-from dear.methods.gda import GdaHead
+from dear.methods.closed_forms import GdaHead
 from dear.methods.registry import CLOSED_FORMS, UNFITTED
 from dear.training.store import ImageStore
 from dear.trials import fit as fit_module

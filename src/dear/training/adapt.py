@@ -17,7 +17,8 @@ from dear.core.progress import phase
 from dear.core.runtime import HostRows, precision_name, seed_everything
 from dear.core.tensors import LOWER_RATE, require_finite
 from dear.data.dataset import Dataset, Example
-from dear.methods.base import Method, Student
+from dear.methods.base import Method
+from dear.methods.optional import Student, Tuned
 from dear.methods.registry import find_method, recipe_of, with_overrides
 from dear.parallel import processes
 from dear.training.checkpoint import job_of
@@ -66,7 +67,8 @@ def adapt(
     if views is not None and any(p.requires_grad for p in model.parameters()):
         measure = partial(evaluate, model, data.val, source, "validation") if validate and data.val else None
         fit(model, views, train, epochs, steps, out, measure, estimate)
-    model.after_training(images)
+    if isinstance(model, Tuned):
+        model.after_training(images)
     return model.eval()
 
 
@@ -91,7 +93,7 @@ def train_teacher(
     logits = predict_logits(teacher, pool.train, source, "teacher", [inference])[inference]
     seed_everything(train.seed)  # independent of the teacher's random numbers
     with torch.no_grad():
-        student.set_teacher(pool.classes, teacher.encode_text(), logits)
+        student.set_teacher(pool.classes, teacher.encode_text(teacher.classes), logits)
     return tuple(Example(example.picture, row) for row, example in enumerate(pool.train))
 
 
@@ -110,7 +112,7 @@ def predict_logits(
     Each process of a run computes its local images, and gets the logits of all.
     """
     model.eval()
-    text = model.encode_text()
+    text = model.encode_text(model.classes)
     rows = {name: HostRows() for name in by or inferences(model.components)}
     for images, _ in source.evaluation(processes.local_rows(examples), model, title):
         features = model.encode_image(model.layer_input(images))

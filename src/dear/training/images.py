@@ -18,6 +18,7 @@ from dear.data.augment import CLEAN, RANDOM, Batches, Epoch, FreshViews
 from dear.data.dataset import Dataset, Example, ImageFile, Picture
 from dear.data.loading import evaluation_batches
 from dear.methods.base import Method
+from dear.methods.optional import views_of
 from dear.parallel import processes
 from dear.training.config import FRESH, NONE, TrainConfig, fixed_views
 from dear.training.store import ImageStore, Shown, Stage
@@ -74,10 +75,12 @@ class ImageSource:
     def training(
         self, examples: Sequence[Example], model: Method, train: TrainConfig, epochs: int
     ) -> "FreshViews | CachedViews":
-        """The views of `model.views` with the augmentation of `train`; fixed and clean ones come from the store, if
+        """The views of a step with the augmentation of `train`; fixed and clean ones come from the store, if
         they fit on disk or in memory."""
         batches, stage, fresh = training_batches(examples, train), Stage.of(model), train.augment == FRESH
-        views = (CLEAN,) * len(model.views) if train.augment == NONE else model.views
+        views = views_of(model)
+        if train.augment == NONE:
+            views = (CLEAN,) * len(views)
         shown = [] if fresh else self.store.shown(examples)
         self.store.forget_views(shown)
         if fresh or (train.augment == NONE and not self.store.has_room(shown, [stage], first=True)):

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from dear.core.errors import DearError
 from dear.core.progress import Progress, duration, log_line
-from dear.core.runtime import gradient_scaler, precision_name, to_device
+from dear.core.runtime import gradient_scaler, precision_name, rounding, to_device
 from dear.core.tensors import require_finite
 from dear.data.augment import FreshViews
 from dear.data.loading import from_workers
 from dear.methods.base import Method
+from dear.methods.optional import Staged, set_gradients, targets_of
 from dear.parallel import processes
 from dear.training.averaging import WeightAverage
 from dear.training.checkpoint import job_of, load_checkpoint, save_checkpoint
@@ -92,18 +93,21 @@ def fit(
         def seconds_left() -> float:
             return estimate.left(steps - numbers.start - bar.done, steps)  # noqa: B023
 
-        with Progress(f"epoch {epoch + 1}/{epochs}", len(numbers), "step", leave=True, left=seconds_left) as bar:
+        title = f"epoch {epoch + 1}/{epochs}"
+        with rounding(dtype), Progress(title, len(numbers), "step", leave=True, left=seconds_left) as bar:
             for step, (images, labels) in zip(numbers, from_workers(batches), strict=False):
-                model.done = step / steps
-                lr = learning_rate(config, config.lr, epochs, epoch, model.done)
+                share = step / steps
+                if isinstance(model, Staged):
+                    model.done = share
+                lr = learning_rate(config, config.lr, epochs, epoch, share)
                 for group, full in zip(optimizer.param_groups, full_rates, strict=True):
-                    group["lr"] = learning_rate(config, full, epochs, epoch, model.done)
-                images, labels = to_device(images, device), to_device(model.targets(labels), device)
+                    group["lr"] = learning_rate(config, full, epochs, epoch, share)
+                images, labels = to_device(images, device), to_device(targets_of(model, labels), device)
                 optimizer.zero_grad(set_to_none=True)
                 x = model.layer_input(images)
                 with processes.step(len(labels)):
                     loss = compute_loss(x, labels)
-                    model.backward(loss, gradients)
+                    set_gradients(model, loss, gradients)
                 scaler.step(optimizer)
                 scaler.update()
                 compute_loss = compiled

@@ -27,6 +27,7 @@ from dear.data.check import picture_hash
 from dear.data.dataset import Example, Picture
 from dear.data.loading import Mapped, decoding_loader, from_workers
 from dear.methods.base import Method
+from dear.methods.optional import ReadsHeads
 from dear.parallel import processes
 
 _BATCH = 64
@@ -47,7 +48,7 @@ class Stage(NamedTuple):
     @classmethod
     def of(cls, model: Method) -> "Stage":
         """The stage at which a method begins."""
-        if model.heads_from is not None and model.first_layer > model.backbone.image.layers:
+        if isinstance(model, ReadsHeads) and model.first_layer > model.backbone.image.layers:
             return cls(model.heads_from, True)
         return cls(model.first_layer)
 
