@@ -30,8 +30,8 @@ from dear.training import loop
 from dear.training.adapt import adapt, predict_logits
 from dear.training.adapter import load_adapter, save_adapter
 from dear.training.images import ImageSource
+from dear.training.loop import EpochSums
 from dear.training.run_folder import RunFolder
-from dear.training.sums import EpochSums
 from pretended_gpu import Gpu, pretend_gpu
 
 ROUNDING = {"fp32": 1e-4, "fp16": 0.01, "bf16": 0.05}  # of the loss in the first epoch, or of answers without training

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dear.methods.registry import recipe_of, with_overrides
-from dear.training.averaging import WeightAverage, epoch_weights
 from dear.training.config import TrainConfig
+from dear.training.loop import WeightAverage, epoch_weights
 
 
 def bell(epochs: int, peak: float, width: float) -> TrainConfig:
