@@ -121,7 +121,7 @@ def test_a_small_file_is_read_once(model: Dear, tmp_path: Path, monkeypatch, sta
 
 
 def test_kept_states_of_other_shapes_are_refused(model: Dear, tmp_path: Path) -> None:
-    """With a checksum that fits: only their use would tell."""
+    """Their checksum fits: only their use would tell."""
     examples = resolve_dataset("world:colors").train[:1]
     _kept(_store(model, tmp_path), examples, Stage(3))
     (file,) = tmp_path.rglob("*.safetensors")

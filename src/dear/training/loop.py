@@ -18,7 +18,7 @@ from dear.data.loading import from_workers
 from dear.methods.base import Loss, Method
 from dear.methods.optional import Staged, set_gradients, targets_of
 from dear.parallel import processes
-from dear.training.checkpoint import job_of, load_checkpoint, save_checkpoint
+from dear.training.checkpoint import Checkpoint, job_of
 from dear.training.config import TrainConfig, learning_rate
 from dear.training.estimate import RunEstimate
 from dear.training.images import CachedViews
@@ -52,13 +52,12 @@ def fit(
     full_rates = [group["lr"] for group in optimizer.param_groups]
     scaler = gradient_scaler(device, dtype)
     average = WeightAverage(model, config, epochs) if config.average != "none" else None
-    averages = average.sums if average else {}
     settings = {name: value for name, value in config.to_json().items() if name not in CHANGEABLE}
     settings["precision"] = precision_name(dtype)  # "auto" depends on the device, on which nothing else does
     job = job_of(settings, model.config.to_json(), model.backbone.identity.weights, model.classes.names)
     processes.broadcast_from_first(model.state_dict().values())
-    resumes = (out / CHECKPOINT).exists()
-    done = load_checkpoint(out / CHECKPOINT, model, optimizer, scaler, averages, epochs, job) if resumes else 0
+    checkpoint = Checkpoint(out / CHECKPOINT, model, optimizer, scaler, average.sums if average else {}, job)
+    done = checkpoint.load(epochs)
     processes.require_same(
         f"{done} {job}", "The processes of this run differ in settings or in the content of --out: all need the same."
     )
@@ -142,7 +141,7 @@ def fit(
         history.append(record)
         if processes.is_rank_zero():
             RunFolder(out).write_history(history)
-            save_checkpoint(out / CHECKPOINT, model, optimizer, scaler, averages, epoch + 1, job)
+            checkpoint.save(epoch + 1)
         if board is not None:
             for name, value in record.items():
                 if isinstance(value, float):
