@@ -35,7 +35,7 @@ class RunConfig(TaskConfig):
 
     few_shot: str | None = setting(
         None,
-        "train on the images of this list instead of a draw: a .jsonl as of 2SFS or `dear data few-shot`",
+        "train on the images listed in this .jsonl instead of a random draw: of 2SFS, or by `dear data few-shot`",
         advanced=True,
     )
     fast_decode: bool = setting(
