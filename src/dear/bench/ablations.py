@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from dear.bench.results import Cell, Variant
 from dear.core.errors import DearError
-from dear.heads.entropy import CORE_SETS
 from dear.heads.role_map import RoleMap
+from dear.heads.rules import CORE_SETS
 
 Changes = Mapping[str, Any]
 Rows = dict[str, Changes]

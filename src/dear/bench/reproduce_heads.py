@@ -5,7 +5,7 @@ from dear.clip import Backbone
 from dear.core.table import Table
 from dear.heads.by_pictures import roles_by_pictures
 from dear.heads.check_search import check_by_search
-from dear.heads.probes import find_probes
+from dear.heads.pictures import find_probes
 from dear.heads.role_map import RoleMap
 
 TABLE_1 = {"object": (12, 7), "shape": (12, 5), "texture": (11, 5), "color": (12, 10), "location": (12, 0)}
