@@ -91,19 +91,6 @@ def test_a_gallery_is_searched_as_recorded(tmp_path: Path, capsys) -> None:
     np.testing.assert_allclose([hit["score"] for hit in hits], [hit["score"] for hit in recorded], rtol=0, atol=1e-5)
 
 
-def test_results_are_reported(tmp_path: Path, capsys) -> None:
-    assert main(["report", str(FILES / "benchmark"), "--out", str(tmp_path / "report"), "--json"]) == 0
-    table = json.loads(capsys.readouterr().out)["Base to novel"]
-    reported = {row["method"]: (row["base"]["mean"], row["novel"]["mean"]) for row in table}
-    recorded = {}
-    for file in (FILES / "benchmark" / "cells").iterdir():
-        value = json.loads(file.read_text())
-        base, novel = (evaluation["accuracy"] for evaluation in value["evaluations"][:2])
-        recorded[value["cell"]["method"]] = (base, novel)
-    assert reported == recorded
-    assert recorded.keys() == {"dear", "zero-shot"}
-
-
 def test_a_role_map_loads() -> None:
     file = FILES / "rolemap_dear-mini.json"
     assert RoleMap.load(file).to_json() == json.loads(file.read_text())

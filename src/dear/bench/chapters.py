@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dear.bench.protocols import TEST
 from dear.bench.results import Result
-from dear.bench.summary import missing
+from dear.bench.series import missing
 from dear.core.table import Table
+from dear.trials.outcome import TEST
 
 AVERAGE = "Average"
 

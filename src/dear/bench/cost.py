@@ -7,8 +7,7 @@ about 11 cores per GPU.
 
 from collections.abc import Sequence
 
-from dear.bench.protocols import BASE_TO_NOVEL
-from dear.bench.results import Cell
+from dear.bench.results import BASE_TO_NOVEL, Cell
 from dear.data.known import KNOWN, find_known
 from dear.data.known.sources import SOURCES
 from dear.methods.registry import METHODS

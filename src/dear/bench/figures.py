@@ -11,13 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dear.bench.ablation_results import AblationResults, ablation_results
+from dear.bench.ablations import AblationResults, ablation_results
 from dear.bench.chapters import AVERAGE, on_split
-from dear.bench.protocols import BASE, BASE_TO_NOVEL, FEW_SHOT, NOVEL, PROTOCOLS, TEST
-from dear.bench.results import Result
-from dear.bench.summary import HM, Series, Stat, average, complete_methods, labels, series
+from dear.bench.results import BASE_TO_NOVEL, FEW_SHOT, PROTOCOLS, Result
+from dear.bench.series import HM, Series, Stat, average, by_label, complete_methods, datasets_of, labels, series
 from dear.bench.tables import main_results
 from dear.methods.registry import is_ours
+from dear.trials.outcome import BASE, NOVEL, TEST
 
 _INK, _SOFT, _LINE = "#23262b", "#6a6f78", "#dddbd4"
 _OWN = ("#d1495b", "#7a1f33", "#f08fa5")
@@ -55,9 +55,9 @@ def pictures(results: Sequence[Result]) -> list[Picture]:
         if len({result.cell.shots for result in group}) > 1:
             caption = on_split("Accuracy (%) by images per class, mean over seeds, bands: std.", split)
             drawn.append(Picture(f"few_shot{_suffix(split)}", FEW_SHOT, caption, _few_shot(group)))
-    ablations = [a for a in ablation_results(results) if any(a.difference(value) for value in a.rows)]
+    ablations = [a for a in ablation_results(results) if any(a.comparisons.values())]
     if ablations:
-        caption = "Difference to the default in percentage points, bars: standard error of the paired differences."
+        caption = "Difference to the default in percentage points, bars: its 95% interval."
         drawn.append(Picture("ablations", "ablations", caption, _ablations(ablations)))
     return drawn
 
@@ -114,12 +114,12 @@ def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
 
 def _by_dataset(all_series: Sequence[Series]) -> Iterator[tuple[str, list[tuple[str, Series | list[Series]]]]]:
     """The series of each dataset, then, for several datasets, those to average over."""
-    datasets = list(dict.fromkeys(s.dataset for s in all_series))
+    datasets, methods = datasets_of(all_series), by_label(all_series)
     for dataset in datasets:
         yield dataset, [(s.label, s) for s in all_series if s.dataset == dataset]
     names = complete_methods(all_series)
     if len(datasets) > 1 and names:
-        yield AVERAGE, [(name, [s for s in all_series if s.label == name]) for name in names]
+        yield AVERAGE, [(name, methods[name]) for name in names]
 
 
 def _stat(row: Series | list[Series], name: str) -> Stat | None:
@@ -222,15 +222,16 @@ def _ablations(ablations: list[AblationResults]) -> Figure:
     box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
     for axis, ablation in zip(axes, ablations, strict=True):
         for row, value in enumerate(ablation.rows):
-            difference = ablation.difference(value)
-            if difference:
-                color = "#4f9d69" if difference.mean >= 0 else _OWN[0]
+            comparison = ablation.comparisons[value]
+            if comparison:
+                mean = comparison.difference
+                color = "#4f9d69" if mean >= 0 else _OWN[0]
                 style: dict[str, Any] = {"color": color, "marker": "o", "markersize": 7, "elinewidth": 2, "capsize": 3}
-                axis.errorbar(difference.mean, row, xerr=difference.error, linestyle="none", **style)
-                text = f"{difference.mean:+.1f}".replace("-", "−")
+                ends = [[max(0.0, mean - comparison.low)], [max(0.0, comparison.high - mean)]]
+                axis.errorbar(mean, row, xerr=ends, linestyle="none", **style)
                 axis.annotate(
-                    text, (difference.mean, row), (0, 7), textcoords="offset points", ha="center", fontsize=9,
-                    color=_INK, zorder=4, bbox=box,
+                    f"{mean:+.1f}".replace("-", "−"), (mean, row), (0, 7), textcoords="offset points", ha="center",
+                    fontsize=9, color=_INK, zorder=4, bbox=box,
                 )  # fmt: skip
             elif ablation.is_default(value):
                 axis.plot(0, row, marker="D", markersize=7, color=_SOFT)

@@ -10,19 +10,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from dear.bench.planning import constant_key
-from dear.bench.protocols import BASE, FEW_SHOT, FEW_SHOTS, NOVEL, PROTOCOLS, TEST
-from dear.bench.results import (
-    Cell,
-    Result,
-    read_result,
-    result_files,
-    result_path,
-    show_value,
-    with_current_names,
-    write_result,
-)
-from dear.bench.run_cell import run_cell
-from dear.bench.workbench import Workbench, shared_workbench
+from dear.bench.results import FEW_SHOT, FEW_SHOTS, PROTOCOLS, Cell, Result, result_path, results_in, write_result
+from dear.bench.run_cell import Workbench, run_cell, shared_workbench
 from dear.clip import MINI
 from dear.clip.text_table import TextTable
 from dear.core.errors import DearError
@@ -37,6 +26,7 @@ from dear.methods.registry import METHODS, find_method, recipe_of, with_override
 from dear.parallel.cluster import Cluster
 from dear.training.backbone import AUTO
 from dear.training.config import RunConfig, TrainConfig
+from dear.trials.outcome import BASE, NOVEL, TEST
 
 MAX_WORLD_EPOCHS = 10  # on Attribute World, which is for trying out: as many as DeAR's recipe has
 WORK = "work"
@@ -141,7 +131,7 @@ def run_cells(
     With a cluster, many run at once; the results equal those of one after the other on as many threads.
     """
     with only_writer(out):
-        stored = [read_result(path) for path in result_files(out)]
+        stored = results_in(out)
         if not other_settings:
             _refuse_other_settings(cells, [result.cell for result in stored], out)
         return _run_missing(cells, {result.cell.name: result for result in stored}, out, bench, cluster)
@@ -214,13 +204,12 @@ def _refuse_other_settings(cells: Sequence[Cell], stored: Sequence[Cell], out: P
     """Refuses to mix settings in one table, unless the user asks for it."""
 
     def place(cell: Cell) -> tuple[Any, ...]:
-        row = cell.variant and (cell.variant.ablation, show_value(cell.variant.value))
+        row = cell.variant and (cell.variant.ablation, cell.variant.value)
         return cell.protocol, cell.dataset, cell.method, cell.seed, cell.shots, cell.split, cell.targets, row
 
-    settings_at = {place(cell): with_current_names(cell.settings) for cell in stored}
+    settings_at = {place(cell): cell.settings for cell in stored}
     for cell in cells:
-        new = with_current_names(cell.settings)
-        old = settings_at.get(place(cell), new)
+        new, old = cell.settings, settings_at.get(place(cell), cell.settings)
         if changed := sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)):
             raise DearError(
                 f"{out} holds {cell} with other settings ({', '.join(changed)}): choose another --out, or add "
@@ -229,7 +218,7 @@ def _refuse_other_settings(cells: Sequence[Cell], stored: Sequence[Cell], out: P
 
 
 def _in_short(result: Result) -> str:
-    accuracies = {e.name: e.accuracy for e in result.evaluations if e.inference != DECOUPLED}
+    accuracies = {outcome.part: outcome.accuracy for outcome in result.outcomes if outcome.inference != DECOUPLED}
     parts = [f"{Path(name).name} {accuracy:.1f}" for name, accuracy in accuracies.items()]
     if list(accuracies) == [BASE, NOVEL]:
         parts.append(f"HM {harmonic_mean(accuracies[BASE], accuracies[NOVEL]):.1f}")

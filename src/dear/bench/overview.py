@@ -5,15 +5,28 @@ from dataclasses import replace
 from statistics import median
 
 from dear.bench.chapters import AVERAGE, Block, on_split
-from dear.bench.paired import LEVEL, Comparison, best_label, compare
-from dear.bench.protocols import ALL
-from dear.bench.summary import HM, TARGETS, Series, Stat, average, backbone_of, complete_methods, is_zero_shot
+from dear.bench.series import (
+    HM,
+    TARGETS,
+    Series,
+    Stat,
+    average,
+    backbone_of,
+    best_label,
+    by_label,
+    compare_series,
+    complete_methods,
+    datasets_of,
+    is_zero_shot,
+)
 from dear.core.table import Table
+from dear.trials.outcome import ALL
+from dear.trials.paired import LEVEL, Comparison
 
 _INTERVAL = (
-    "with its 95% interval (a bootstrap over seeds and over images, the same for both methods). Ahead, behind: the "
-    f"interval is above or below zero. Level: all of it is within {LEVEL:g} points. Undecided: none of these; more "
-    "images would tell."
+    "with its 95% interval (a bootstrap over seeds and over images, the same for both methods; one draw of one test "
+    "set: the wider of Tango's and that of McNemar's exact test). Ahead, behind: the interval is above or below zero. "
+    f"Level: all of it is within {LEVEL:g} points. Undecided: none of these; more images would tell."
 )
 
 
@@ -22,7 +35,7 @@ def base_to_novel_comparison(all_series: Sequence[Series], name: str) -> list[Bl
 
     None for a single method, or for results without answers per image.
     """
-    datasets, whole = list(dict.fromkeys(s.dataset for s in all_series)), complete_methods(all_series)
+    datasets, whole = datasets_of(all_series), complete_methods(all_series)
     columns = [*datasets, *([AVERAGE] if len(datasets) > 1 else [])]
 
     def means(label: str, own: Sequence[Series]) -> list[float | None]:
@@ -34,7 +47,7 @@ def base_to_novel_comparison(all_series: Sequence[Series], name: str) -> list[Bl
     table, best = _one_row_per_method(all_series, HM, "HM", columns, means)
     note = f"Harmonic mean of base and novel accuracy (%), mean over seeds; fit: the median. Best: {best}, by the mean "
     note += "over pairs of dataset and seed, among the methods with the most pairs; others may be ahead of it. "
-    note += f"Differences: the mean over the pairs that both have, {_INTERVAL}"
+    note += f"Differences: the mean over datasets and the seeds that both have, {_INTERVAL}"
     title = on_split("Harmonic mean on each dataset, and paired comparison", all_series[0].results[0].cell.split)
     return [Block(f"{name}_overview", title, table, note)] if table.rows else []
 
@@ -62,15 +75,15 @@ def _one_row_per_method(
 
     `short`: the score's name in the header.
     """
-    methods = {label: own for label, own in _by_label(all_series).items() if any(s.stat(score) for s in own)}
+    methods = {label: own for label, own in by_label(all_series).items() if any(s.stat(score) for s in own)}
     best = best_label(all_series, score)
     firsts = {label: own[0].results[0] for label, own in methods.items()}
     zero_shot = {backbone_of(first): label for label, first in reversed(firsts.items()) if is_zero_shot(first.cell)}
     table = Table(["method", *columns, "fit (s)", f"{short} - zero-shot", f"{short} - best", "verdict", "pairs"])
     for label, own in methods.items():
         frozen = zero_shot.get(backbone_of(firsts[label]))
-        to_frozen = compare(own, methods[frozen], score) if frozen and label != frozen else None
-        to_best = compare(own, methods[best], score) if best and label != best else None
+        to_frozen = compare_series(own, methods[frozen], score) if frozen and label != frozen else None
+        to_best = compare_series(own, methods[best], score) if best and label != best else None
         comparison = to_best or to_frozen
         if comparison is None and label != best:
             continue
@@ -88,30 +101,25 @@ def few_shot_comparison(all_series: Sequence[Series], shots: Sequence[str], name
     columns, best = [], []
     for number in shots:
         of_shots = [_with_shots(s, int(number)) for s in all_series]
-        methods = _by_label([s for s in of_shots if s.results])
+        methods = by_label([s for s in of_shots if s.results])
         first = best_label(of_shots, number)
         if first is None:
             return []
-        columns.append({label: compare(own, methods[first], ALL) for label, own in methods.items() if label != first})
+        columns.append(
+            {label: compare_series(own, methods[first], ALL) for label, own in methods.items() if label != first}
+        )
         best.append(first)
     table = Table(["method", *(f"{n} shots" if n != "1" else "1 shot" for n in shots)])
-    for label in _by_label(all_series):
+    for label in by_label(all_series):
         cells = ["best" if label == first else _judged(c.get(label)) for c, first in zip(columns, best, strict=True)]
         if any(cells):
             table.add(label, *cells)
     if len(table.rows) < 2 or all(not any(c.values()) for c in columns):
         return []
-    note = "Accuracy minus that of the best with as many images per class, the mean over the pairs of dataset and seed "
-    note += f"that both have, {_INTERVAL}"
+    note = "Accuracy minus that of the best with as many images per class, the mean over datasets and the seeds that "
+    note += f"both have, {_INTERVAL}"
     title = on_split("Paired comparison with the best", all_series[0].results[0].cell.split)
     return [Block(f"{name}_overview", title, table, note)]
-
-
-def _by_label(all_series: Sequence[Series]) -> dict[str, list[Series]]:
-    by_label: dict[str, list[Series]] = {}
-    for s in all_series:
-        by_label.setdefault(s.label, []).append(s)
-    return by_label
 
 
 def _with_shots(s: Series, shots: int) -> Series:

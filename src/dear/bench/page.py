@@ -15,7 +15,7 @@ from dear.bench.chapters import AVERAGE, Block, Chapter
 from dear.bench.details import detail_chapters, retrieval_chapters
 from dear.bench.figures import Picture, pictures
 from dear.bench.results import Result, read_results
-from dear.bench.summary import Stat
+from dear.bench.series import Stat
 from dear.bench.tables import main_chapters
 from dear.core.figure import figure_png
 from dear.core.files import read_text, write_bytes, write_text

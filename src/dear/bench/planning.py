@@ -7,9 +7,8 @@ from collections.abc import Collection, Sequence
 import torch
 from msgspec.structs import replace
 
-from dear.bench.protocols import BASE_TO_NOVEL, TEST
-from dear.bench.results import Cell
-from dear.bench.workbench import Workbench
+from dear.bench.results import BASE_TO_NOVEL, Cell
+from dear.bench.run_cell import Workbench
 from dear.core.progress import duration
 from dear.core.words import counted
 from dear.data.dataset import Dataset
@@ -17,6 +16,7 @@ from dear.data.splits import COOP_SPLIT
 from dear.methods.base import Method
 from dear.methods.registry import METHODS, find_method
 from dear.training.config import FRESH, TrainConfig, fixed_views, training_length
+from dear.trials.outcome import TEST
 
 _PARTS = ("dataset", "method", "seed")  # of a grid
 _TIMED = 4  # images

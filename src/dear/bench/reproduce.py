@@ -6,22 +6,17 @@ from typing import Any
 
 from dear.bench.ablations import ABLATIONS, Rows, ablation_cells
 from dear.bench.grid import plan
-from dear.bench.protocols import BASE_TO_NOVEL, CROSS_DATASET, DOMAIN, FEW_SHOT, FEW_SHOTS
-from dear.bench.results import Cell
-from dear.bench.summary import is_zero_shot
+from dear.bench.paper import BACKBONE, METHODS_OF_PAPER
+from dear.bench.results import BASE_TO_NOVEL, CROSS_DATASET, DOMAIN, FEW_SHOT, FEW_SHOTS, Cell
+from dear.bench.series import is_zero_shot
 from dear.core.errors import DearError
 
-METHODS_OF_PAPER = {
-    "CLIP": "zero-shot", "CoOp": "coop", "ATPromptCoOp": "atprompt", "ProGrad": "prograd", "MaPLe": "maple",
-    "PromptSRC": "promptsrc", "ProVP": "provp", "TCP": "tcp", "PromptKD": "promptkd", "MMRL": "mmrl", "TAC": "tac",
-    "SkipT": "skipt", "DeAR": "dear",
-}  # fmt: skip
 _SIX = ("coop", "maple", "promptsrc", "mmrl", "tac", "dear")  # of Tables 3 and 4
 _ELEVEN = ("ImageNet", "Caltech101", "OxfordPets", "StanfordCars", "Flowers102", "Food101", "FGVCAircraft", "SUN397",
            "DTD", "EuroSAT", "UCF101")  # fmt: skip
 _VARIANTS = ("ImageNetV2", "ImageNet-Sketch", "ImageNet-A", "ImageNet-R")
 
-FULL: Mapping[str, Any] = {"model": "ViT-B-16", "pretrained": "openai", "roles": "paper"}
+FULL: Mapping[str, Any] = {**BACKBONE, "roles": "paper"}
 SUBSET: Mapping[str, Any] = {"model": "dear-mini", "pretrained": None, "epochs": 2}
 _SUBSET_SHOTS = 4
 

@@ -3,27 +3,30 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from dear.bench.ablation_results import INFERENCE, AblationResults, ablation_results
+from dear.bench.ablations import INFERENCE, AblationResults, ablation_results
 from dear.bench.chapters import AVERAGE, Block, Chapter, list_missing, on_split
 from dear.bench.overview import base_to_novel_comparison, few_shot_comparison, transfer_comparison
 from dear.bench.paper import base_to_novel_table, transfer_table
-from dear.bench.protocols import BASE, BASE_TO_NOVEL, FEW_SHOT, NOVEL, PROTOCOLS, TEST
-from dear.bench.results import Result, comparable
-from dear.bench.summary import (
+from dear.bench.results import BASE_TO_NOVEL, FEW_SHOT, PROTOCOLS, Result, comparable
+from dear.bench.series import (
     HM,
     TARGETS,
     Series,
     Stat,
     average,
     backbone_of,
+    by_label,
     complete_datasets,
     complete_methods,
+    datasets_of,
     is_zero_shot,
     pick,
     series,
 )
 from dear.core.table import Table
+from dear.core.words import counted
 from dear.methods.registry import METHODS, is_ours
+from dear.trials.outcome import BASE, NOVEL, TEST
 
 _ABLATIONS = "ablations"
 _PAPER_NOTE = (
@@ -102,7 +105,7 @@ def _base_to_novel(results: list[Result], name: str) -> list[Block]:
     table = Table(["dataset", "method", BASE, NOVEL, HM, "images", "seeds"])
     for s in all_series:
         stats = [s.stat(score) for score in (BASE, NOVEL, HM)]
-        images = [{e.images for r in s.results if (e := pick(r, part))} for part in (BASE, NOVEL)]
+        images = [{outcome.images for r in s.results if (outcome := pick(r, part))} for part in (BASE, NOVEL)]
         table.add(s.dataset, s.label, *stats, sum(max(counts, default=0) for counts in images), _seeds(stats))
     note = "Accuracy (%); HM is computed for each seed from its base and novel."
     note += _add_averages(table, all_series, (BASE, NOVEL, HM), tail=[None])
@@ -139,7 +142,7 @@ def _transfer(results: list[Result], name: str, protocol: str) -> list[Block]:
         table = Table(["method", f"{source} (source)", *targets, "average of targets", "seeds"])
         rows: list[Series] = []
         for s in series(group):
-            inferences = {e.inference for result in s.results for e in result.evaluations}
+            inferences = {outcome.inference for result in s.results for outcome in result.outcomes}
             for inference in sorted(inferences):  # decoupled, the paper's, before fusion
                 label = s.label if len(inferences) == 1 else f"{s.label} ({inference})"
                 rows += [replace(part, label=label) for part in series(s.results, inference)]
@@ -160,7 +163,7 @@ def _transfer(results: list[Result], name: str, protocol: str) -> list[Block]:
 
 def _ablation(ablation: AblationResults) -> Block:
     all_series = [s for row in ablation.rows.values() for s in row]
-    datasets = list(dict.fromkeys(s.dataset for s in all_series))
+    datasets = datasets_of(all_series)
     shared = complete_datasets(all_series)
     columns = datasets if len(datasets) > 1 else []
     header = [ablation.name, *ablation.scores, f"{ablation.score} − default", "pairs"]
@@ -168,13 +171,13 @@ def _ablation(ablation: AblationResults) -> Block:
     for value, row in ablation.rows.items():
         stats = [average(row, shared, score) for score in ablation.scores]
         each = {s.dataset: s.stat(ablation.score) for s in row}
-        difference = ablation.difference(value)
+        difference = ablation.comparisons[value]
         name = f"{value} (default)" if ablation.is_default(value) else value
         pairs = difference and difference.pairs
         seeds = _seeds([*stats, *each.values()])
         table.add(name, *stats, difference, pairs, *(each.get(dataset) for dataset in columns), seeds)
-    note = f"Means over {_count(len(shared), 'dataset')} (those that all values have), ± std over seeds; difference "
-    note += "to the default: mean ± its standard error over the pairs with the same dataset and seed."
+    note = f"Means over {counted(len(shared), 'dataset')} (those that all values have), ± std over seeds; difference "
+    note += "to the default: the mean over datasets and the seeds that both have, and its 95% interval."
     protocol = PROTOCOLS[ablation.protocol].title.lower()
     title = on_split(f"{ablation.name} ({protocol}, {ablation.shots} shots)", ablation.split)
     name = "_".join(["ablation", ablation.name, ablation.protocol, ablation.split, str(ablation.shots)])
@@ -183,17 +186,16 @@ def _ablation(ablation: AblationResults) -> Block:
 
 def _add_averages(table: Table, all_series: Sequence[Series], names: Sequence[str], tail: Sequence[object] = ()) -> str:
     """Adds one row per method that has numbers on every dataset; returns a sentence about what is averaged."""
-    datasets = list(dict.fromkeys(s.dataset for s in all_series))
+    datasets, methods = datasets_of(all_series), by_label(all_series)
     if len(datasets) < 2:
         return ""
     complete = complete_methods(all_series)
     if not complete:
         return " No average: no method has numbers on every dataset."
     for label in complete:
-        own = [s for s in all_series if s.label == label]
-        stats = [average(own, datasets, name) for name in names]
+        stats = [average(methods[label], datasets, name) for name in names]
         table.add(AVERAGE, label, *stats, *tail, _seeds(stats))
-    others = list(dict.fromkeys(s.label for s in all_series if s.label not in complete))
+    others = [label for label in methods if label not in complete]
     over = f" Average: over all {len(datasets)} datasets and the seeds they share"
     over += f"; none for {', '.join(others)}, which did not run on all" if others else ""
     return over + ("; its HM is that of its base and novel." if HM in names else ".")
@@ -219,7 +221,3 @@ def _stress(table: Table, all_series: Sequence[Series], columns: Iterable[int]) 
 def _seeds(stats: Iterable[Stat | None]) -> int | str | None:
     counts = sorted({s.seeds for s in stats if s})
     return f"{counts[0]}–{counts[-1]}" if len(counts) > 1 else counts[0] if counts else None
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")

@@ -32,7 +32,7 @@ def after_interrupt(args: argparse.Namespace) -> str:
 def run(args: argparse.Namespace) -> None:
     from dear.bench.ablations import ablation_cells, ablation_rows, choose
     from dear.bench.grid import plan
-    from dear.bench.protocols import BASE_TO_NOVEL
+    from dear.bench.results import BASE_TO_NOVEL
     from dear.bench.tables import ablation_tables
     from dear.clip import load_backbone
     from dear.commands.bench import overridden_settings, run_grid, show_tables

@@ -17,7 +17,7 @@ _DEFAULT_METHODS = ["zero-shot", "linear-probe", "tip-adapter", "dear", "experts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.bench.protocols import PROTOCOLS
+    from dear.bench.results import PROTOCOLS
 
     summaries = "; ".join(f"{name}: {protocol.summary}" for name, protocol in PROTOCOLS.items())
     parser.add_argument("protocol", choices=tuple(PROTOCOLS), metavar="PROTOCOL", help=summaries)
@@ -83,19 +83,20 @@ def run(args: argparse.Namespace) -> None:
 
 
 def after_interrupt(args: argparse.Namespace) -> str:
-    from dear.bench.results import result_files
+    from dear.bench.results import stored_cells
 
-    done = len(result_files(args.out))
+    done = len(list(stored_cells(args.out)))
     if not done:
         return "no cell was finished"
     return f"{counted(done, 'finished cell')} in {args.out}: the same command continues"
 
 
 def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.bench.protocols import SPLITS, TEST
+    from dear.bench.results import SPLITS
     from dear.core.config import number
     from dear.core.table import add_json_argument
     from dear.parallel.cluster import add_ray_arguments
+    from dear.trials.outcome import TEST
 
     parser.add_argument(
         "--datasets", nargs="+", default=["world:signs"], metavar="DATA",
@@ -153,29 +154,26 @@ def _configs(methods: Sequence[str]) -> list[Any]:
 def run_grid(cells: "Sequence[Cell]", args: argparse.Namespace, overrides: dict[str, Any]) -> "list[Result]":
     from dear.bench.grid import run_cells
     from dear.bench.planning import GridPlan
-    from dear.bench.results import result_files
-    from dear.bench.workbench import Workbench
+    from dear.bench.results import results_in
+    from dear.bench.run_cell import Workbench
     from dear.parallel.cluster import cluster_from_args
     from dear.training.config import TrainConfig
 
     train = TrainConfig.pick(overrides)
     bench = Workbench(args.cache, overrides.get("data_root"), train.device, train.workers)
     plan = GridPlan(cells, bench)
-    print(plan.describe({path.stem for path in result_files(args.out)}), flush=True)
+    print(plan.describe({result.cell.name for result in results_in(args.out)}), flush=True)
     return run_cells(plan.cells, args.out, bench, args.other_settings, cluster_from_args(args, train.device))
 
 
 def not_above_chance(results: "Sequence[Result]") -> list[str]:
     """A line per method and dataset whose accuracy could be a guess."""
-    from dear.core.metrics import is_above_chance
-
     lines = {}
     for result in results:
-        for one in result.evaluations:
-            right = round(one.accuracy / 100 * one.images)
-            if len(one.per_class) > 1 and not is_above_chance(right, one.images, len(one.per_class)):
-                what = f"{result.cell.method} on {result.cell.dataset} ({one.name})"
-                lines[what] = f"{what}: {one.accuracy:.1f}% of {len(one.per_class)} classes is not above chance"
+        for outcome in result.outcomes:
+            if outcome.could_be_guessed:
+                what = f"{result.cell.method} on {result.cell.dataset} ({outcome.part})"
+                lines[what] = f"{what}: {outcome.accuracy:.1f}% of {len(outcome.per_class)} classes is not above chance"
     return list(lines.values())
 
 

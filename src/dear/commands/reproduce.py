@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from dear.bench.page import write_report
     from dear.bench.reproduce import find_reproduction, reproduction_cells
-    from dear.bench.results import result_files
+    from dear.bench.results import stored_cells
     from dear.commands.bench import chosen_methods
     from dear.core.errors import DearError
 
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
     _show_plan(cells, args)
     if args.dry_run:
         return
-    if result_files(args.out) and not args.resume:
+    if next(stored_cells(args.out), None) and not args.resume:
         raise DearError(f"{args.out} already holds results: continue with --resume, or choose another --out.")
     _run_cells(cells, args)
     report = args.out / "report"
@@ -96,7 +96,7 @@ def _show_plan(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:
 
 def _run_cells(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:
     from dear.bench.grid import run_cells
-    from dear.bench.workbench import Workbench
+    from dear.bench.run_cell import Workbench
     from dear.parallel.cluster import cluster_from_args
 
     bench = Workbench(args.cache, args.data_root, args.device)
@@ -105,8 +105,9 @@ def _run_cells(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:
 
 def _beside_the_paper(item: "Reproduction", cells: "Sequence[Cell]", args: argparse.Namespace) -> "Chapter":
     from dear.bench.chapters import Block, Chapter
+    from dear.bench.paper import compare_with_paper, summary_line, verdict_table
     from dear.bench.results import read_results
-    from dear.bench.verdict import compare_with_paper, summary_line, verdict_table
+    from dear.trials.paired import LEVEL
 
     names = {cell.method for cell in cells}
     results = [result for result in read_results([args.out]) if result.cell.method in names]
@@ -119,8 +120,8 @@ def _beside_the_paper(item: "Reproduction", cells: "Sequence[Cell]", args: argpa
     args.show("beside the paper", table)
     print(f"\n{note}")
     explained = (
-        f"{note[0].upper()}{note[1:]}. Within noise: inside the 95% interval of the difference of two means, ours and "
-        "one over three seeds with the same spread."
+        f"{note[0].upper()}{note[1:]}. Difference: of two means, with its 95% interval; theirs is over three "
+        f"seeds with the same spread. Ahead, behind: all of it is above or below zero. Level: within {LEVEL:g} points."
     )
     return Chapter("paper", f"{args.table}, beside the paper", [Block("paper-verdicts", item.title, table, explained)])
 

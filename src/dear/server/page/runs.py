@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from dear.bench.chapters import on_split
-from dear.bench.protocols import BASE_TO_NOVEL
-from dear.bench.results import read_results
-from dear.bench.summary import HM, series
+from dear.bench.results import BASE_TO_NOVEL, read_results
+from dear.bench.series import HM, series
 from dear.bench.tables import main_results
 from dear.core.errors import DearError
 from dear.core.names import CLS
