@@ -21,8 +21,8 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch.nn import functional as F
 
-from dear.model.comparison import learning_curve
 from dear.sklearn import DearClassifier
+from dear.trials.curve import learning_curve
 
 DIM, ENCODED = 512, 16
 

@@ -13,8 +13,8 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dear.core.errors import DearError
-from dear.model.fit import ALONE
 from dear.sklearn import DearClassifier
+from dear.trials.fit import ALONE
 
 
 @parametrize_with_checks([DearClassifier()])

@@ -57,7 +57,7 @@ _WHAT = "Adapt a frozen CLIP to your own classes, and see the reasons for its pr
 _FIRST = {
     "dear demo": "all steps on the bundled model and data; nothing is downloaded",
     "dear data check PHOTOS": "PHOTOS: a folder with one folder of images per class",
-    "dear compare PHOTOS --model ViT-B-16 --pretrained openai": "is training worth it? A leaderboard in five minutes",
+    "dear compare PHOTOS --model ViT-B-16 --pretrained openai": "compare methods in five minutes",
     "dear train --model ViT-B-16 --pretrained openai --data PHOTOS --out RUN": "learns from 16 images per class",
     "dear predict RUN IMAGE": "the prediction, and the vote of each attribute",
     "dear explain RUN IMAGE": "the same as a picture",

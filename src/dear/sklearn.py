@@ -4,7 +4,6 @@ from dear.sklearn import DearClassifier
 cross_val_score(DearClassifier(model="ViT-B-16", pretrained="openai"), paths, labels)
 """
 
-import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -16,8 +15,8 @@ from PIL.Image import Image
 from torch import Tensor
 
 from dear.clip import load_backbone
-from dear.core.errors import DearError, os_errors_as_dear_errors
-from dear.core.runtime import pick_device
+from dear.core.errors import DearError, os_errors_as_dear_errors, warn
+from dear.core.runtime import caller_random_state, pick_device
 from dear.data.dataset import Example
 from dear.data.memory import labelled
 from dear.data.prompts import check_class_names, check_template
@@ -45,12 +44,12 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
 
     Parameters
     ----------
-    method : "auto" takes the best of gda, proker and ss-text by leave-one-out on the images of `fit`.
-    model, pretrained : the backbone, as of `dear.fit`. None: X holds features of images, [images, dim], of any length.
+    method : one of gda, proker and ss-text; "auto" takes the best of them by leave-one-out on the images of `fit`.
+    model, pretrained : the backbone, as in `dear.fit`. None: X holds features of images, [images, dim], of any length.
     template : the prompt of a class, with {} for its name; classes must then be names.
     text : class features [classes, dim], in the order of the sorted class names, for X of features. None: no texts.
     cache : folder for encoded images (default: the user's cache folder).
-    device, precision : as of `dear.load`.
+    device, precision : as in `dear.load`.
 
     Attributes after `fit`: classes_, method_ (its name), head_, text_, and comparison_ with method="auto".
     """
@@ -83,7 +82,8 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError("The labels have one class: the classifier needs images of at least two classes.")
         labels, features = torch.from_numpy(numbers), self._features(X)
         self.text_ = self._texts(features.shape[1])
-        heads = {name: self._head(name, features, labels) for name in self._names()}
+        with caller_random_state():
+            heads = {name: self._head(name, features, labels) for name in self._names()}
         self.method_ = ALONE if ALONE in heads else next(iter(heads))
         if len(heads) > 1 and len(labels.unique()) < len(labels):
             left_out = {
@@ -134,9 +134,7 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
         if self.model is not None:
             names = [str(name) for name in self.classes_]
             if all(name.isdecimal() for name in names):
-                warnings.warn(
-                    "The classes are numbers, which say nothing to CLIP: give their names as y.", stacklevel=3
-                )
+                warn("The classes are numbers, which say nothing to CLIP: give their names as y.")
             return self._encoder().texts(names, self.template)
         if self.text is None:
             return torch.zeros(count, dim, dtype=torch.float64)

@@ -239,7 +239,7 @@ def test_train_says_it_before_it_starts(photos: Path, tmp_path: Path, capsys, mo
     def stop(*_, **__):
         raise DearError("here the backbone would be loaded.")
 
-    monkeypatch.setattr("dear.model.train.load_backbone", stop)
+    monkeypatch.setattr("dear.trials.train.load_backbone", stop)
     names = tmp_path / "names.json"
     names.write_text(json.dumps({"cat": "house cat"}))
     shutil.copy(photos / "train" / "cat" / "1.png", photos / "test" / "cat" / "renamed.png")

@@ -286,7 +286,7 @@ def test_train_and_bench_use_published_constants_by_flag(asked: bool, monkeypatc
         trained.append(settings)
         return {"all": 0.0}
 
-    monkeypatch.setattr("dear.model.train.train_run", train_run)
+    monkeypatch.setattr("dear.trials.train.train_run", train_run)
     monkeypatch.setattr("dear.commands.train.print_next", lambda out: None)  # there is no adapter
     flags = ["--published-constants"] * asked
     assert main(["train", "--method", "atprompt", "--data", "dtd", "--out", str(tmp_path), *flags]) == 0

@@ -13,10 +13,10 @@ from dear.data.dataset import Dataset
 from dear.data.resolve import resolve_dataset
 from dear.methods.base import Method
 from dear.methods.registry import METHODS, find_method, recipe_of
-from dear.training.adapter import load_adapter, save_adapter
 from dear.model.predictor import Predictor
 from dear.training import loop
 from dear.training.adapt import adapt, predict_logits
+from dear.training.adapter import load_adapter, save_adapter
 from dear.training.config import TrainConfig, learning_rate
 from dear.training.images import ImageSource
 

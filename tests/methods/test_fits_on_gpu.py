@@ -13,9 +13,9 @@ from dear.clip import Backbone, load_backbone
 from dear.data.dataset import Dataset
 from dear.data.resolve import resolve_dataset
 from dear.methods.registry import find_method
-from dear.training.adapter import Adapter
 from dear.model.predictor import Predictor
 from dear.training.adapt import adapt, predict_logits
+from dear.training.adapter import Adapter
 from dear.training.config import TrainConfig
 from dear.training.images import ImageSource
 

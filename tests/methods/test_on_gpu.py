@@ -25,10 +25,10 @@ from dear.heads.role_map import RoleMap
 from dear.methods.base import Loss, Method
 from dear.methods.coop import CoOp
 from dear.methods.registry import METHODS, find_method
-from dear.training.adapter import load_adapter, save_adapter
 from dear.model.predictor import Predictor
 from dear.training import loop
 from dear.training.adapt import adapt, predict_logits
+from dear.training.adapter import load_adapter, save_adapter
 from dear.training.images import ImageSource
 from dear.training.run_folder import RunFolder
 from dear.training.sums import EpochSums

@@ -9,9 +9,9 @@ import torch
 from dear.cli import main
 from dear.core.errors import DearError
 from dear.model import gpu_check
-from dear.model.train import _with_precision
 from dear.training.config import TrainConfig
 from dear.training.run_folder import RunFolder
+from dear.trials.train import _with_precision
 
 sys.path.append(str(Path(__file__).parents[1]))
 from pretended_gpu import pretend_gpu

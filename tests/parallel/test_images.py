@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import dear
 from dear.cli import main
 from dear.data.world.tasks import world_task
-from dear.training.adapter import save_adapter
 from dear.parallel.cluster import _AHEAD, _stream
+from dear.training.adapter import save_adapter
 from on_ray import sentences
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'dear-vlm[ray]'")

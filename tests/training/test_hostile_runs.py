@@ -19,8 +19,8 @@ from dear.core.files import read_json, write_json
 from dear.core.lock import LOCK, only_writer
 from dear.core.tensors import read_tensors, save_tensors
 from dear.data.resolve import resolve_dataset
-from dear.training.adapter import CONFIG, WEIGHTS, _config_hash, load_adapter, save_adapter
 from dear.model.predictor import Predictor
+from dear.training.adapter import CONFIG, WEIGHTS, _config_hash, load_adapter, save_adapter
 from dear.training.cache import StateCache
 from dear.training.run_folder import CHECKPOINT, METRICS, RunFolder
 from hostile import survives

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def print_next(out: Path) -> None:
-    """Where the adapter is, and what can be done with it."""
+    """Prints where the adapter is, and the next commands."""
     from dear.training.adapter import component_names, read_config
 
     by_attribute = {_INDEX: "search by attribute"} if len(component_names(read_config(out))) > 1 else {}
@@ -72,7 +72,7 @@ def print_next(out: Path) -> None:
 
 
 def after_interrupt(args: argparse.Namespace) -> str:
-    """What is left of an interrupted run, for the last line of the command."""
+    """The last line of an interrupted command: what is stored, and how to continue."""
     from dear.training.run_folder import RunFolder
 
     state = RunFolder(args.out).state()

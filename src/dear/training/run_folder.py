@@ -6,7 +6,7 @@ few_shot.json           the images that were drawn, {"train": [[path or scene, l
 metrics.jsonl           one JSON object per finished epoch
 checkpoint.safetensors  the state after the last finished epoch
 adapter_*               the trained adapter (`dear.training.adapter`)
-test.json               test accuracies (%), and the comparison with simpler methods (`dear.model.results`)
+test.json               test accuracies (%), and the comparison with simpler methods (`dear.trials.run_result`)
 results.html            the same as a page with the pictures of mistakes; mistakes.png: these pictures alone
 fit.json                the comparison of `dear fit`
 """
@@ -139,7 +139,7 @@ class RunFolder:
         return {name: value for name, value in self._read(TEST, _Test).items() if name != "results"}
 
     def results(self) -> dict[str, Any]:
-        """What `dear.model.results` found: rows, verdicts, accuracy per class, mistakes; empty in old runs."""
+        """What `dear.trials.run_result` found: rows, verdicts, accuracy per class, mistakes; empty in old runs."""
         return self._read(TEST, _Test).get("results", {})
 
     def history(self, epochs: int | None = None) -> list[dict[str, Any]]:

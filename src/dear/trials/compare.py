@@ -2,18 +2,17 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from dear.clip import Backbone
 from dear.core.errors import DearError
 from dear.data.dataset import Dataset
-from dear.methods.registry import COMPARED, METHODS, ZERO_SHOT, find_method, methods_for, recipe_of, simple_methods
+from dear.methods.registry import COMPARED, METHODS, ZERO_SHOT, methods_for, simple_methods
 from dear.training.config import TrainConfig
 from dear.training.images import ImageSource
 from dear.trials.leaderboard import Leaderboard, leaderboard
 from dear.trials.outcome import Outcome
 from dear.trials.task import Task
-from dear.trials.trial import Trial
+from dear.trials.trial import uncropped_trial
 
 DEFAULT_METHODS = (ZERO_SHOT, *simple_methods(), *COMPARED)
 _LEAST = 5.0  # seconds: no training starts with less time left
@@ -37,17 +36,16 @@ def compare_methods(
         raise DearError("There are no methods to compare: name some.")
     deadline = time.monotonic() + time_limit
     task, own = Task.on_test(dataset, pool=dataset), ("seed", "shots", "device", "workers")
-    trials = [_trial(name, task, {name: getattr(train, name) for name in own}) for name in methods]
+    trials = [uncropped_trial(name, task, **{name: getattr(train, name) for name in own}) for name in methods]
     trials.sort(key=lambda trial: METHODS[trial.method].trained)
-    quick = [trial for trial in trials if not METHODS[trial.method].trained]
-    if quick:  # now, so that it does not count as the time of the first method
-        source.encode([*dataset.train, *dataset.val, *dataset.test], [trial.prepare(source) for trial in trials])
+    # now, so that it does not count as the time of the first method
+    source.encode([*dataset.train, *dataset.val, *dataset.test], [trial.prepare(source) for trial in trials])
     outcomes: list[Outcome] = []
     skipped = []
     for number, trial in enumerate(trials):
         start = time.monotonic()
         left = deadline - start
-        if trial not in quick and left < _LEAST:
+        if METHODS[trial.method].trained and left < _LEAST:
             skipped.append(trial.method)
             continue
         outcome = trial.run(source, start + left / (len(trials) - number)).outcome()
@@ -58,10 +56,3 @@ def compare_methods(
     if not outcomes:
         raise DearError(f"There was no time for {', '.join(skipped)}: raise --time-limit.")
     return leaderboard(outcomes), skipped
-
-
-def _trial(name: str, task: Task, own: dict[str, Any]) -> Trial:
-    """By the published recipe, with one fixed view of each image, so that the frozen layers run once."""
-    recipe = recipe_of(name)
-    train = TrainConfig.pick({**recipe, **own, "augment": "fixed:1"})
-    return Trial(name, task, find_method(name).Config.pick(recipe), train)

@@ -28,23 +28,21 @@ from dear.methods.registry import (
     QUICK,
     UNFITTED,
     ZERO_SHOT,
-    find_method,
     methods_for,
-    recipe_of,
     require_method,
 )
 from dear.methods.shared.class_index import frozen_features
 from dear.methods.shared.closed_form import ClosedForm
 from dear.training.adapter import Adapter, save_adapter
 from dear.training.backbone import choose_backbone
-from dear.training.config import NONE, TaskConfig, TrainConfig
+from dear.training.config import TaskConfig, TrainConfig
 from dear.training.images import DatasetImages, ImageSource
 from dear.training.run_folder import RunFolder
 from dear.trials.curve import learning_curve, some_names
 from dear.trials.outcome import Outcome, labels_of
 from dear.trials.selection import Selection, select
 from dear.trials.task import Task
-from dear.trials.trial import Trial
+from dear.trials.trial import Trial, uncropped_trial
 
 AUTO = "auto"
 FITTED = (*UNFITTED, *CLOSED_FORMS, *QUICK)  # what `fit` can take, the simplest first
@@ -156,13 +154,13 @@ def fit_run(
 def choose(data: Dataset, source: ImageSource, method: str = AUTO, thorough: bool = False) -> tuple[Trial, Selection]:
     """The trial of the best method, or of the given one beside zero-shot, fitted to `data.train`; and why."""
     task, names = Task.left_out(data), _candidates(source.backbone, method, thorough)
-    trials = {name: _trial(name, task) for name in names}
+    trials = {name: uncropped_trial(name, task) for name in names}
     images = [*task.fitted_images(), *data.test]
     models = [trial.prepare(source) for trial in trials.values()]
     source.encode(images, models, f"encoding {counted(len(images), 'image')}, for all methods")
     labels = labels_of(data.train)
     if len(labels.unique()) == len(labels):
-        trial = _trial(ALONE if method == AUTO else method, task)
+        trial = uncropped_trial(ALONE if method == AUTO else method, task)
         trial.fit(data, source)
         advice = "Label a second image of each class, and methods can be compared."
         return trial, Selection(len(data.classes), None, trial.method, _reason_alone(trial), advice=advice)
@@ -187,12 +185,6 @@ def _candidates(backbone: Backbone, method: str, thorough: bool) -> list[str]:
         return list(dict.fromkeys((ZERO_SHOT, method)))
     known = methods_for(backbone.image.tier, backbone.text.tier, not backbone.image.why_no_sum)
     return [name for name in (*UNFITTED, *CLOSED_FORMS, *(QUICK if thorough else ())) if name in known]
-
-
-def _trial(name: str, task: Task) -> Trial:
-    """By the published recipe, on images as they are: their states are kept, random crops would have to be encoded."""
-    recipe = {**recipe_of(name), "augment": NONE}
-    return Trial(name, task, find_method(name).Config.pick(recipe), TrainConfig.pick(recipe))
 
 
 def _reason_alone(trial: Trial) -> str:

@@ -10,7 +10,7 @@ from dear.core.metrics import interval_text
 from dear.core.table import Table
 from dear.methods.registry import METHODS, ZERO_SHOT
 from dear.trials.outcome import TEST, Outcome
-from dear.trials.paired import BEHIND, Comparison, compare_once
+from dear.trials.paired import AHEAD, BEHIND, Comparison, compare_once
 
 
 class Leaderboard(Struct, frozen=True):
@@ -58,22 +58,23 @@ class Leaderboard(Struct, frozen=True):
         )
 
     def advice(self) -> str:
-        """What to conclude, in a few sentences; for a board whose reference is the best."""
+        """The conclusion in a few lines, for a board whose reference is the best."""
         best, choice = self.best, self.advised()
         groups: dict[str, list[str]] = {}
         for outcome in self.outcomes[1:]:
             groups.setdefault(self.comparisons[outcome.method].verdict, []).append(outcome.method)
-        words = [f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {word}" for word, names in groups.items()]
-        text = f"{best.method} has the best accuracy" + (f"; {'; '.join(words)}." if words else ".")
+        words = [f"{word}: {', '.join(names)}" for word, names in groups.items()]
+        lines = [f"{best.method} has the best accuracy" + (f"; {'; '.join(words)}." if words else ".")]
         if choice is not best:
-            text += f" {choice.method} needs no training."
+            lines.append(f"{choice.method} needs no training.")
         if len(self.outcomes) > 1:
-            text += f" Picked as the best of {len(self.outcomes)} on the same images, so its accuracy is slightly "
-            text += "optimistic."
+            several = f"Picked as the best of {len(self.outcomes)} on the same images, so"
+            lines.append(f"{several} its accuracy is slightly optimistic.")
         short = [o.method for o in self.outcomes if o.epochs and o.epochs[0] < o.epochs[1]]
         if short:
-            text += f" {', '.join(short)} had fewer epochs than usual, and may do better with a longer --time-limit."
-        return text
+            fewer = f"{', '.join(short)} had fewer epochs than usual"
+            lines.append(f"{fewer}, and may do better with a longer --time-limit.")
+        return "\n".join(lines)
 
     def _is_behind(self, outcome: Outcome) -> bool:
         comparison = self.comparisons.get(outcome.method)
@@ -100,16 +101,17 @@ def leaderboard(
 
 
 def verdict(board: Leaderboard) -> str:
-    """How the reference compares with zero-shot and the best method without training, in a sentence each."""
+    """How the reference compares with zero-shot and the best method without training, in a line each."""
     others = [outcome for outcome in board.outcomes if outcome.method != board.reference]
     others.sort(key=lambda outcome: outcome.method != ZERO_SHOT)
-    sentences = []
+    lines = []
     for other in others:
         comparison = compare_once(board[board.reference].answers, other.answers)
-        sentences.append(comparison.sentence(board.reference, other.method))
-        if other.method != ZERO_SHOT and not METHODS[other.method].trained and comparison.verdict != "ahead":
-            sentences.append(f"{other.method} needs no training.")
-    return " ".join(sentences)
+        line = comparison.sentence(board.reference, other.method)
+        if other.method != ZERO_SHOT and not METHODS[other.method].trained and comparison.verdict != AHEAD:
+            line += f" {other.method} needs no training."
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def _epochs_text(epochs: tuple[int, int] | None) -> str | None:

@@ -1,4 +1,4 @@
-"""What a method answered on one set of labelled images: the one result in test.json, fit.json and benchmark cells."""
+"""Outcome: how well a method answered one set of labelled images, in test.json, fit.json and benchmark cells."""
 
 import math
 from collections.abc import Sequence

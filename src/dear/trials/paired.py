@@ -137,7 +137,8 @@ def compare_values(differences: np.ndarray, weights: np.ndarray) -> Comparison:
     """
     mean = (weights * differences).mean()
     half = _Z * (weights * (differences - mean)).std(ddof=1) / math.sqrt(len(differences))
-    return Comparison(float(100 * mean), float(100 * (mean - half)), float(100 * (mean + half)))
+    points, low, high = (float(100 * value) for value in (mean, mean - half, mean + half))
+    return Comparison(points, low, high)
 
 
 def tango_interval(only_first: int, only_second: int, images: float) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What a run has reached on its test images: the trained method beside zero-shot and the best without training."""
+"""The result of a run: the trained method beside zero-shot and the best method without training, on test images."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

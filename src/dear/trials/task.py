@@ -18,7 +18,7 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """What methods are fitted to and measured on. Folds have a round each, everything else has one.
+    """Images to fit methods to and to measure them on. Each fold is a round; everything else has one round.
 
     `measured`: how an image is kept apart from the fit that answers it, one of `dear.trials.outcome`'s names.
     `pool`: training images of all classes, which transductive methods use without their labels.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import redirect_stderr
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from dear.methods.base import Method
 from dear.methods.registry import UNFITTED, find_method, recipe_of
 from dear.methods.shared.closed_form import ClosedForm
 from dear.training.adapt import adapt, predict_logits
-from dear.training.config import TrainConfig
+from dear.training.config import NONE, TrainConfig
 from dear.training.estimate import RunEstimate
 from dear.training.images import ImageSource
 from dear.trials.outcome import ALL, FOLDS, LEAVE_ONE_OUT, LEFT_OUT, NO_FIT, Outcome, labels_of, outcome_of
@@ -149,3 +150,12 @@ class Trial:
             answers[rows] = predict_logits(model, out, source, self.method, [inference])[inference].to(answers)
         self.model = None
         return answers
+
+
+def uncropped_trial(method: str, task: Task, **train: Any) -> Trial:
+    """A trial by the published recipe without random crops: every image passes the tower once for all methods.
+
+    `train`: settings of training that win over the recipe.
+    """
+    recipe = {**recipe_of(method), **train, "augment": NONE}
+    return Trial(method, task, find_method(method).Config.pick(recipe), TrainConfig.pick(recipe))

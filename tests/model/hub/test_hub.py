@@ -11,9 +11,9 @@ import dear
 from dear.cli import main
 from dear.core.errors import DearError
 from dear.heads.role_map import RoleMap
-from dear.training.adapter import CONFIG, WEIGHTS, read_config
 from dear.model.hub import fetch, without_paths, write_folder
 from dear.server.page.runs import read_run
+from dear.training.adapter import CONFIG, WEIGHTS, read_config
 from dear.training.run_folder import RunFolder
 
 CLASSES = ["/m/0abc", "a/b", "red cube"]
