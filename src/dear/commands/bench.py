@@ -1,7 +1,6 @@
 """dear bench: a grid of methods, datasets and seeds under one of the paper's protocols."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,6 @@ from dear.core.words import counted
 if TYPE_CHECKING:
     from dear.bench.results import Cell, Result
     from dear.core.table import Table
-
-_DEFAULT_METHODS = ["zero-shot", "linear-probe", "tip-adapter", "dear", "experts"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,9 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_methods(parser: argparse.ArgumentParser) -> None:
+    from dear.trials.compare import DEFAULT_METHODS
+
     parser.add_argument(
-        "--methods", nargs="+", default=_DEFAULT_METHODS, metavar="METHOD",
-        help=f"names from `dear methods`, or all that work with the backbone (default: {' '.join(_DEFAULT_METHODS)})",
+        "--methods", nargs="+", default=[], metavar="METHOD",
+        help=f"names from `dear methods`, or all that work with the backbone (default: {' '.join(DEFAULT_METHODS)})",
     )  # fmt: skip
 
 
@@ -43,9 +42,11 @@ def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
 
 
 def chosen_methods(names: Sequence[str]) -> list[str]:
+    """The methods of these names; those of `dear compare` without any."""
     from dear.methods.registry import METHODS, find_method
+    from dear.trials.compare import DEFAULT_METHODS
 
-    chosen = list(METHODS) if "all" in names else list(names)
+    chosen = list(METHODS) if "all" in names else list(names or DEFAULT_METHODS)
     for name in chosen:
         find_method(name)
     return chosen
@@ -54,13 +55,15 @@ def chosen_methods(names: Sequence[str]) -> list[str]:
 def run(args: argparse.Namespace) -> None:
     from dear.bench.grid import MAX_WORLD_EPOCHS, plan, shortened
     from dear.bench.tables import main_tables
+    from dear.core.errors import warn
     from dear.methods.registry import require_method, working_methods
 
     methods = chosen_methods(args.methods)
     overrides = overridden_settings(args, methods, [*args.datasets, *args.targets])
     model, text_table = overrides["model"], bool(overrides.get("text_features"))
-    if "all" in args.methods:
-        methods = working_methods(model, text_table)
+    if not args.methods or "all" in args.methods:
+        working = working_methods(model, text_table)
+        methods = [name for name in methods if name in working]
     for name in methods:
         require_method(name, model, text_table)
     shots = [args.shots] if "shots" in args else []
@@ -76,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
     results = run_grid(cells, args, overrides)
     show_tables(main_tables(results), len(results), args)
     for line in not_above_chance(results):
-        print(f"dear: warning: {line}", file=sys.stderr)
+        warn(line)
 
 
 # Shared by bench and ablate
