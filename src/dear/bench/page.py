@@ -5,9 +5,7 @@ import re
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
@@ -22,11 +20,11 @@ from dear.core.files import read_text, write_bytes, write_text
 from dear.core.table import Table
 from dear.core.version import __version__
 from dear.core.words import counted
+from dear.trials.page import render
 
 TITLE = "Benchmark results"
-_ASSETS = Path(__file__).parent / "assets"
+_TEMPLATE = Path(__file__).parent / "assets" / "report.html.j2"
 _MAX_UNFOLDED = 6  # missing cells
-_LONG = 48  # letters; longer texts in a table may break
 
 
 def write_report(folders: Sequence[Path], out: Path, first: Sequence[Chapter] = ()) -> list[Chapter]:
@@ -102,49 +100,19 @@ def page(
     results: Sequence[Result], chapters: Sequence[Chapter], figures: Sequence[tuple[Picture, bytes]], notes: str
 ) -> str:
     """One HTML file that needs no other; everything but the notes' own Markdown is escaped by the template."""
-    environment = Environment(
-        loader=FileSystemLoader(_ASSETS), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
-    environment.filters.update(rows=_rows, base64=lambda png: base64.b64encode(png).decode("ascii"))
     days = sorted(result.finished[:10] for result in results) or [date.today().isoformat()]
-    return environment.get_template("report.html.j2").render(
+    return render(
+        _TEMPLATE,
         title=TITLE,
         summary=summary(results),
         notes=Markup(notes_html(notes, first_heading=3)),
         chapters=chapters,
-        figures=figures,
+        figures=[(picture, base64.b64encode(png).decode("ascii")) for picture, png in figures],
+        average=AVERAGE,
         max_unfolded=_MAX_UNFOLDED,
         days=days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}",
         version=__version__,
     )
-
-
-def _rows(table: Table) -> list[dict[str, Any]]:
-    """The rows of a table as the template shows them: classes of rows and cells, and ± apart from the mean."""
-    numeric, texts = table.numeric(), table.cells()
-    grouped = len({row[0] for row in texts}) < len(texts)  # then the first column names a group of rows
-    rows = []
-    for number, row in enumerate(texts):
-        again = grouped and number > 0 and row[0] == texts[number - 1][0]
-        cells = []
-        for column, text in enumerate(row):
-            mean, sign, std = text.partition(" ± ") if numeric[column] else (text, "", "")
-            classes = {
-                "number": numeric[column], "again": again and column == 0, "long": len(text) > _LONG,
-                "spread": bool(sign),
-            }  # fmt: skip
-            cells.append({
-                "classes": _chosen(classes), "text": mean, "spread": sign + std,
-                "bold": (number, column) in table.bold,
-            })  # fmt: skip
-        kinds = {"first": number > 0 and not again, "average": row[0] == AVERAGE}
-        rows.append({"classes": _chosen(kinds), "cells": cells})
-    return rows
-
-
-def _chosen(classes: dict[str, bool]) -> str:
-    return " ".join(name for name, chosen in classes.items() if chosen)
 
 
 def notes_html(text: str, first_heading: int = 2) -> str:

@@ -39,7 +39,8 @@ class Stat:
 class Series:
     """Results of one method on one dataset, and their accuracies: seed -> name -> %.
 
-    `inference`: the one that was asked for; None: that which the paper uses for the protocol.
+    `inference`: the one that was asked for; None: that which the paper uses for the protocol. `by_shots`: scores are
+    named by their shots.
     """
 
     dataset: str
@@ -47,6 +48,7 @@ class Series:
     scores: dict[int, dict[str, float]]
     results: tuple[Result, ...]
     inference: str | None = None
+    by_shots: bool = False
 
     def stat(self, name: str) -> Stat | None:
         return stat(scores[name] for scores in self.scores.values() if name in scores)
@@ -59,7 +61,10 @@ class Series:
         """The right answers of each seed, by the parts of a score: base and novel for HM, all targets, or one part."""
         by_seed = {}
         for result in self.results:
-            parts = {HM: (BASE, NOVEL), TARGETS: result.cell.targets}.get(name, (name,))
+            if self.by_shots and str(result.cell.shots) != name:
+                continue
+            known = {HM: (BASE, NOVEL), TARGETS: result.cell.targets}
+            parts = (ALL,) if self.by_shots else known.get(name, (name,))
             outcomes = [outcome for part in parts if (outcome := pick(result, part, self.inference))]
             if len(outcomes) == len(parts):
                 by_seed[result.cell.seed] = [outcome.answers for outcome in outcomes]
@@ -128,7 +133,7 @@ def backbone_of(result: Result) -> tuple[str, ...]:
 
 
 def series(results: Sequence[Result], inference: str | None = None, by_shots: bool = False) -> list[Series]:
-    """One for each dataset and label, in order of appearance; `by_shots`: scores are named by their shots."""
+    """One for each dataset and label, in order of appearance."""
     groups: dict[tuple[str, str], list[Result]] = {}
     for result, label in zip(results, labels(results), strict=True):
         groups.setdefault((result.cell.dataset, label), []).append(result)
@@ -140,7 +145,7 @@ def series(results: Sequence[Result], inference: str | None = None, by_shots: bo
             if by_shots and ALL in named:
                 named = {str(result.cell.shots): named[ALL]}
             by_seed.setdefault(result.cell.seed, {}).update(named)
-        all_series.append(Series(dataset, label, by_seed, tuple(group), inference))
+        all_series.append(Series(dataset, label, by_seed, tuple(group), inference, by_shots))
     return all_series
 
 

@@ -4,8 +4,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dear.bench.ablations import INFERENCE, AblationResults, ablation_results
-from dear.bench.chapters import AVERAGE, Block, Chapter, list_missing, on_split
-from dear.bench.overview import base_to_novel_comparison, few_shot_comparison, transfer_comparison
+from dear.bench.chapters import (
+    AVERAGE,
+    Block,
+    Chapter,
+    comparison,
+    few_shot_comparison,
+    list_missing,
+    on_split,
+    stress_best,
+)
 from dear.bench.paper import base_to_novel_table, transfer_table
 from dear.bench.results import BASE_TO_NOVEL, FEW_SHOT, PROTOCOLS, Result, comparable
 from dear.bench.series import (
@@ -14,7 +22,6 @@ from dear.bench.series import (
     Series,
     Stat,
     average,
-    backbone_of,
     by_label,
     complete_datasets,
     complete_methods,
@@ -109,9 +116,9 @@ def _base_to_novel(results: list[Result], name: str) -> list[Block]:
         table.add(s.dataset, s.label, *stats, sum(max(counts, default=0) for counts in images), _seeds(stats))
     note = "Accuracy (%); HM is computed for each seed from its base and novel."
     note += _add_averages(table, all_series, (BASE, NOVEL, HM), tail=[None])
-    _stress(table, all_series, columns=range(2, 5))
+    stress_best(table, all_series, range(2, 5))
     main = Block(name, on_split(PROTOCOLS[BASE_TO_NOVEL].title, split), table, note)
-    blocks = [*base_to_novel_comparison(all_series, name), main]
+    blocks = [*comparison(all_series, HM, name), main]
     paper = base_to_novel_table(s.dataset for s in all_series) if split == TEST else None
     if paper:
         note = f"{_PAPER_NOTE} HM is computed from the base and novel printed there, and is not always the HM printed."
@@ -122,13 +129,13 @@ def _base_to_novel(results: list[Result], name: str) -> list[Block]:
 def _few_shot(results: list[Result], name: str) -> list[Block]:
     all_series = series(results, by_shots=True)
     shots = [str(n) for n in sorted({result.cell.shots for result in results})]
-    table = Table(["dataset", "method", *(f"{n} shots" if n != "1" else "1 shot" for n in shots), "seeds"])
+    table = Table(["dataset", "method", *(counted(int(n), "shot") for n in shots), "seeds"])
     for s in all_series:
         stats = [s.stat(n) for n in shots]
         table.add(s.dataset, s.label, *stats, _seeds(stats))
     note = "Accuracy (%) over all classes, trained on this many images of each."
     note += _add_averages(table, all_series, shots)
-    _stress(table, all_series, columns=range(2, 2 + len(shots)))
+    stress_best(table, all_series, range(2, 2 + len(shots)))
     main = Block(name, on_split(PROTOCOLS[FEW_SHOT].title, results[0].cell.split), table, note)
     return [main, *few_shot_comparison(all_series, shots, name)]
 
@@ -149,12 +156,12 @@ def _transfer(results: list[Result], name: str, protocol: str) -> list[Block]:
         for s in rows:
             stats = [s.stat(score) for score in (source, *targets, TARGETS)]
             table.add(s.label, *stats, _seeds(stats))
-        _stress(table, rows, columns=range(1, len(targets) + 3))
+        stress_best(table, rows, range(1, len(targets) + 3))
         note = "Accuracy (%), trained on the source alone. Decoupled inference (CLS alone) is the paper's protocol."
         title = on_split(f"{PROTOCOLS[protocol].title}: from {source}", group[0].cell.split)
         suffix = f"_{number}" if len(groups) > 1 else ""
         title += f" ({number})" if len({source for source, _ in groups}) < len(groups) else ""
-        blocks += [Block(name + suffix, title, table, note), *transfer_comparison(rows, name + suffix)]
+        blocks += [Block(name + suffix, title, table, note), *comparison(rows, TARGETS, name + suffix)]
         paper = transfer_table(protocol, source, targets)
         if paper:
             blocks.append(Block(f"{name}{suffix}_paper", "The paper's numbers", paper, _PAPER_NOTE, main=False))
@@ -199,23 +206,6 @@ def _add_averages(table: Table, all_series: Sequence[Series], names: Sequence[st
     over = f" Average: over all {len(datasets)} datasets and the seeds they share"
     over += f"; none for {', '.join(others)}, which did not run on all" if others else ""
     return over + ("; its HM is that of its base and novel." if HM in names else ".")
-
-
-def _stress(table: Table, all_series: Sequence[Series], columns: Iterable[int]) -> None:
-    """Bold: the best of each dataset and backbone, as far as the printed digits tell."""
-    backbones = {s.label: backbone_of(s.results[0]) for s in all_series}
-    has_dataset = table.header[0] == "dataset"
-    for column in columns:
-        groups: dict[object, list[tuple[str, int]]] = {}
-        for number, row in enumerate(table.rows):
-            value, label = row[column], str(row[1] if has_dataset else row[0])
-            if isinstance(value, Stat):
-                key = (row[0] if has_dataset else None, backbones[label])
-                groups.setdefault(key, []).append((f"{value.mean:.{value.digits}f}", number))
-        for group in groups.values():
-            best = max((printed for printed, _ in group), key=float)
-            if len(group) > 1:
-                table.bold.update((number, column) for printed, number in group if printed == best)
 
 
 def _seeds(stats: Iterable[Stat | None]) -> int | str | None:
