@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from dear.bench import reproduce
-from dear.bench.cost import IMAGE_FLOPS, TEXT_FLOPS, cell_flops, disk_megabytes, gpu_hours
 from dear.bench.paper import METHODS_OF_PAPER, compare_with_paper, printed, summary_line
+from dear.bench.planning import IMAGE_FLOPS, TEXT_FLOPS, cell_flops, disk_megabytes, gpu_hours
 from dear.bench.reproduce import REPRODUCTIONS, find_reproduction, reproduction_cells
 from dear.bench.results import Cell, Result, write_result
 from dear.cli import main

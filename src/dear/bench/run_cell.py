@@ -62,7 +62,10 @@ class Workbench:
             self._sources[key] = ImageSource(backbone, self.cache, self.workers)
         return self._sources[key]
 
-    def dataset(self, name: str, template: str | None, class_names: str | None) -> Dataset:
+    def dataset_of(self, cell: Cell, target: str | None = None) -> Dataset:
+        """The dataset of a cell, or one of its targets."""
+        name = target or cell.dataset
+        template, class_names = (cell.settings[key] if target is None else None for key in ("template", "class_names"))
         key = (name, template, class_names)
         if key not in self._datasets:
             self._datasets[key] = resolve_dataset(name, template, class_names, self.data_root)
@@ -91,7 +94,7 @@ def run_cell(cell: Cell, bench: Workbench, work: Path) -> Result:
     """Trains and evaluates: a pure function of the cell. `work` is a folder for checkpoints, from which a killed cell
     continues."""
     _reset_peak_memory()
-    dataset = _load(cell, cell.dataset, bench)
+    dataset = bench.dataset_of(cell)
     drawn = dataset.few_shot(cell.shots, cell.seed)
     if not drawn.train:
         raise DearError(f"{cell.dataset} has no training images: train on another dataset, and test on this one.")
@@ -174,7 +177,7 @@ class ComponentMeter:
 
 def _require_same_classes(cell: Cell, source: Dataset, bench: Workbench) -> None:
     for target in cell.targets:
-        other = set(_load(cell, target, bench).classes) - set(source.classes)
+        other = set(bench.dataset_of(cell, target).classes) - set(source.classes)
         if other:
             raise DearError(
                 f"{target} has the class {min(other)!r}, which {cell.dataset} has not: domain is for the same classes "
@@ -182,23 +185,17 @@ def _require_same_classes(cell: Cell, source: Dataset, bench: Workbench) -> None
             )
 
 
-def _load(cell: Cell, name: str, bench: Workbench) -> Dataset:
-    template = cell.settings["template"] if name == cell.dataset else None
-    class_names = cell.settings["class_names"] if name == cell.dataset else None
-    return bench.dataset(name, template, class_names)
-
-
 def _parts(cell: Cell, drawn: Dataset, bench: Workbench) -> dict[str, Dataset]:
     """What is measured, by name: the `test` images of these datasets."""
     if cell.split == HELD_OUT:
-        dataset, used = _load(cell, cell.dataset, bench), set(drawn.train)
+        dataset, used = bench.dataset_of(cell), set(drawn.train)
         drawn = replace(drawn, test=tuple(e for e in dataset.train + dataset.val if e not in used))
     if cell.protocol == BASE_TO_NOVEL:
         parts = {BASE: drawn.base(), NOVEL: drawn.novel()}
     elif cell.protocol == FEW_SHOT:
         parts = {ALL: drawn}
     else:
-        parts = {cell.dataset: drawn} | {target: _load(cell, target, bench) for target in cell.targets}
+        parts = {cell.dataset: drawn} | {target: bench.dataset_of(cell, target) for target in cell.targets}
     for name, data in parts.items():
         if not data.test:
             raise DearError(

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _show_plan(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:
-    from dear.bench.cost import disk_megabytes, gpu_hours
+    from dear.bench.planning import disk_megabytes, gpu_hours
     from dear.core.table import Table
 
     table = Table(["method", "cells", "A100 hours"])
@@ -127,8 +127,7 @@ def _beside_the_paper(item: "Reproduction", cells: "Sequence[Cell]", args: argpa
 
 
 def _heads(args: argparse.Namespace, overrides: dict[str, Any]) -> "Chapter":
-    from dear.bench.reproduce import FULL, SUBSET
-    from dear.bench.reproduce_heads import heads_chapter
+    from dear.bench.reproduce import FULL, SUBSET, heads_chapter
     from dear.clip import load_backbone
     from dear.core.runtime import pick_device
 
