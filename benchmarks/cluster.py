@@ -34,8 +34,7 @@ from dear.core.progress import Progress
 from dear.core.table import Table
 from dear.gallery import Gallery, HeadEncoder
 from dear.heads.by_pictures import roles_by_pictures
-from dear.heads.picture_list import world_pictures
-from dear.heads.probes import drawn_probe
+from dear.heads.pictures import drawn_probe, world_pictures
 from dear.parallel.cluster import Cluster
 
 _MARK = "DEAR_BENCHMARK"

@@ -67,7 +67,7 @@ def work(folder: Path, cache: Path, share: float) -> dict[str, float]:
     start = time.process_time()
     zero.set_classes(data.classes, data.template)
     with torch.no_grad():
-        zero.encode_text()
+        zero.encode_text(zero.classes)
     figures["texts of all classes, s"] = time.process_time() - start
     start = time.process_time()
     evaluation(next(iter(predict_logits(zero, test, source, "zero-shot").values())), labels, data.classes)

@@ -19,6 +19,7 @@ from torch import Tensor
 from dear.clip import load_backbone
 from dear.clip.text import _MANY
 from dear.core.table import Table
+from dear.methods.optional import views_of
 from dear.methods.registry import find_method, recipe_of
 from dear.training.config import TrainConfig
 
@@ -47,7 +48,7 @@ def kept(method: Any, batch: int, classes: int) -> tuple[int, int]:
         return x
 
     size = method.backbone.image.image_size
-    pixels = torch.randn(batch * len(method.views), 3, *size).to("cuda")
+    pixels = torch.randn(batch * len(views_of(method)), 3, *size).to("cuda")
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         loss = method.loss(method.layer_input(pixels), torch.arange(batch).to("cuda"))
     total = sum(storages.values())

@@ -39,7 +39,7 @@ def main() -> None:
     data = resolve_dataset(str(Path(os.environ["DEAR_SHARED"]) / "data" / args.pack))
     method = find_method("zero-shot")(backbone, find_method("zero-shot").Config())
     method.set_classes(data.classes, data.template)
-    tower, first, text = backbone.image, last_third(backbone.image.layers), method.encode_text()
+    tower, first, text = backbone.image, last_third(backbone.image.layers), method.encode_text(method.classes)
     parts, kept, truth = [], [], []
     for pixels, labels in evaluation_batches(data.train + data.val, backbone.preprocess, args.pack, 16):
         pixels = pixels.to(backbone.device)

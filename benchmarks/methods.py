@@ -23,8 +23,9 @@ from torch.nn import functional as F
 
 from dear.clip import load_backbone
 from dear.core.table import Table
-from dear.methods import promptsrc as its_templates
+from dear.methods import deep_prompts as its_templates
 from dear.methods.base import Method
+from dear.methods.optional import set_gradients
 from dear.methods.registry import find_method, recipe_of
 from dear.training.config import TrainConfig
 from training import interleaved
@@ -176,7 +177,7 @@ class Case:
 
     def our_step(self) -> Tensor:
         loss = self.method.loss(self.method.layer_input(self.pixels), self.labels)
-        self.method.backward(loss, self.gradients)
+        set_gradients(self.method, loss, self.gradients)
         return loss.total.detach()
 
     def with_part(self, classes: int) -> tuple[Callable[[], None], Callable[[], Tensor]]:

@@ -21,9 +21,9 @@ from PIL import Image
 
 from dear.clip import load_backbone
 from dear.heads.by_phrases import _HeadStatistics, roles_by_phrases
+from dear.heads.concepts import WORLD_PHRASES, load_phrases
 from dear.heads.contributions import HeadContributions
-from dear.heads.phrases import WORLD, load_phrases
-from dear.heads.picture_list import PictureList
+from dear.heads.pictures import PictureList
 
 SIZES = (2_000, 20_000)
 
@@ -53,7 +53,7 @@ def compare_time(rounds: int, batch: int) -> None:
         start = time.process_time()
         backbone.image.encode(pixels)
         middle = time.process_time()
-        head_statistics.add(list(range(batch)), contributions.coordinates(pixels))
+        head_statistics.add(list(range(batch)), contributions.coordinates_and_outputs(pixels)[0])
         end = time.process_time()
         if number:  # the first round only warms up
             encode_s.append(middle - start)
@@ -78,7 +78,7 @@ def measure_memory(count: int) -> None:
 
     backbone = tiny_backbone()
     before = peak_so_far()
-    roles_by_phrases(backbone, noise(count), load_phrases(WORLD), first_layer=3)
+    roles_by_phrases(backbone, noise(count), load_phrases(WORLD_PHRASES), first_layer=3)
     print(before, peak_so_far())
 
 

@@ -20,7 +20,7 @@ from dear.data.resolve import resolve_dataset
 from dear.heads.by_pictures import roles_by_pictures
 from dear.heads.check_search import check_by_search
 from dear.heads.map_table import overlap, role_summary
-from dear.heads.probes import WORLD_PICTURES, Probe, drawn_probe, labelled_probe
+from dear.heads.pictures import WORLD_PICTURES, Probe, drawn_probe, labelled_probe
 from dear.heads.role_map import RoleMap
 
 PACKS = {"shape": "shapes", "texture": "dtd", "object": "caltech-101", "location": "scenes"}

@@ -1,4 +1,4 @@
-"""The server of `dear serve` and `dear app` under load, beside the predictor alone and another version of the page.
+"""The server of `dear serve`, without and with its page, under load, beside the predictor alone.
 
     apt-get install wrk
     python benchmarks/serve.py RUN [--seconds 10] [--rounds 3] [--old SRC OLD_RUN]
@@ -11,7 +11,7 @@ only figures of one run, whose rounds alternate. Memory is that of the serving p
 the last round with 200 clients.
 With --requests, so many are sent by 32 clients, without wrk: every answer must be the same, and memory and open files
 of the server are compared between a tenth of them and the end.
-With --old, the page of `dear app` from the sources in SRC classifies the same picture, and so does this one's.
+With --old, the page from the sources in SRC classifies the same picture, and so does this one's.
 """
 
 import argparse
@@ -60,7 +60,7 @@ from dear import load
 from dear.server.uploads import open_upload
 predictor, data, batch = load(sys.argv[1]), Path(sys.argv[2]).read_bytes(), 32
 def answer():
-    predictor.predict_batch(torch.cat([predictor.pixels([open_upload(data)]) for _ in range(batch)]))
+    predictor.predict_batch(torch.stack([predictor.preprocess(open_upload(data)) for _ in range(batch)]))
 answer()
 began, cpu, images = time.monotonic(), time.process_time(), 0
 while time.monotonic() - began < float(sys.argv[3]):

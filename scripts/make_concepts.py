@@ -9,8 +9,8 @@ import json
 from collections import Counter
 from dataclasses import replace
 
-from dear.heads.clustering import find_concepts
-from dear.heads.phrases import ASSETS, WORLD, labelled_phrases
+from clustering import find_concepts, labelled_phrases, save_concepts
+from dear.heads.concepts import ASSETS, WORLD_PHRASES
 
 
 def main() -> None:
@@ -18,12 +18,12 @@ def main() -> None:
     clustering = find_concepts(list(labelled))
     concepts = clustering.concepts
 
-    world = dict(labelled_phrases(WORLD))
+    world = dict(labelled_phrases(WORLD_PHRASES))
     frozen = dict(zip(world, concepts.assign(list(world)), strict=True))
     wrong = {phrase: concept for phrase, concept in frozen.items() if concept != world[phrase]}
     report = clustering.report(list(labelled.values()))
     report |= {"world_phrases": len(world), "world_accuracy": round(1 - len(wrong) / len(world), 4)}
-    replace(concepts, table={**concepts.table, **frozen}, report=report).save(ASSETS)
+    save_concepts(replace(concepts, table={**concepts.table, **frozen}), report, ASSETS)
 
     print(json.dumps(report, indent=1))
     print("clusters:", dict(Counter(clustering.cluster_concepts)))

@@ -13,9 +13,9 @@ from itertools import islice
 from pathlib import Path
 
 from dear.core.files import write_text
-from dear.data.world.captions import ALONE, name_alone
 from dear.data.world.vocabulary import VALUES
-from dear.heads.phrases import SHIPPED, WORLD
+from dear.heads.concepts import SHIPPED_PHRASES, WORLD_PHRASES
+from world_captions import ALONE, name_alone
 
 PER_CONCEPT = 300
 Group = tuple[list[str], list[str]]  # templates, words
@@ -280,8 +280,8 @@ def main() -> None:
     short = [concept for concept, phrases in corpus.items() if len(phrases) < PER_CONCEPT]
     if short:
         raise SystemExit(f"Too few words for {PER_CONCEPT} phrases of {', '.join(short)}.")
-    write(SHIPPED, corpus)
-    write(WORLD, world_phrases())
+    write(SHIPPED_PHRASES, corpus)
+    write(WORLD_PHRASES, world_phrases())
 
 
 if __name__ == "__main__":

@@ -43,10 +43,10 @@ from torch.utils.data import DataLoader
 
 from dear.clip.image import ImageTower
 from dear.data.loading import Mapped
-from dear.data.world.captions import ALONE, caption, name_alone, random_caption
 from dear.data.world.render import render
 from dear.data.world.vocabulary import ATTRIBUTES, VALUES, WHERE, Scene, Traits, is_held_out
 from dear.heads.contributions import run_layer_heads
+from world_captions import ALONE, caption, name_alone, random_caption
 
 SEED = 2026
 CONTEXT = 20

@@ -93,9 +93,7 @@ def fit(
         folder, kept = (None if place is None else Path(place) for place in (out, cache))
         result = fit_run(run, device, folder, kept, thorough, in_memory, precision)
     print(result)
-    predictor = Predictor(result.adapter, folder)
-    predictor.comparison, predictor.fitted = result.selection, result.fitted
-    return predictor
+    return Predictor(result.adapter, result.fitted, result.selection)
 
 
 def load(
@@ -116,7 +114,7 @@ def load(
     """
     from dear.clip import load_backbone
     from dear.core.runtime import pick_device
-    from dear.model.hub import PREFIX, fetch
+    from dear.model.hub import HUB_PREFIX, fetch
     from dear.model.predictor import Predictor
     from dear.training.adapter import load_adapter
     from dear.training.run_folder import RunFolder
@@ -125,11 +123,10 @@ def load(
     with os_errors_as_dear_errors():
         where = pick_device(device)
         backbone = load_backbone(model, pretrained, device=where, precision=precision) if model else None
-        if str(folder).startswith(PREFIX):
+        if str(folder).startswith(HUB_PREFIX):
             folder = fetch(str(folder))
-        predictor = Predictor(load_adapter(folder, classes, template, backbone, where, precision), folder)
-        predictor.comparison = RunFolder(folder).fit(Selection)
-        return predictor
+        run, adapter = RunFolder(folder), load_adapter(folder, classes, template, backbone, where, precision)
+        return Predictor(adapter, run, run.fit(Selection))
 
 
 def evaluate(

@@ -20,8 +20,7 @@ GROUPS = {
     "look around": {
         "demo": "train, evaluate, explain and search with the bundled model and data, in minutes",
         "backbones": "list the supported CLIP backbones, and the bundled one",
-        "world": "draw a contact sheet of Attribute World, the bundled synthetic dataset",
-        "data": "list the known datasets, and check a dataset for problems",
+        "data": "list the known datasets, check a dataset for problems, draw the bundled one",
         "doctor": "check the installation, and the files of runs, galleries, results and exports",
     },
     "adapt, and use it": {
@@ -30,9 +29,8 @@ GROUPS = {
         "predict": "classify images with an adapted model, with the vote of each component",
         "explain": "draw the reasons for the prediction of an image",
         "export": "write an adapted model as ONNX, to run without PyTorch",
-        "serve": "serve an adapted or exported model over HTTP: predict, search, embed",
+        "serve": "serve an adapted or exported model over HTTP: predict, search, embed; --page: a page for people",
         "push": "share an adapted model on the Hugging Face hub",
-        "app": "open a local page: classify, inspect heads, search, compare runs",
     },
     "search by attribute": {
         "index": "embed images into a gallery, to search them by attribute",
@@ -43,8 +41,7 @@ GROUPS = {
     },
     "compare methods": {
         "methods": "list all methods to adapt a backbone",
-        "zero-shot": "measure the accuracy of a backbone without training",
-        "compare": "which method suits your images? A leaderboard under a time limit",
+        "compare": "which method suits your images? A leaderboard under a time limit; --zero-shot: the backbone alone",
         "bench": "run methods, datasets and seeds under a protocol of the paper",
         "ablate": "measure the effect of each choice of a method, against its default",
         "reproduce": "run a table or figure of the paper, at full size or small, and judge each number",
@@ -52,6 +49,8 @@ GROUPS = {
     },
 }
 COMMANDS = {name: what for group in GROUPS.values() for name, what in group.items()}
+ALIASES = {"world": ("data", "world"), "app": ("serve", "--page"), "zero-shot": ("compare", "--zero-shot")}
+"""Other names of parts of commands, which work and are not listed."""
 _PATIENCE = 20  # seconds that a silent rank waits before it exits
 _WHAT = "Adapt a frozen CLIP to your own classes, and see the reasons for its predictions."
 _FIRST = {
@@ -76,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         with suppress(AttributeError, ValueError):
             _keep_from_terminal(stream)
+    argv = [*ALIASES.get(argv[0], argv[:1]), *argv[1:]] if argv else []
     try:
         with os_errors_as_dear_errors(), _silence_other_ranks(), printing_warnings():
             try:

@@ -22,8 +22,8 @@ from dear.data.memory import labelled
 from dear.data.prompts import check_class_names, check_template
 from dear.methods.base import NoSettings
 from dear.methods.registry import CLOSED_FORMS, find_method
-from dear.methods.shared.class_index import frozen_features
-from dear.methods.shared.closed_form import ClosedForm, Head
+from dear.methods.shared.closed_form import ClosedForm, CorrectionHead
+from dear.methods.shared.per_class import frozen_features
 from dear.training.images import ImageSource
 from dear.trials.fit import ALONE, AUTO, cache_folder
 from dear.trials.outcome import LEAVE_ONE_OUT
@@ -116,7 +116,7 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
         return CLOSED_FORMS if self.method == AUTO else (self.method,)
 
     @torch.no_grad()
-    def _head(self, name: str, features: Tensor, labels: Tensor) -> Head:
+    def _head(self, name: str, features: Tensor, labels: Tensor) -> CorrectionHead:
         kind = find_method(name)
         assert issubclass(kind, ClosedForm)
         head = kind.Head(features.shape[1], TEMPERATURE, features)

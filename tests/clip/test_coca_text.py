@@ -79,7 +79,7 @@ def naive(coca: Backbone, texts: list[str], raw: dict, beta: float, slots: list[
 
 @pytest.mark.parametrize("per_prompt", [False, True])
 def test_learned_tokens_equal_the_naive_form(coca: Backbone, per_prompt: bool) -> None:
-    """In slots of words from layer 1 on, or behind BOT from layer 2 on, mixed with the layer before."""
+    """Tokens in slots of words from layer 1 on, or behind BOT from layer 2 on, mixed with the layer before."""
     text = coca.text
     torch.manual_seed(1)
 

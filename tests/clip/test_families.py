@@ -163,7 +163,7 @@ def test_tokens_that_nobody_sees_leave_the_feature(family: str) -> None:
 
 
 def test_pictures_have_the_size_of_the_tower_not_of_its_config() -> None:
-    """As in ViTamin-XL-384, whose config names another size than timm builds."""
+    """The config of ViTamin-XL-384 names another size than timm builds."""
     backbone = small("SigLIP")
     backbone.model.visual.image_size = (32, 32)
     again = wrap(backbone.model, backbone.text.tokenizer, "other")

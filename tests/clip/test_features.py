@@ -43,7 +43,7 @@ def config_of(kind: str) -> dict:
 
 
 def shaken(model: torch.nn.Module) -> torch.nn.Module:
-    """With noise on all weights: fresh biases and scales are zero or one, and would hide errors."""
+    """Adds noise to all weights: fresh biases and scales are zero or one, and would hide errors."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))

@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 
 from dear.clip import load_backbone, wrap
 from dear.clip.identity import hash_weights
-from dear.clip.pictures import pictures_of
 from dear.clip.support import judge, refusal, usable_models, why_refused
-from dear.core.errors import DearError
+from dear.clip.tags import pictures_of
+from dear.core.errors import DearError, DearWarning
 from hostile import survives
 
 TIERS_OF_NAMES = {
@@ -45,7 +45,7 @@ def config_of(name: str = "ViT-B-32", **parts: dict) -> dict:
     ],
 )
 def test_configs_of_newer_kinds_are_refused(config: dict, reason: str) -> None:
-    """As OpenCLIP 4 has them: generative, audio, and text towers of another kind."""
+    """OpenCLIP 4 has such configs: generative, audio, and text towers of another kind."""
     assert reason in (why_refused(config) or "")
 
 
@@ -70,7 +70,7 @@ def test_wrap_says_what_is_missing() -> None:
 
 @pytest.mark.parametrize(("part", "tower"), [("visual.transformer", "image"), ("transformer", "text")])
 def test_a_model_that_computes_something_else_is_refused(tiny, part: str, tower: str) -> None:
-    """As a newer OpenCLIP might, under the names of today: a whole tower that does more than its blocks."""
+    """A newer OpenCLIP might do so under the names of today: a whole tower that does more than its blocks."""
     backbone = tiny()
     backbone.model.get_submodule(part).register_forward_hook(lambda module, inputs, out: out.flip(-1))
     with pytest.raises(DearError, match=f"its {tower} tower computes something else"):
@@ -78,7 +78,7 @@ def test_a_model_that_computes_something_else_is_refused(tiny, part: str, tower:
 
 
 def test_every_name_is_judged() -> None:
-    """By configs alone; the numbers are those of OpenCLIP 3.3 and may only grow."""
+    """Configs alone decide; the numbers are those of OpenCLIP 3.3 and may only grow."""
     assert len(usable_models()) == len(open_clip.list_models()) >= 144
     tiers = Counter(judge(config)[:2] for config in usable_models().values())
     assert tiers == TIERS_OF_NAMES
@@ -103,9 +103,35 @@ def test_a_file_gets_the_pictures_of_its_models_tags(name: str, mean: float, res
     assert pictures_of(name, tag, False) == {}, "OpenCLIP takes them from the tag"
 
 
-def test_different_picture_settings_of_tags_are_said(capsys) -> None:
-    assert pictures_of("ViT-L-14", "weights.bin", False)["mean"][0] == pytest.approx(0.48145466)
-    assert "Weights of ViT-L-14 were trained with different picture settings" in capsys.readouterr().err
+def test_different_picture_settings_of_tags_are_said() -> None:
+    sentence = "Weights of ViT-L-14 were trained with different picture settings"
+    with pytest.warns(DearWarning, match=sentence):
+        settings = pictures_of("ViT-L-14", "weights.bin", False)
+    assert settings["mean"][0] == pytest.approx(0.48145466)
+
+
+def test_each_backbone_rounds_as_it_was_loaded_and_leaves_nothing_behind(tiny) -> None:
+    """TF32 beside half weights, exact products in fp32, whichever was loaded last; the process stays as it was."""
+
+    def flags() -> list[bool]:
+        return [torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32]
+
+    before, seen = flags(), []
+    exact = tiny()
+    half = wrap(tiny().model, exact.text.tokenizer, "half", precision=torch.bfloat16)
+    assert flags() == before
+    monitor = torch.backends.cudnn.conv if hasattr(torch.backends.cudnn, "conv") else torch.backends.cudnn
+    name = "fp32_precision" if hasattr(monitor, "fp32_precision") else "allow_tf32"
+    for backbone in (exact, half):
+        for part in (backbone.model.visual.conv1, backbone.model.visual.ln_post, backbone.model.ln_final):
+            part.register_forward_hook(lambda *_: seen.append(getattr(monitor, name)))
+    for backbone, expected in ((exact, ("ieee", False)), (half, ("tf32", True)), (exact, ("ieee", False))):
+        seen.clear()
+        backbone.image.layer_input(torch.randn(2, 3, 32, 32), 2)
+        backbone.text.encode(["a cat"])
+        assert seen
+        assert all(value in expected for value in seen)
+    assert flags() == before
 
 
 def test_unknown_names_and_tags_come_with_a_hint() -> None:
@@ -214,19 +240,16 @@ def test_identity_tells_backbones_apart(tiny) -> None:
         one.identity.require_same(quick.to_json(), "The adapter")
 
 
-def test_other_words_and_layouts_are_refused_and_other_pictures_are_said(tiny, capsys) -> None:
-    """The same weights with them give other features; files of before they were noted still fit."""
+def test_other_words_and_layouts_are_refused_and_other_pictures_are_said(tiny) -> None:
+    """The same weights give other features with them."""
     identity = tiny().identity
     stored = identity.to_json()
     identity.require_same(stored, "The adapter")
-    older = {key: value for key, value in stored.items() if key not in ("layout", "words", "pictures")}
-    identity.require_same(older, "The adapter")
-    assert not capsys.readouterr().err
     for key, sentence in (("layout", "another layout"), ("words", "another tokenizer")):
         with pytest.raises(DearError, match=sentence):
             identity.require_same({**stored, key: "other"}, "The adapter")
-    identity.require_same({**stored, "pictures": "224 px, squash"}, "The adapter")
-    assert "made with other picture settings (224 px, squash)" in capsys.readouterr().err
+    with pytest.warns(DearWarning, match=r"made with other picture settings \(224 px, squash\)"):
+        identity.require_same({**stored, "pictures": "224 px, squash"}, "The adapter")
 
 
 def test_hash_survives_a_cast_but_not_a_changed_bit(tiny) -> None:

@@ -85,7 +85,7 @@ WORDS = [f"a photo of a {name}." for name in ("cat", "polar bear", "red-haired a
 @pytest.mark.parametrize("beta", [1.0, 0.3])
 @pytest.mark.parametrize("slots", [(1, 2), (2, 4)], ids=str)
 def test_tokens_in_word_slots_equal_the_naive_form(tiny, texts, beta: float, slots) -> None:
-    """With positions at layer 1; replaced at layer 2, carried on through layer 3, replaced again at layer 4."""
+    """Tokens have positions at layer 1, are replaced at layers 2 and 4, and are carried on through layer 3."""
     backbone = tiny()
     text = backbone.text
     backbone.model.double()

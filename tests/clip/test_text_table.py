@@ -28,7 +28,7 @@ NEED_A_TEXT_TOWER = {
 
 @pytest.fixture(scope="module")
 def vectors(model_folder: Path) -> dict[str, np.ndarray]:
-    """What the tower itself says to each class, so that both must answer alike."""
+    """The tower's own vector of each class, so that both must answer alike."""
     data, text = resolve_dataset("world:colors"), load_backbone(f"local-dir:{model_folder}").text
     features = text.encode([fill(data.template, name) for name in data.classes]).detach().numpy()
     return dict(zip(data.classes, features, strict=True))

@@ -165,7 +165,7 @@ class Attention(torch.nn.Module):
 
 @pytest.mark.parametrize("extra", [None, "ln_q", "head_scale"])
 def test_blocks_of_open_clip_4_are_known(tiny, extra: str | None) -> None:
-    """With everything optional left out, the same features; with a norm or a scale, the tower is called as a whole."""
+    """Blocks without optional parts give the same features; with a norm or a scale, the tower is called as a whole."""
     backbone = tiny()
     pixels = torch.randn(2, 3, 32, 32)
     images, texts = backbone.image.encode(pixels), backbone.text.encode(TEXTS)

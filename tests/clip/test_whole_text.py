@@ -64,7 +64,7 @@ def naive(backbone, texts, raw: dict, beta: float, slots: list[int] | None) -> t
 @pytest.mark.parametrize("per_prompt", [False, True])
 @pytest.mark.parametrize("kind", WHOLE)
 def test_learned_tokens_equal_the_naive_form(kind: str, per_prompt: bool) -> None:
-    """In slots of words from layer 1 on, or behind the sequence from layer 2 on, mixed with the layer before."""
+    """Tokens in slots of words from layer 1 on, or behind the sequence from layer 2 on, mixed with the layer before."""
     backbone = build(kind)
     text = backbone.text
     torch.manual_seed(1)

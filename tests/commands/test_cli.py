@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from PIL import Image
 
 from dear import __version__
-from dear.cli import COMMANDS, GROUPS, main
+from dear.cli import ALIASES, COMMANDS, GROUPS, main
 from dear.commands.doctor import EXTRAS
 from dear.methods.registry import METHODS, methods_for
 
@@ -44,12 +45,53 @@ def test_help_imports_nothing_heavy(flag: str) -> None:
     assert not {"torch", "open_clip", "numpy", "PIL", "matplotlib"} & set(modules.split())
 
 
-@pytest.mark.parametrize("argv", [["fly"], ["world", "--wings"]])
+@pytest.mark.parametrize("argv", [["fly"], ["data", "world", "--wings"]])
 def test_unknown_commands_and_flags_show_the_usage(argv: list[str], capsys) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(argv)
     assert stopped.value.code == 2
     assert "usage: dear" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_an_alias_is_a_part_of_a_command_and_is_not_listed(alias: str, capsys) -> None:
+    assert main([]) == 0
+    assert f"\n  {alias} " not in capsys.readouterr().out
+    pages = []
+    for argv in ([alias, "--help"], [*ALIASES[alias], "--help"]):
+        with pytest.raises(SystemExit) as stopped:
+            main(argv)
+        assert stopped.value.code == 0
+        pages.append(capsys.readouterr().out)
+    assert pages[0] == pages[1]
+    assert len(COMMANDS) <= 20
+
+
+def test_help_answers_at_once() -> None:
+    """Seconds of the processor, which do not depend on other programs: 0.04 without torch, over 2 with it."""
+
+    def seconds() -> float:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    before = seconds()
+    assert dear("--help", capture_output=True).returncode == 0
+    assert seconds() - before < 1 / 3
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["compare"], "name one, or add --zero-shot"),
+        (["compare", "world:colors", "world:signs"], "Methods are compared on one dataset"),
+        (["compare", "world:colors", "--gain", "all=2"], "add --zero-shot"),
+        (["compare", "--zero-shot", "world:colors", "--methods", "gda"], "leave out --methods"),
+        (["serve", "RUN", "--page", "--token-file", "token"], "The page sends no token"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(argv: list[str], sentence: str, capsys) -> None:
+    assert main(argv) == 2
+    assert sentence in capsys.readouterr().err
 
 
 def test_dear_alone_shows_first_steps_and_groups_commands_by_task(capsys) -> None:
@@ -65,9 +107,9 @@ def test_dear_alone_shows_first_steps_and_groups_commands_by_task(capsys) -> Non
     ("line", "expected"),
     [
         ("dear ex", {"explain", "export"}),
-        ("dear world --se", {"--seed"}),
+        ("dear data world --se", {"--seed"}),
         ("dear predict RUN IMAGE --inference ", {"fusion", "decoupled"}),
-        ("dear data ", {"list", "check"}),
+        ("dear data ", {"list", "check", "world"}),
     ],
 )
 def test_the_shell_completes_commands_flags_and_choices(line: str, expected: set[str], tmp_path: Path) -> None:
@@ -119,9 +161,9 @@ def test_failed_commands_print_no_json(capsys) -> None:
         (["zero-shot", "--data", "world:"], "has no task ''"),
         (["zero-shot", "--data", "no/such/folder"], "no/such/folder"),
         (["zero-shot", "--device", "toaster"], "use cpu, cuda"),
-        (["world", "--out", "world.xyz"], "ends in .png"),
-        (["world", "--out", "."], "ends in .png"),
-        (["world", "--size", "9"], "must be from 16 to 512"),
+        (["data", "world", "--out", "world.xyz"], "ends in .png"),
+        (["data", "world", "--out", "."], "ends in .png"),
+        (["data", "world", "--size", "9"], "must be from 16 to 512"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(argv: list[str], sentence: str, capsys) -> None:
@@ -134,7 +176,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(argv: list[str], sentence: st
 
 
 def test_a_user_sees_no_traceback() -> None:
-    done = dear("world", "--out", "world.xyz", capture_output=True)
+    done = dear("data", "world", "--out", "world.xyz", capture_output=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "dear: Cannot draw to world.xyz: name a file that ends in .png.\n"
 
@@ -144,7 +186,7 @@ def test_an_unwritable_out_leaves_everything_as_it_was(tmp_path: Path, out: str,
     monkeypatch.setattr("dear.data.world.sheet.contact_sheet", lambda seed, size: Image.new("RGB", (9, 9)))
     (tmp_path / "file").write_text("old")
     (tmp_path / "folder.png").mkdir()
-    assert main(["world", "--out", str(tmp_path / out)]) == 2
+    assert main(["data", "world", "--out", str(tmp_path / out)]) == 2
     assert "Cannot write" in capsys.readouterr().err
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["file", "folder.png"]
     assert (tmp_path / "file").read_text() == "old"
@@ -195,12 +237,14 @@ def test_all_methods_are_those_that_work(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_world_is_the_same_picture_in_any_process_and_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     here, there = tmp_path / "here.png", tmp_path / "new" / "there.png"
-    assert main(["world", "--out", str(here), "--seed", "5"]) == 0
+    assert main(["data", "world", "--out", str(here), "--seed", "5"]) == 0
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # the harder case
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        done = dear("world", "--out", str(there), "--seed", "5", stdout=writer, stderr=subprocess.PIPE, env=buffered)
+        done = dear(
+            "data", "world", "--out", str(there), "--seed", "5", stdout=writer, stderr=subprocess.PIPE, env=buffered
+        )
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")

@@ -15,8 +15,8 @@ from PIL import Image
 import dear
 from dear.cli import main
 from dear.gallery import Gallery
+from dear.heads.concepts import load_phrases
 from dear.heads.contributions import HeadContributions
-from dear.heads.phrases import load_phrases
 from dear.server.engines import open_engine
 
 sys.path.append(str(Path(__file__).parents[1]))

@@ -14,7 +14,7 @@ COMMANDS = [
     "data list --data-root @",
     "data check @",
     "data check DTD --data-root @",
-    "zero-shot --data @",
+    "compare --zero-shot @",
     "zero-shot --model @",
     "zero-shot --model local-dir:@",
     "zero-shot --model ViT-B-16 --pretrained @",

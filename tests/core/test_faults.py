@@ -16,7 +16,7 @@ from dear.core.files import is_temporary
 
 
 class Killed(BaseException):
-    """In the place of SIGKILL: nothing tidies up behind it."""
+    """Stands for SIGKILL: nothing tidies up behind it."""
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def commands(photos: Path, model_folder: Path, role_file: Path, monkeypatch) -> 
 
 
 def content(out: Path) -> dict[str, bytes]:
-    """What decides: not when or how fast it was made."""
+    """The files of a result, without when and how fast it was made."""
     results = [*out.glob("adapter_*"), *out.glob("test.json"), *out.glob("roles.json")]
     found = {path.name: path.read_bytes() for path in results}
     for path in (out / "cells").glob("*.json"):
@@ -68,7 +68,7 @@ def content(out: Path) -> dict[str, bytes]:
 
 @contextmanager
 def fault(kind: str, chosen: int) -> Iterator[list[int]]:
-    """At the write number `chosen`, from 0; yields a list of what was written until then."""
+    """Fails at the write number `chosen`, from 0; yields a list of what was written until then."""
     replace, fsync, written = os.replace, os.fsync, []
 
     def strike() -> None:

@@ -1,4 +1,4 @@
-"""Of two writers, one is told to wait; whatever ends the other, the folder is free again."""
+"""One of two writers is told to wait; whatever ends the other, the folder is free again."""
 
 import os
 import signal

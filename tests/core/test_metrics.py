@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dear.core.metrics import (
-    bootstrap_interval,
     calibration_error,
     confusions,
     evaluation,
@@ -51,16 +50,6 @@ def test_calibration_error_is_the_gap_of_each_bin() -> None:
     logits = torch.stack([sure] * 10 + [unsure] * 10).clamp(min=1e-9).log()
     labels = torch.tensor([0] * 10 + [0] * 5 + [1] * 5)
     assert math.isclose(calibration_error(logits, labels), 20.0, abs_tol=1e-3)
-
-
-def test_a_bootstrap_interval_is_that_of_a_share() -> None:
-    right = torch.tensor([True] * 300 + [False] * 100)
-    low, high = bootstrap_interval(right)
-    error = 100 * math.sqrt(0.75 * 0.25 / 400)
-    assert abs(low - (75 - 1.96 * error)) < 0.8
-    assert abs(high - (75 + 1.96 * error)) < 0.8
-    assert bootstrap_interval(right) == [low, high]  # no luck in it
-    assert bootstrap_interval(torch.tensor([True] * 5)) == [100.0, 100.0]
 
 
 def test_an_interval_contains_the_shares_that_a_score_test_does_not_reject() -> None:

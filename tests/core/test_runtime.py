@@ -14,6 +14,7 @@ from dear.core.runtime import (
     gradient_scaler,
     pick_device,
     pick_precision,
+    rounding,
     seed_everything,
 )
 
@@ -84,6 +85,32 @@ def test_autocast_changes_the_precision_of_a_product_only_if_asked() -> None:
         assert (x @ x).dtype is torch.float32
     with autocast(CPU, torch.bfloat16):
         assert (x @ x).dtype is torch.bfloat16
+
+
+def flags() -> list[str | bool]:
+    """The rounding of fp32 products on CUDA in this process: of matrices, and of convolutions."""
+    if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+        return [torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision]
+    return [torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32]
+
+
+@pytest.mark.parametrize("by_caller", [False, True])
+def test_rounding_is_as_asked_inside_and_as_before_outside(by_caller: bool) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = by_caller
+    try:
+        before = flags()
+        with suppress(ValueError), rounding(torch.bfloat16):
+            assert flags() in (["tf32"] * 2, [True] * 2)
+            with rounding(torch.float32):  # as of a teacher; exact wins, whoever asks first
+                assert flags() in (["ieee"] * 2, [False] * 2)
+                with rounding(torch.float16):
+                    assert flags() in (["ieee"] * 2, [False] * 2)
+            assert flags() in (["tf32"] * 2, [True] * 2)
+            raise ValueError
+        assert flags() == before
+        assert torch.backends.cuda.matmul.allow_tf32 == by_caller  # the caller's own way to read it still works
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def test_only_fp16_scales_gradients() -> None:

@@ -1,16 +1,22 @@
-"""Few-shot draws and class halves, against CoOp's rule."""
+"""Few-shot draws and class halves against CoOp's rule; folds; batches of pixels for evaluation."""
 
 import random
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from torchvision.transforms.functional import to_tensor
 
+from dear.core.errors import DearError
+from dear.data import loading
 from dear.data.dataset import Dataset, Example, ImageFile
+from dear.data.loading import evaluation_batches
 from dear.data.resolve import resolve_dataset
 from dear.data.splits import stratified_folds
 
@@ -99,3 +105,63 @@ def test_folds_are_the_same_whatever_lies_between_the_images_of_a_class(labels: 
         own = [fold for fold, of in zip(folds, labels, strict=True) if of == label]
         assert own == stratified_folds([label] * len(own), 3)
         assert sorted(own) == sorted(number % 3 for number in range(len(own)))
+
+
+# --- decoded once, with the same values the second time, and never more than their share in memory -----------------
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch) -> list[Example]:
+    monkeypatch.setattr(loading, "_cache", {})
+    for i in range(5):
+        Image.fromarray(np.random.default_rng(i).integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(
+            tmp_path / f"{i}.png"
+        )
+    return [Example(ImageFile(tmp_path / f"{i}.png"), i % 2) for i in range(5)]
+
+
+def batches(files, transform=to_tensor, batch: int = 2):
+    return list(evaluation_batches(files, transform, "test", batch))
+
+
+def same(one, other) -> bool:
+    return all(torch.equal(a, b) and torch.equal(x, y) for (a, x), (b, y) in zip(one, other, strict=True))
+
+
+def test_the_second_time_nothing_is_decoded(files) -> None:
+    first = batches(files)
+    assert torch.equal(torch.cat([p for p, _ in first])[3], to_tensor(files[3].picture.open()))
+    assert torch.cat([labels for _, labels in first]).tolist() == [0, 1, 0, 1, 0]
+    for example in files:
+        example.picture.path.unlink()
+    assert same(batches(files), first)
+    assert not any(pixels.is_shared() for pixels, _ in batches(files))
+    with pytest.raises(DearError, match="cannot be read"):
+        batches(files, batch=3)
+    with pytest.raises(DearError, match="cannot be read"):
+        batches(files[:4])
+
+
+def half(image: Image.Image) -> torch.Tensor:
+    return to_tensor(image) / 2
+
+
+def test_another_transform_is_another_picture(files) -> None:
+    assert torch.equal(batches(files, half)[0][0], batches(files)[0][0] / 2)
+
+
+def test_what_is_too_large_is_not_cached_and_the_oldest_goes_first(files, monkeypatch) -> None:
+    size = 3 * 8 * 8 * 4
+    monkeypatch.setattr(loading, "_CACHE_LIMIT", 4 * size)
+    assert len(batches(files)) == 3
+    assert loading._cache == {}
+    one, two, three = files[:2], files[2:4], files[4:]
+    for part in (one, two, one, three):
+        batches(part)
+    assert [key[0] for key in loading._cache] == [tuple(one), tuple(three)]
+
+
+def test_a_pass_that_was_left_early_is_not_taken_for_a_whole_one(files) -> None:
+    next(iter(evaluation_batches(files, to_tensor, "test", 2)))
+    assert loading._cache == {}
+    assert len(batches(files)) == 3

@@ -4,7 +4,10 @@ import io
 import os
 import socket
 import struct
+import subprocess
+import sys
 import tracemalloc
+import warnings
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +20,7 @@ from PIL import Image
 
 from dear.core.errors import DearError
 from dear.data.dataset import ImageFile
-from dear.data.decode import FORMATS, MAX_PROPORTION, as_rgb, open_bytes, open_picture, why_unreadable
+from dear.data.decode import FORMATS, MAX_PROPORTION, as_rgb, declared_pixels, open_bytes, open_picture, why_unreadable
 
 Image.init()
 KINDS = sorted(set(FORMATS) & set(Image.SAVE))
@@ -88,7 +91,7 @@ def test_thin_pictures_are_refused_before_they_are_decoded(length: int, upright:
 def test_thin_pictures_in_files_and_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "thin.png"
     path.write_bytes(thin_png(1, 300_000))
-    assert "too thin" in why_unreadable(path)
+    assert "too thin" in why_unreadable(ImageFile(path))
     for opened in (lambda: ImageFile(path).open(), lambda: as_rgb(Image.new("RGB", (1, 300_000)))):
         with pytest.raises(DearError, match="too thin"):
             opened()
@@ -178,7 +181,7 @@ def test_what_is_no_file_is_refused_without_opening_it(tmp_path: Path) -> None:
         for path in names:
             with pytest.raises(DearError):
                 ImageFile(path).open()
-            assert why_unreadable(path)
+            assert why_unreadable(ImageFile(path))
 
 
 def test_as_many_pixels_as_nobody_has(tmp_path: Path) -> None:
@@ -189,3 +192,23 @@ def test_as_many_pixels_as_nobody_has(tmp_path: Path) -> None:
         open_bytes(bomb, SENTENCE)
     with pytest.raises(DearError, match="more than 0 million pixels"):
         open_bytes(WHOLE["PNG"], SENTENCE, pixels=1999)
+
+
+def test_filters_of_warnings_are_the_callers(monkeypatch) -> None:
+    """Importing changes none, and a large picture is judged by our limit alone, without a word from Pillow."""
+    program = (
+        "import pkgutil, warnings, PIL.Image, torchvision.datasets, numpy\n"
+        "before = list(warnings.filters)\n"
+        "import dear, dear.data\n"
+        "for module in pkgutil.walk_packages(dear.data.__path__, 'dear.data.'): __import__(module.name)\n"
+        "assert list(warnings.filters) == before, warnings.filters\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    data = WHOLE["PNG"]  # 2000 pixels
+    with pytest.warns(Image.DecompressionBombWarning):
+        Image.open(io.BytesIO(data))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert open_bytes(data, SENTENCE).size == (50, 40)
+        assert declared_pixels(data) == 2000

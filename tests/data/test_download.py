@@ -1,9 +1,10 @@
-"""Downloads from a server that truncates, changes, stalls and fails: whole, or refused in a sentence."""
+"""Downloads from a server that truncates, changes, stalls and fails; archives that mean harm, or are damaged."""
 
 import hashlib
 import io
 import json
 import re
+import tarfile
 import zipfile
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ import pytest
 from dear.core.errors import DearError
 from dear.data.known import download as downloads
 from dear.data.known.download import download, read_member
+from dear.data.known.unpack import unpack
 
 pytest.importorskip("aiohttp")
 
@@ -58,8 +60,8 @@ def test_a_part_of_another_version_is_thrown_away(server, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"size": 7}, "instead of 7: it is not what it was"),
-        ({"checksum": "sha256:" + "0" * 64}, "is not what it was: its SHA256 is"),
+        ({"size": 7}, "has changed .* not 7.: nothing was downloaded"),
+        ({"checksum": "sha256:" + "0" * 64}, "has changed .its SHA256 is .*: the download was discarded"),
         ({"checksum": "md5:" + "0" * 32, "size": None}, "its MD5 is"),
     ],
 )
@@ -122,3 +124,70 @@ def test_one_file_of_a_remote_zip_without_the_rest(server):
 def _length(asked: str) -> int:
     low, high = re.findall(r"\d+", asked)
     return int(high) - int(low) + 1
+
+
+# --- archives that mean harm, or are damaged ----------------------------------------------------------------------
+
+
+def zip_of(**files: bytes) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as zipped:
+        for name, data in files.items():
+            zipped.writestr(name.replace("__", "/").replace("DOTS", ".."), data)
+    return stream.getvalue()
+
+
+def tar_of(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname, info.size = kind, target, 1 if kind == tarfile.REGTYPE else 0
+        tar.addfile(info, io.BytesIO(b"x"))
+        inside = tarfile.TarInfo("data/a.txt")
+        tar.addfile(inside)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        zip_of(**{"DOTS/evil.txt": b"x"}), zip_of(**{"data/DOTS/DOTS/evil.txt": b"x"}), zip_of(**{"/evil.txt": b"x"}),
+        zip_of(**{"C:\\evil.txt": b"x"}), zip_of(**{"data\\..\\..\\evil.txt": b"x"}),
+        tar_of("../evil.txt"), tar_of("data/../../evil.txt"), tar_of("/../../evil.txt"),
+    ],
+)  # fmt: skip
+def test_nothing_leaves_the_folder(data, tmp_path):
+    (tmp_path / "a.zip").write_bytes(data)
+    with pytest.raises(DearError, match="cannot be unpacked"):
+        unpack(tmp_path / "a.zip", tmp_path / "in" / "here", {"": "."})
+    assert not list(tmp_path.rglob("evil.txt"))
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
+def test_links_and_devices_are_left_out(kind, tmp_path):
+    (tmp_path / "a.tar").write_bytes(tar_of("data/link", kind, "/etc/passwd"))
+    unpack(tmp_path / "a.tar", tmp_path / "out", {"": "."})
+    assert [path.name for path in (tmp_path / "out" / "data").iterdir()] == ["a.txt"]
+
+
+def test_a_bomb_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("dear.data.known.unpack._FLOOR", 10**6)
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for number in range(30):
+            zipped.writestr(f"{number}.txt", bytes(10**5))
+    (tmp_path / "a.zip").write_bytes(stream.getvalue())
+    with pytest.raises(DearError, match="far more than a dataset of its size"):
+        unpack(tmp_path / "a.zip", tmp_path / "out", {"": "."})
+
+
+@pytest.mark.parametrize("cut", [100, 400])
+def test_damaged_archives(cut, tmp_path):
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as tar:
+        info = tarfile.TarInfo("a.txt")
+        info.size = 5000
+        tar.addfile(info, io.BytesIO(hashlib.sha512(b"").digest() * 100))
+    (tmp_path / "a.tar.gz").write_bytes(stream.getvalue()[: -cut if cut < len(stream.getvalue()) else 20])
+    with pytest.raises(DearError, match="cannot be unpacked"):
+        unpack(tmp_path / "a.tar.gz", tmp_path / "out", {"": "."})

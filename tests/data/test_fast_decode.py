@@ -16,10 +16,13 @@ from torchvision import transforms
 import dear
 from dear.cli import main
 from dear.core.errors import DearError
-from dear.data.dataset import ImageFile
+from dear.data.dataset import Example, ImageFile
 from dear.data.decode import Decoder, open_picture
 from dear.gallery import Gallery
+from dear.methods.registry import find_method
 from dear.training.adapter import save_adapter
+from dear.training.config import TrainConfig
+from dear.training.images import ImageSource
 
 
 def photo(width: int, height: int, seed: int = 0) -> Image.Image:
@@ -38,14 +41,8 @@ def levels(pixels: torch.Tensor) -> torch.Tensor:
 @settings(max_examples=40)
 @given(st.integers(1, 200), st.integers(1, 200), st.integers(0, 9))
 def test_no_pixel_is_off_by_more_than_two_levels(width: int, height: int, seed: int) -> None:
-    usual = transforms.Compose(
-        [
-            transforms.Resize(32, transforms.InterpolationMode.BICUBIC),
-            transforms.CenterCrop(32),
-            transforms.ToTensor(),
-            transforms.Normalize((0.5,) * 3, (0.25,) * 3),
-        ]
-    )
+    resize, crop = transforms.Resize(32, transforms.InterpolationMode.BICUBIC), transforms.CenterCrop(32)
+    usual = transforms.Compose([resize, crop, transforms.ToTensor(), transforms.Normalize((0.5,) * 3, (0.25,) * 3)])
     picture = photo(width, height, seed)
     exact, fast = usual(picture), Decoder(usual, fast=True)(picture)
     assert exact.shape == fast.shape == (3, 32, 32)
@@ -85,14 +82,9 @@ def test_every_way_to_predict_and_index_decodes_exactly_unless_told(model_folder
 
 @pytest.mark.parametrize(
     ("size", "decoded"),
-    [
-        ((127, 200), (127, 200)),
-        ((128, 201), (64, 101)),
-        ((600, 255), (300, 128)),
-        ((600, 256), (150, 64)),
-        ((520, 1030), (65, 129)),
-    ],
-)
+    [((127, 200), (127, 200)), ((128, 201), (64, 101)), ((600, 255), (300, 128)), ((600, 256), (150, 64)),
+     ((520, 1030), (65, 129))],
+)  # fmt: skip
 def test_a_reduced_jpeg_has_twice_the_pixels_that_are_needed(size, decoded, tmp_path: Path) -> None:
     photo(*size).save(tmp_path / "a.jpg")
     assert open_picture(tmp_path / "a.jpg").size == ImageFile(tmp_path / "a.jpg").open().size == size
@@ -122,11 +114,6 @@ def test_damage_is_found_however_small_it_is_decoded(tmp_path: Path) -> None:
 
 
 def test_training_decodes_photos_at_a_reduced_size_if_it_may(tiny, tmp_path: Path) -> None:
-    from dear.data.dataset import Example
-    from dear.methods.registry import find_method
-    from dear.training.config import TrainConfig
-    from dear.training.images import ImageSource
-
     photo(900, 600).save(tmp_path / "a.jpg")
     backbone, example = tiny(), Example(ImageFile(tmp_path / "a.jpg"), 0)
     model, train = find_method("coop")(backbone, find_method("coop").Config()), TrainConfig(shots=1)

@@ -1,6 +1,5 @@
 """Few-shot lists: 2SFS's form, CoOp's pickles without running them, and training on the list of others."""
 
-import importlib.util
 import json
 import os
 import pickle
@@ -11,25 +10,16 @@ from pathlib import Path
 
 import pytest
 
+import convert_few_shot
 from dear.cli import main
 from dear.core.errors import DearError
-from dear.data.few_shot import overlap, read_few_shot, with_few_shot, write_few_shot
+from dear.data.few_shot import read_few_shot, shared_images, with_few_shot, write_few_shot
 from dear.data.folder import read_dataset
 from dear.data.splits import VALIDATED_SPLIT, divide_again
 from dear.data.world.tasks import world_task
 from dear.training.run_folder import RunFolder
 
 from .conftest import picture
-
-SCRIPT = Path(__file__).parents[2] / "scripts" / "convert_few_shot.py"
-
-
-@pytest.fixture
-def converter():
-    spec = importlib.util.spec_from_file_location("convert_few_shot", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -55,7 +45,7 @@ def test_what_is_written_is_read_again_from_any_machine(photos, tmp_path):
     elsewhere(train, photos), elsewhere(val, photos)
     drawn = dataset.few_shot(3, 7)
     assert with_few_shot(dataset, train) == drawn
-    assert overlap(drawn.train, dataset.few_shot(3, 7).train) == (6, 0, 0, 2)
+    assert shared_images(drawn.train, dataset.few_shot(3, 7).train) == (6, 0, 0, 2)
 
 
 def test_lists_are_compared_image_by_image(photos, tmp_path, capsys):
@@ -72,9 +62,9 @@ def test_lists_are_compared_image_by_image(photos, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ('{"_impath": "x/photos/cat/77.png", "_label": 0}', "which is not one image to train on"),
-        ('{"_impath": "3.png", "_label": 0}', "which is not one image to train on"),
-        ('{"_impath": "x/cat/%s", "_label": 1}', "the class 1, and photos 0: they differ"),
+        ('{"_impath": "x/photos/cat/77.png", "_label": 0}', "which is not exactly one of the images"),
+        ('{"_impath": "3.png", "_label": 0}', "which is not exactly one of the images"),
+        ('{"_impath": "x/cat/%s", "_label": 1}', "the class 1, but in photos its class is 0"),
         ('{"path": "a"}', "each line must be"),
         ("", "is empty"),
     ],
@@ -105,7 +95,7 @@ def pickled(module: str, content, monkeypatch) -> bytes:
 
 
 @pytest.mark.parametrize("module", ["dassl.data.datasets.base_dataset", "datasets.utils"])
-def test_pickles_of_coop(converter, photos, tmp_path, module, monkeypatch):
+def test_pickles_of_coop(photos, tmp_path, module, monkeypatch):
     dataset = divide_again(read_dataset(photos), VALIDATED_SPLIT)
     drawn = dataset.few_shot(2, 1)
     content = {
@@ -113,7 +103,7 @@ def test_pickles_of_coop(converter, photos, tmp_path, module, monkeypatch):
         for split, part in (("train", drawn.train), ("val", drawn.val))
     }
     (tmp_path / "shot_2-seed_1.pkl").write_bytes(pickled(module, content, monkeypatch))
-    train, _ = converter.convert(tmp_path / "shot_2-seed_1.pkl")
+    train, _ = convert_few_shot.convert(tmp_path / "shot_2-seed_1.pkl")
     assert train.name == "shot_2-seed_1_train.jsonl"
     assert with_few_shot(dataset, train) == drawn
 
@@ -137,11 +127,11 @@ class Tricky:
         b"cos\nsystem\n(S'touch ran'\ntR.",
     ],
 )  # fmt: skip
-def test_nothing_of_a_pickle_is_run(converter, tmp_path, data, monkeypatch):
+def test_nothing_of_a_pickle_is_run(tmp_path, data, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.pkl").write_bytes(data)
     monkeypatch.setattr(sys, "argv", ["convert", str(tmp_path / "a.pkl")])
-    assert converter.main() == 2
+    assert convert_few_shot.main() == 2
     assert [path.name for path in tmp_path.iterdir()] == ["a.pkl"]
 
 

@@ -142,7 +142,7 @@ def test_columns_of_frames_are_read_by_position(library, files):
 
 
 def test_a_folder_has_labels_of_its_own(files):
-    with pytest.raises(dear.DearError, match="tells the class of each image"):
+    with pytest.raises(dear.DearError, match="says which class each image has"):
         as_dataset(files[0][0].parent.parent, [kind for _, kind in files])
 
 
@@ -213,10 +213,7 @@ def test_content_is_equal_where_bytes_are(files):
     ("data", "sentence"),
     [
         (([b"no image"] * 4, list("abab")), r"images\[\d\]: These bytes cannot be read as an image"),
-        (
-            (np.zeros((4, 5, 5, 3)) - 1, list("abab")),
-            r"images\[\d\]: Pixels .* must be in 0..1, not in -1 to -1",
-        ),
+        ((np.zeros((4, 5, 5, 3)) - 1, list("abab")), r"images\[\d\]: Pixels .* must be in 0..1, not in -1 to -1"),
     ],
 )
 def test_a_bad_image_is_named(data, sentence):

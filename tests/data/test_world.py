@@ -18,10 +18,10 @@ from PIL import Image
 
 from dear.core.errors import DearError
 from dear.data.dataset import Dataset
-from dear.data.world.captions import ALONE, caption, name_alone, random_caption
 from dear.data.world.render import render
 from dear.data.world.tasks import TASKS, TEST, TRAIN, VAL, world_task
 from dear.data.world.vocabulary import ATTRIBUTES, STYLES, VALUES, WHERE, Scene, Traits, is_held_out
+from world_captions import ALONE, caption, name_alone, random_caption
 
 ALL = frozenset(ATTRIBUTES)
 any_traits = st.builds(Traits, **{a: st.sampled_from(values) for a, values in VALUES.items()})
@@ -191,14 +191,6 @@ def test_pictures_are_held_out_and_in_one_split_only(name: str) -> None:
     scenes = [e.picture for e in (*dataset.train, *dataset.val, *dataset.test)]
     assert len(set(scenes)) == len(scenes)
     assert all(is_held_out(scene.traits) for scene in scenes)
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_base_and_novel_make_up_the_whole(name: str) -> None:
-    dataset, base, novel = task(name), task(name).base(), task(name).novel()
-    assert base.classes + novel.classes == dataset.classes
-    assert not set(base.classes) & set(novel.classes)
-    assert len(base.test) + len(novel.test) == len(dataset.test)
 
 
 def test_the_same_task_is_the_same_data_and_another_style_is_other_data() -> None:

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.data.world.pen import Pen
-from dear.data.world.scenery import DARK_PALETTES, PALETTES, Scenery
+from dear.data.world.scenery import DARK_PALETTES, PALETTES, Pen, Scenery
 from dear.data.world.vocabulary import LOCATIONS, VALUES, Scene, Traits
 
 PICTURES, TRAIN = 1000, 700

@@ -118,13 +118,6 @@ def test_a_gallery_that_lost_its_table_is_refused(gallery, gone) -> None:
     assert files_of(gallery.folder) == before
 
 
-def test_an_older_gallery_is_to_be_made_again(gallery) -> None:
-    about = {"format": 1, "adapter": {"folder": "runs/pets"}, "components": ["cls"], "dim": 32, "dear": "0.1"}
-    write_json(gallery.folder / "gallery.json", about)
-    with pytest.raises(DearError, match=r"An older dear made the gallery .*: index its images again, into a new"):
-        Gallery.open(gallery.folder)
-
-
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

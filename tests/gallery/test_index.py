@@ -1,4 +1,4 @@
-"""What goes into a gallery, what is skipped, what survives a kill, and what comes out again."""
+"""Indexing: images that are added, skipped, changed and removed, and a kill at any moment."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ import os, signal, sys
 import dear.gallery.index as index
 from dear.gallery import AdapterEncoder, Gallery
 
-original, index._BATCH, index._WRITE = index._table, 8, 16
+original, index.ENCODE_BATCH, index._WRITE = index._table, 8, 16
 calls = []
 
 def table(*arguments):
@@ -57,7 +57,7 @@ def test_what_is_there_is_not_read_again(gallery, encoder, photos, monkeypatch) 
     gallery.add(encoder, [photos / "a"], label_from_folder=True)
     monkeypatch.chdir(photos)
     with monkeypatch.context() as patch:
-        patch.setattr("dear.gallery.index.Source.read", None)
+        patch.setattr("dear.gallery.index.IndexedImage.read", None)
         assert gallery.add(encoder, ["a", "a/0.png"], label_from_folder=True).already == 4
     os.utime(photos / "a" / "0.png", (1, 1))  # touched, but the same
     summary = gallery.add(encoder, ["."], label_from_folder=True)
@@ -190,7 +190,7 @@ for trial in range(8):
 
 
 def test_killed_in_the_middle_of_a_write(tmp_path) -> None:
-    """Whatever was written is whole: all writes that were done, and at most the one that was going on."""
+    """All writes that were done are whole, and at most the one that was going on is there, too."""
     subprocess.run([sys.executable, "-W", "ignore", "-c", WRITERS, str(tmp_path)], check=True, timeout=600)
     for trial in range(8):
         done = len((tmp_path / f"{trial}.done").read_bytes())

@@ -187,11 +187,11 @@ def test_an_empty_gallery_finds_nothing(encoder, tmp_path) -> None:
 
 def test_a_sentence_is_encoded_as_a_class_would_be(gallery, encoder, run, model) -> None:
     sentences = ["a red car", "a very long blue sign at the beach"]
-    before, classes = model.model.encode_text().clone(), model.classes
+    before, classes = model.model.encode_text(model.model.classes).clone(), model.classes
     features = model.encode_text(sentences)
     other = dear.load(run, classes=sentences, template="{}", device="cpu")
-    assert torch.allclose(features, other.model.encode_text(), atol=1e-5)
-    assert torch.equal(model.model.encode_text(), before)
+    assert torch.allclose(features, other.model.encode_text(other.model.classes), atol=1e-5)
+    assert torch.equal(model.model.encode_text(model.model.classes), before)
     assert model.classes == classes
     query = gallery.query(encoder, "a red car")
     assert set(query) == set(model.model.components)

@@ -7,15 +7,14 @@ import pytest
 import torch
 from PIL import Image
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, DearWarning
 from dear.heads.by_pictures import measure, roles_by_pictures
-from dear.heads.contributions import head_contributions
+from dear.heads.contributions import HeadContributions
 from dear.heads.head_role import CORE_ATTRIBUTE
-from dear.heads.picture_list import PictureList
-from dear.heads.probes import Probe
+from dear.heads.pictures import PictureList, Probe
 from dear.heads.role_map import RoleMap
 from dear.heads.rules import judge_shares, lifts, sureness
-from dear.heads.shares import GROUPS, AttributeMoments, HeadMoments, label_numbers
+from dear.heads.shares import PICTURE_GROUPS, AttributeMoments, HeadMoments, label_numbers
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ def test_shares_are_those_of_contributions(tiny) -> None:
     assert list(measured.moments) == ["color", "shape"]
     assert measured.moments["color"].count == 85  # grey pictures tell no color
     pixels = torch.stack([backbone.preprocess(picture.open()) for picture in pictures.pictures])
-    written = head_contributions(backbone, pixels)
+    written = HeadContributions(backbone).contributions(pixels)
     whole = AttributeMoments.empty(4, 1, *written.shape[1:])
     whole.add(label_numbers(torch.tensor(labels), 3), written, torch.zeros(45, dtype=torch.long))
     assert torch.allclose(measured.moments["shape"].share(), whole.share(), atol=1e-6)
@@ -52,7 +51,8 @@ def test_shares_are_those_of_contributions(tiny) -> None:
 
 def test_pictures_that_cannot_be_read_are_left_out(tiny) -> None:
     probe = Probe(noise([*range(30), -1]), {"shape": [i % 3 for i in range(31)]})
-    measured = measure(tiny(), [probe])
+    with pytest.warns(DearWarning, match="A picture is left out: broken"):
+        measured = measure(tiny(), [probe])
     assert measured.skipped == ["-1"]
     assert measured.moments["shape"].count == 30
     with pytest.raises(DearError, match="only 12 pictures for shape"):
@@ -71,7 +71,7 @@ def planted(seed: int, pictures: int = 240, strength: float = 2.0, second: float
     measured = HeadMoments((9,))
     for attribute, of_pictures in labels.items():
         measured.moments[attribute] = AttributeMoments.empty(6, 1, 1, 4, 6)
-        measured.moments[attribute].add(label_numbers(of_pictures, 5), x, torch.arange(pictures) % GROUPS)
+        measured.moments[attribute].add(label_numbers(of_pictures, 5), x, torch.arange(pictures) % PICTURE_GROUPS)
     return measured
 
 
@@ -89,7 +89,7 @@ def test_planted_attributes_are_found_and_sure() -> None:
 
 @pytest.mark.parametrize("first_is_sure", [True, False])
 def test_a_head_that_is_not_sure_takes_no_place_of_a_sure_one(first_is_sure: bool, monkeypatch) -> None:
-    """Of four heads an attribute has at most one: the best, if it is sure, otherwise the next sure one."""
+    """An attribute has at most one of four heads: the best, if it is sure, otherwise the next sure one."""
     measured = planted(0, second=1.0)
     monkeypatch.setattr("dear.heads.rules.sureness", lambda _: torch.tensor([[float(first_is_sure), 1, 1, 1]]))
     roles = judge_shares(measured, ("color", "shape"))

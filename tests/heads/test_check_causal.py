@@ -9,8 +9,9 @@ from PIL import Image
 from torch.nn import functional as F
 
 from dear.core.errors import DearError
-from dear.heads.check_causal import causal_check, features_without, mean_outputs, random_heads
-from dear.heads.check_figures import plot_causal
+from dear.heads.check_causal import causal_check, features_without, mean_outputs
+from dear.heads.check_figures import plot_check
+from dear.heads.checks import random_heads
 from dear.heads.head_role import HeadRole
 from dear.heads.role_map import RoleMap
 
@@ -88,14 +89,17 @@ def role_map(backbone, concepts) -> RoleMap:
 def test_the_matrix_of_concepts_and_attributes(tiny, tmp_path) -> None:
     backbone = tiny()
     result = causal_check(backbone, role_map(backbone, ["color", "color", "animal", None]), pictures=48, draws=3)
-    assert [(e.concept, e.heads) for e in result.effects] == [("color", ((4, 0), (4, 1))), ("animal", ((4, 2),))]
-    assert result.pictures == 48
-    assert list(result.accuracy) == list(CONCEPTS[:5])
-    assert all(set(e.drop) == set(e.random_mean) == set(e.random_std) == set(result.accuracy) for e in result.effects)
-    assert json.loads(json.dumps(result.to_json()))["effects"][0]["heads"] == [[4, 0], [4, 1]]
+    assert [(g.attribute, g.heads) for g in result.groups] == [("color", ((4, 0), (4, 1))), ("animal", ((4, 2),))]
+    assert set(result.pictures.values()) == {48}
+    assert list(result.whole) == list(CONCEPTS[:5])
+    assert all(set(g.values) == set(g.random_mean) == set(g.random_std) == set(result.whole) for g in result.groups)
+    assert json.loads(json.dumps(result.to_json()))["groups"][0]["heads"] == [[4, 0], [4, 1]]
     assert len(result.table().rows) == 2
-    assert "No head has this dominant concept: shape, texture, object, location." in result.verdict()
-    plot_causal(result, tmp_path / "causal.png")
+    assert "There is no head for shape, texture, object, location." in result.verdict()
+    color = result.groups[0]
+    on_color = color.values["color"] - color.random_mean["color"]
+    assert f"Beyond random heads, their own attribute loses {on_color:.1f} points" in result.verdict()
+    plot_check(result, tmp_path / "causal.png")
     assert Image.open(tmp_path / "causal.png").width > 800
 
 
@@ -105,5 +109,5 @@ def test_the_same_check_gives_the_same_numbers_and_others_are_refused(tiny) -> N
     assert causal_check(backbone, some, 32, 2) == causal_check(backbone, some, 32, 2)
     with pytest.raises(DearError, match="another backbone"):
         causal_check(tiny(seed=1), some, 32, 2)
-    with pytest.raises(DearError, match="nothing to test"):
+    with pytest.raises(DearError, match="nothing to check"):
         causal_check(backbone, role_map(backbone, [None] * 4), 32, 2)

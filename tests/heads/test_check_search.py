@@ -1,4 +1,4 @@
-"""Searching by what heads write against the naive loop, and the loss of layers against naive sums."""
+"""Search by heads equals a naive loop, and the loss of layers equals naive sums."""
 
 import json
 
@@ -11,13 +11,12 @@ from torch.nn import functional as F
 from dear.clip import Backbone
 from dear.core.errors import DearError
 from dear.data.dataset import Dataset, Example
-from dear.heads.check_figures import plot_search
+from dear.heads.check_figures import plot_check
 from dear.heads.check_layers import LayerLosses, layer_losses
 from dear.heads.check_search import NEAREST, check_by_search
 from dear.heads.contributions import decompose
 from dear.heads.head_role import HeadRole
-from dear.heads.picture_list import PictureList
-from dear.heads.probes import Probe, drawn_probe
+from dear.heads.pictures import PictureList, Probe, drawn_probe
 from dear.heads.role_map import RoleMap
 from dear.heads.shares import mean_colors
 
@@ -57,17 +56,17 @@ def test_search_is_that_of_a_naive_loop(tiny, tmp_path) -> None:
         return float(np.mean(distances)), float(np.mean(same))
 
     written = terms.heads[:, 2:, 1:3].sum((1, 2)).numpy()  # the shape heads 1 and 2 of layers 3 and 4
-    shape = result.searches[1]
+    shape = result.groups[1]
     assert shape.heads == ((3, 1), (3, 2), (4, 1), (4, 2))
     assert list(shape.values.values()) == pytest.approx(by_hand(written - written.mean(0)), abs=1e-3)
     whole = terms.feature().numpy()
-    assert list(result.by_class.values()) == pytest.approx(by_hand(whole - whole.mean(0)), abs=1e-3)
+    assert list(result.whole.values()) == pytest.approx(by_hand(whole - whole.mean(0)), abs=1e-3)
     assert result.by_distance == ("color",)
     assert result.pictures == {"color": 40, "shape": 40}
 
-    assert json.loads(json.dumps(result.to_json()))["searches"][1]["heads"] == [[3, 1], [3, 2], [4, 1], [4, 2]]
+    assert json.loads(json.dumps(result.to_json()))["groups"][1]["heads"] == [[3, 1], [3, 2], [4, 1], [4, 2]]
     assert len(result.table().rows) == 3
-    plot_search(result, tmp_path / "check.png")
+    plot_check(result, tmp_path / "check.png")
     assert Image.open(tmp_path / "check.png").width > 600
 
 
@@ -76,8 +75,9 @@ def test_a_verdict_says_what_is_found_and_what_has_no_expert(tiny) -> None:
     probe = drawn_probe(CORE, 40, 32)
     result = check_by_search(backbone, role_map(backbone, ["color", None, None, None]), [probe], draws=2)
     assert "There is no head for shape." in result.verdict()
+    assert "ahead of the heads for any other attribute: color (1 of 2)" in result.verdict()
     assert result.by_distance == ()  # drawn colors have names
-    color = result.searches[0]
+    color = result.groups[0]
     assert result.gain(color, "color", {"color": color.values["color"] - 5}) == pytest.approx(5)
     with pytest.raises(DearError, match="nothing to check"):
         check_by_search(backbone, role_map(backbone, [None] * 4), [probe])

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from dear.clip.image import last_third
 from dear.core.errors import DearError
-from dear.heads.contributions import decompose, head_contributions, head_similarity
+from dear.heads.contributions import HeadContributions, decompose
 
 BACKBONES = {
     "plain": {},
@@ -63,7 +63,7 @@ def test_each_head_is_what_the_formula_says(backbone) -> None:
 
 
 def textbook_heads(attn, x: torch.Tensor) -> list[torch.Tensor]:
-    """What each head puts out at CLS, from x [tokens, width]: a list of [head_dim]."""
+    """Output of each head at CLS, from x [tokens, width]: a list of [head_dim]."""
     q, k, v = (x @ w.T + b for w, b in zip(attn.in_proj_weight.chunk(3), attn.in_proj_bias.chunk(3), strict=True))
     size = attn.embed_dim // attn.num_heads
     parts = [slice(h * size, (h + 1) * size) for h in range(attn.num_heads)]
@@ -72,25 +72,16 @@ def textbook_heads(attn, x: torch.Tensor) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("first", [1, 2, 3])
 def test_the_late_heads_alone_are_the_same(backbone, first: int) -> None:
-    late = head_contributions(backbone, some_pixels(), first)
+    late = HeadContributions(backbone, first).contributions(some_pixels())
     torch.testing.assert_close(late, decompose(backbone, some_pixels()).heads[:, first - 1 :], atol=1e-12, rtol=0)
-
-
-def test_similarities_of_all_parts_sum_to_the_cosine(backbone) -> None:
-    texts = ["a red thing", "a cat", "something round"]
-    by_head = head_similarity(backbone, some_pixels(), texts, first_layer=1)
-    parts, text = decompose(backbone, some_pixels()), F.normalize(backbone.text.encode(texts), dim=-1)
-    rest = (parts.embedding + parts.mlps.sum(1)) @ text.T
-    cosine = F.cosine_similarity(backbone.image.encode(some_pixels())[:, None], text[None], dim=-1)
-    torch.testing.assert_close(by_head.sum((1, 2)) + rest, cosine, atol=1e-12, rtol=0)
 
 
 def test_the_last_third_is_the_default(tiny) -> None:
     assert [last_third(n) for n in (1, 2, 3, 4, 9, 12, 24)] == [1, 2, 3, 4, 7, 9, 17]
-    assert head_contributions(tiny(), torch.randn(2, 3, 32, 32)).shape == (2, 1, 4, 24)
+    assert HeadContributions(tiny()).contributions(torch.randn(2, 3, 32, 32)).shape == (2, 1, 4, 24)
 
 
 @pytest.mark.parametrize("layer", [0, 5])
 def test_a_layer_that_is_not_there_is_refused(tiny, layer: int) -> None:
     with pytest.raises(DearError, match="layers 1 to 4"):
-        head_contributions(tiny(), torch.randn(1, 3, 32, 32), layer)
+        HeadContributions(tiny(), layer)

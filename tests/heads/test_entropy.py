@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from dear.core.errors import DearError
-from dear.heads.entropy import (
+from dear.heads.head_role import Phrase
+from dear.heads.role_map import RoleMap
+from dear.heads.rules import (
     CORE_SETS,
     concept_distribution,
     concept_entropy,
@@ -16,8 +18,6 @@ from dear.heads.entropy import (
     entropy_thresholds,
     judge_heads,
 )
-from dear.heads.head_role import Phrase
-from dear.heads.role_map import RoleMap
 
 CONCEPTS = RoleMap.preset("paper").concepts
 

@@ -20,6 +20,7 @@ from dear.heads.role_map import RoleMap
 from dear.methods.shared.attention_maps import head_attention
 from dear.model import explain as explain_module
 from dear.model.explain import explained
+from dear.model.predictor import encode_pixels, logits_and_votes
 
 NAMES = ["red", "green", "blue"]
 
@@ -152,7 +153,7 @@ def test_other_gains_for_the_same_image_do_not_run_the_tower_again(monkeypatch) 
 
 
 def test_kept_images_may_be_dropped_while_others_are_encoded(monkeypatch) -> None:
-    """By another thread of a server, for instance."""
+    """Another thread of a server may drop them, for instance."""
     model = dear.create("dear-mini", classes=NAMES, method="zero-shot", device="cpu").with_gain(all=2.0)
     images = [picture(0), picture(1)]
     expected = [model.predict(image) for image in images]
@@ -183,19 +184,20 @@ def test_learned_gains_and_given_ones_multiply(mini, roles) -> None:
 
 def test_explain_says_what_the_answer_would_be_without_each_attribute(roles) -> None:
     zero_shot = dear.create("dear-mini", classes=NAMES, method="zero-shot", device="cpu")
-    pixels = zero_shot.pixels([picture()])
+    pixels = zero_shot.preprocess(picture())[None]
     answer = explained(zero_shot, pixels, topk=1)
     found = {without.attribute: without for without in answer.without}
     assert list(found) == [name for name in roles.core if roles.heads_for(name)]
     assert answer.top == zero_shot.predict(picture(), topk=1).top
     for name, without in found.items():
         less = zero_shot.with_gain({name: 0})
-        other, (logits,) = less.predict(picture()), less.logits(pixels)
+        other, (logits,) = less.predict(picture()), logits_and_votes(less, encode_pixels(less, pixels))[0]
         assert (without.choice, without.probability) == (other.choice, pytest.approx(other.probability, abs=1e-5))
         first, second = (NAMES.index(place) for place, _ in zero_shot.predict(picture(), topk=2).top)
         assert without.lead == pytest.approx(float(logits[first] - logits[second]), abs=1e-4)
     tokens = dear.create("dear-mini", classes=NAMES, method="dear", device="cpu")
-    votes, weights = tokens.votes(pixels)[0], tokens.model.fusion_weights()
+    _, (votes,) = logits_and_votes(tokens, encode_pixels(tokens, pixels))
+    weights = tokens.model.fusion_weights()
     found = {without.attribute: without.probability for without in explained(tokens, pixels, topk=3).without}
     place = tokens.model.components.index("shape")
     rest = [i for i in range(len(weights)) if i != place]

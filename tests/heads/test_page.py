@@ -8,15 +8,16 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
+import torch
 from PIL import Image
 
 from dear.core.errors import DearError
-from dear.heads.entropy import judge_heads
 from dear.heads.head_role import Phrase
 from dear.heads.map_figure import draw_role_map, plot_role_map
 from dear.heads.map_table import color_strength, role_table, table_legend
 from dear.heads.page import write_page
 from dear.heads.role_map import RoleMap
+from dear.heads.rules import judge_heads
 
 PAPER = RoleMap.preset("paper")
 EVIL = '</script><img src="http://example.com/x"> & a quote'
@@ -66,7 +67,7 @@ def test_a_click_on_a_head_shows_its_evidence_in_a_real_browser(report, tmp_path
     ]
     command = [CHROMIUM, *flags, "--dump-dom", clicked.as_uri()]
     dom = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    detail = re.search(r'<section class="card" id="detail".*?</section>', dom, re.DOTALL).group()
+    detail = re.search(r'<section id="detail".*?</section>', dom, re.DOTALL).group()
     assert f"Layer {layer}, head {head}" in detail
     for phrase in role_map[layer, head].phrases:
         assert phrase.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") in detail
@@ -113,13 +114,16 @@ def test_a_measured_map_shows_shares_and_how_sure_they_are(tmp_path):
     write_page(measured, tmp_path / "measured.html")
     page = (tmp_path / "measured.html").read_text(encoding="utf-8")
     data = json.loads(page.split("const data = ", 1)[1].split(";\n", 1)[0])
-    color, object_ = measured.concepts.index("color"), measured.concepts.index("object")
-    head = data["heads"]["12.7"]
+    color = measured.concepts.index("color")
+    head = next(cell for cell in data["cells"] if (cell["layer"], cell["head"]) == (12, 7))
     assert (head["concept"], head["sure"]) == ("color", 1)
-    assert head["shares"][color] > 5 * data["meanShares"][color]
-    assert head["shares"][object_] < data["meanShares"][object_]
-    lift = head["shares"][color] / data["meanShares"][color]
-    assert head["number"] == f"{lift:.1f}x"
+    of = {part["concept"]: part for part in head["distribution"]}
+    shares = torch.tensor([role.shares for role in measured.roles.values()]).mean(0)
+    for part, mean in zip((of[concept] for concept in measured.concepts), shares.tolist(), strict=True):
+        assert part["lift"] == pytest.approx(part["share"] / mean, rel=1e-4)
+    assert of["color"]["lift"] > 5
+    assert of["object"]["lift"] < 1
+    assert head["number"] == f"{of['color']['lift']:.1f}x"
     assert head["number"] in [text.get_text() for text in draw_role_map(measured).axes[0].texts]
     # specialised heads are strong, the surer the stronger
     assert color_strength(measured[12, 7], measured) > 0.9

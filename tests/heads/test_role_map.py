@@ -39,7 +39,7 @@ def small_map() -> RoleMap:
 def test_the_paper_preset_is_table_2():
     assert role_summary(PAPER) == "28 core attribute, 8 other specialized, 7 generalization, 5 mixed"
     assert PAPER.layers == (9, 10, 11, 12)
-    assert PAPER.tokens == ("color", "shape", "texture", "object", "location")
+    assert PAPER.core == ("color", "shape", "texture", "object", "location")
     # a few rows read off the printed table
     assert PAPER[9, 7] == HeadRole("core_attribute", "texture")
     assert PAPER[11, 7] == HeadRole("other_specialized", "action")
@@ -213,7 +213,7 @@ def test_restricting_to_the_deep_layers():
 def test_ablation_maps():
     assert {head_role.role for head_role in PAPER.all_mixed().roles.values()} == {"mixed"}
     assert {head_role.role for head_role in PAPER.all_generalization().roles.values()} == {"generalization"}
-    assert PAPER.all_mixed().tokens == PAPER.tokens
+    assert PAPER.all_mixed().core == PAPER.core
     one, again, two = PAPER.shuffled(1), PAPER.shuffled(1), PAPER.shuffled(2)
     assert one == again
     assert len({json.dumps(m.to_json()["roles"]) for m in (PAPER, one, two)}) == 3

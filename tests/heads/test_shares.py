@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
-from dear.heads.shares import GROUPS, AttributeMoments, label_numbers, mean_colors
+from dear.heads.shares import PICTURE_GROUPS, AttributeMoments, label_numbers, mean_colors
 
 
 def textbook(x: np.ndarray, labels: np.ndarray) -> float:
@@ -35,9 +35,9 @@ def textbook_regression(x: np.ndarray, z: np.ndarray, sets: np.ndarray) -> float
     return max(0.0, (total - unexplained - z.shape[1] * noise) / (total + noise))
 
 
-def moments(z: torch.Tensor, x: torch.Tensor, nuisance: int = 1, start: int = 0) -> AttributeMoments:
+def moments(z: torch.Tensor, x: torch.Tensor, nuisance: int = 1) -> AttributeMoments:
     sums = AttributeMoments.empty(z.shape[1], nuisance, *x.shape[1:])
-    sums.add(z, x, torch.arange(start, start + len(x)) % GROUPS)
+    sums.add(z, x, torch.arange(len(x)) % PICTURE_GROUPS)
     return sums
 
 
@@ -75,12 +75,13 @@ def test_two_parts_add_up_to_the_whole(seed, cut) -> None:
     # whole numbers, so that sums are exact whatever their order
     x, z = torch.randint(-99, 99, (50, 2, 2, 3), generator=generator), label_numbers(labels, 4)
     whole = moments(z, x)
-    both = moments(z[:cut], x[:cut]) + moments(z[cut:], x[cut:], start=cut)
+    both = moments(z[:cut], x[:cut])
+    both.add(z[cut:], x[cut:], torch.arange(cut, 50) % PICTURE_GROUPS)
     assert both.count == whole.count == 50
     for name in ("outer", "cross", "square"):
         assert torch.equal(getattr(both, name), getattr(whole, name))
     # groups can be looked at alone: what is in them is what their pictures give
-    first = torch.arange(50) % GROUPS < 5
+    first = torch.arange(50) % PICTURE_GROUPS < 5
     assert torch.allclose(whole.share(range(5)), moments(z[first], x[first]).share(), atol=1e-12)
 
 

@@ -110,7 +110,7 @@ def test_duplicates_are_ties_and_the_first_one_wins(seed):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_rank_deficient_data_keep_to_their_own_span(seed):
-    """With rank above the data's, the published code depends on arbitrary null vectors; ours does not."""
+    """The published code depends on arbitrary null vectors if the rank is above the data's; ours does not."""
     rng = np.random.default_rng(seed)
     data = rng.normal(size=(60, 5)) @ rng.normal(size=(5, 16))
     texts = unit(rng.normal(size=(30, 16)))

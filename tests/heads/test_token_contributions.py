@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from dear.heads.contributions import HeadContributions, decompose, head_contributions
+from dear.heads.contributions import HeadContributions, decompose
 from dear.heads.token_contributions import TokenContributions, decompose_tokens
 from small_models import STEMS, VISION, small
 
@@ -28,7 +28,7 @@ def test_the_parts_sum_to_the_normalised_feature(family: str) -> None:
         shared = decompose_tokens(backbone, pixels, "gate")
         assert shared.pool_mlp is None
         torch.testing.assert_close(shared.feature(), expected, atol=1e-12, rtol=0)
-    late = head_contributions(backbone, pixels, 2)
+    late = HeadContributions(backbone, 2).contributions(pixels)
     torch.testing.assert_close(late, parts.heads[:, 1:], atol=1e-12, rtol=0)
 
 

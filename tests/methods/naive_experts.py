@@ -1,17 +1,12 @@
 """Expert tokens the slow, readable way: originals and tokens in one sequence, means filled in head by head."""
 
-import sys
-from pathlib import Path
-
 import torch
 from torch.nn import functional as F
 
+import naive
 from dear.heads.head_role import HeadRole
 from dear.heads.role_map import RoleMap
 from dear.methods.experts import Experts, ExpertsConfig
-
-sys.path.append(str(Path(__file__).parents[1]))
-import naive
 
 CORE = ("color", "shape", "texture")
 PROMPTS = [f"a photo of a {name}." for name in ("cat", "polar bear", "dog", "fire truck", "tabby")]

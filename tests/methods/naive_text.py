@@ -1,20 +1,16 @@
 """Text-side methods the slow, readable way: all 77 places of every class, all layers, textbook attention."""
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+import naive
 from dear.clip import Backbone
 from dear.methods.base import Method
 from dear.methods.registry import find_method
-
-sys.path.append(str(Path(__file__).parents[1]))
-import naive
 
 NAMES = ("cat", "polar bear", "dog", "fire truck", "red-haired ape")
 TEMPLATE = "a picture of a {}, a type of thing."

@@ -1,16 +1,12 @@
 """Token methods the slow, readable way: full sequences, all layers, textbook attention. Each returns the loss."""
 
-import sys
 from copy import deepcopy
-from pathlib import Path
 
+import peers_naive as plain
 import torch
+from token_cases import GIVEN, NAMES, OWN
 from torch import Tensor
 from torch.nn import functional as F
-
-sys.path.append(str(Path(__file__).parent))
-import peers_naive as plain
-from token_cases import GIVEN, NAMES, OWN
 
 
 def deep(tokens: Tensor, first: Tensor) -> dict[int, Tensor]:

@@ -1,18 +1,14 @@
 """Methods on words and features the slow, readable way: every class and image alone. Each returns loss and logits."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
+import naive_text
 import torch
+from naive_text import LABELS, NAMES, TEMPLATE, make, slow_logits, slow_text, template_text
 from torch import Tensor
 from torch.nn import functional as F
 
 from dear.methods.base import Method
-
-sys.path.append(str(Path(__file__).parent))
-import naive_text
-from naive_text import LABELS, NAMES, TEMPLATE, make, slow_logits, slow_text, template_text
 
 SLOTS = [1, 2, 3, 4]
 

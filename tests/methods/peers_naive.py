@@ -3,14 +3,10 @@
 Nothing here imports the package's engine; blocks and attention are those of `naive`.
 """
 
-import sys
-from pathlib import Path
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-sys.path.append(str(Path(__file__).parents[1]))
 import naive
 
 

@@ -1,20 +1,16 @@
 """GDA, ProKeR and SS-Text equal their published forms, written slowly, and the identities in their maths."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
+import naive_text
 import pytest
 import torch
+from naive_text import LABELS, NAMES, TEMPLATE, make, pixels
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.methods import gda, proker, ss_text
+from dear.methods import closed_forms
 from dear.methods.base import Method
-
-sys.path.append(str(Path(__file__).parent))
-import naive_text
-from naive_text import LABELS, NAMES, TEMPLATE, make, pixels
 
 DIM = 24
 CLOSED = ("gda", "proker", "ss-text")
@@ -48,7 +44,7 @@ def fitted(tiny, name: str, copies: int = 3, **settings) -> tuple[Method, Tensor
 
 
 def answers(method: Method, features: Tensor) -> Tensor:
-    return method.logits(features[:, None], method.encode_text())
+    return method.logits(features[:, None], method.encode_text(method.classes))
 
 
 def seen(method: Method) -> Tensor:
@@ -56,7 +52,7 @@ def seen(method: Method) -> Tensor:
 
 
 def zero_shot(method: Method, features: Tensor) -> Tensor:
-    return method.backbone.model.logit_scale.exp() * features @ method.encode_text().T
+    return method.backbone.model.logit_scale.exp() * features @ method.encode_text(method.classes).T
 
 
 def naive_gda(features: Tensor, labels: Tensor, x: Tensor) -> Tensor:
@@ -70,7 +66,7 @@ def naive_gda(features: Tensor, labels: Tensor, x: Tensor) -> Tensor:
 
 def test_gda_is_the_published_form(tiny, monkeypatch) -> None:
     shots = 24
-    monkeypatch.setattr(gda, "SHRINKS", (DIM / (shots - 1),))  # what the official ridge is in our units
+    monkeypatch.setattr(closed_forms, "SHRINKS", (DIM / (shots - 1),))  # what the official ridge is in our units
     method, features, labels, _ = fitted(tiny, "gda")
     a, b = method.head.mix
     x = seen(method)
@@ -85,7 +81,7 @@ def test_gda_guesses_novel_classes_as_published(tiny) -> None:
     method, features, _, _ = fitted(tiny, "gda", neighbours=6)
     novel, x = ["whale", "tree", "house"], seen(method)
     method.set_classes(novel, TEMPLATE)
-    text = method.encode_text()
+    text = method.encode_text(method.classes)
     means, precisions = [], []
     for t in text:
         near = features[torch.topk(t @ features.T, k=6)[1]]
@@ -99,22 +95,22 @@ def test_gda_guesses_novel_classes_as_published(tiny) -> None:
 
 
 def test_proker_is_the_published_form(tiny, monkeypatch) -> None:
-    monkeypatch.setattr(proker, "_BETAS", (2.0,))
-    monkeypatch.setattr(proker, "_RIDGES", (0.3,))
+    monkeypatch.setattr(closed_forms, "_BETAS", (2.0,))
+    monkeypatch.setattr(closed_forms, "_RIDGES", (0.3,))
     method, features, labels, cosines = fitted(tiny, "proker")
     method.head.mix = method.head.mix.new_tensor([1.0, 0.3]) * torch.tensor([1.0, method.backbone.temperature])
     x = seen(method)
     kernel = torch.exp(-2.0 * (1 - features @ features.T))
     alpha = torch.linalg.solve(kernel / 0.3 + torch.eye(24), F.one_hot(labels, len(NAMES)) - cosines)
-    expected = x @ method.encode_text().T + torch.exp(-2.0 * (1 - x @ features.T)) @ alpha
+    expected = x @ method.encode_text(method.classes).T + torch.exp(-2.0 * (1 - x @ features.T)) @ alpha
     torch.testing.assert_close(answers(method, x), method.backbone.temperature * expected)
 
 
 def test_ss_text_is_text_and_mean(tiny, monkeypatch) -> None:
-    monkeypatch.setattr(ss_text, "_STRENGTHS", (0.7,))
-    monkeypatch.setattr(ss_text, "_PRIORS", (4.0,))
+    monkeypatch.setattr(closed_forms, "_STRENGTHS", (0.7,))
+    monkeypatch.setattr(closed_forms, "_PRIORS", (4.0,))
     method, features, labels, _ = fitted(tiny, "ss-text")
-    x, text = seen(method), method.encode_text()
+    x, text = seen(method), method.encode_text(method.classes)
     vectors = []
     for c in range(len(NAMES)):
         own = features[labels == c]
@@ -127,10 +123,10 @@ def test_ss_text_is_text_and_mean(tiny, monkeypatch) -> None:
 def test_ss_text_with_a_large_prior_is_the_published_form(tiny, monkeypatch) -> None:
     method = make(tiny, "ss-text")
     tau, large = float(method.backbone.temperature), 1e9  # g n / (n + k) is then tau n
-    monkeypatch.setattr(ss_text, "_STRENGTHS", (tau * large,))
-    monkeypatch.setattr(ss_text, "_PRIORS", (large,))
+    monkeypatch.setattr(closed_forms, "_STRENGTHS", (tau * large,))
+    monkeypatch.setattr(closed_forms, "_PRIORS", (large,))
     method, features, labels, _ = fitted(tiny, "ss-text")
-    x, text = seen(method), method.encode_text()
+    x, text = seen(method), method.encode_text(method.classes)
     vectors = torch.stack([text[c] + tau * features[labels == c].sum(0) for c in range(len(NAMES))])
     expected = method.head.mix[0] * tau * F.cosine_similarity(x[:, None], vectors[None], dim=-1)
     torch.testing.assert_close(answers(method, x), expected)
@@ -138,18 +134,18 @@ def test_ss_text_with_a_large_prior_is_the_published_form(tiny, monkeypatch) -> 
 
 @pytest.mark.parametrize("name", CLOSED)
 def test_left_out_logits_are_those_of_a_fit_without_the_image(tiny, name: str, monkeypatch) -> None:
-    monkeypatch.setattr(gda, "SHRINKS", (1.0,))
-    monkeypatch.setattr(proker, "_BETAS", (1.0,))
-    monkeypatch.setattr(proker, "_RIDGES", (0.1,))
-    monkeypatch.setattr(ss_text, "_STRENGTHS", (0.5,))
-    monkeypatch.setattr(ss_text, "_PRIORS", (1.0,))
+    monkeypatch.setattr(closed_forms, "SHRINKS", (1.0,))
+    monkeypatch.setattr(closed_forms, "_BETAS", (1.0,))
+    monkeypatch.setattr(closed_forms, "_RIDGES", (0.1,))
+    monkeypatch.setattr(closed_forms, "_STRENGTHS", (0.5,))
+    monkeypatch.setattr(closed_forms, "_PRIORS", (1.0,))
     method, features, labels, _ = fitted(tiny, name)
     left_out = method.head.left_out
     assert left_out.shape == (24, len(NAMES))
     mix = method.head.mix.clone()
     for i in (0, 3, 20):
         keep = torch.arange(24) != i
-        method.head.fit(features[keep], labels[keep], method.encode_text())
+        method.head.fit(features[keep], labels[keep], method.encode_text(method.classes))
         method.head.mix = mix
         again = answers(method, features[i : i + 1])[0].softmax(0)
         torch.testing.assert_close(left_out[i].softmax(0), again.float(), rtol=1e-4, atol=1e-6)
@@ -171,7 +167,7 @@ def test_answers_follow_the_names_and_other_classes_are_zero_shot(tiny, name: st
     torch.testing.assert_close(answers(method, x), zero_shot(method, x))
     method.set_classes(NAMES, TEMPLATE)
     order = torch.randperm(24)
-    method.head.fit(features[order], labels[order], method.encode_text())
+    method.head.fit(features[order], labels[order], method.encode_text(method.classes))
     torch.testing.assert_close(answers(method, x), whole, rtol=1e-6, atol=1e-6)  # the order of images does not matter
 
 
@@ -181,10 +177,10 @@ def test_with_one_image_per_class_nothing_is_chosen(tiny) -> None:
     method, features, labels, cosines = fitted(tiny, "proker", copies=1)
     x, kernel = seen(method), torch.exp(-3 * (1 - features @ features.T))
     alpha = torch.linalg.solve(kernel / 0.05 + torch.eye(5), F.one_hot(labels, len(NAMES)) - cosines)
-    expected = x @ method.encode_text().T + torch.exp(-3 * (1 - x @ features.T)) @ alpha
+    expected = x @ method.encode_text(method.classes).T + torch.exp(-3 * (1 - x @ features.T)) @ alpha
     torch.testing.assert_close(answers(method, x), method.backbone.temperature * expected)
     method, features, *_ = fitted(tiny, "ss-text", copies=1)
-    vectors = F.normalize(method.encode_text() + 0.25 * features, dim=1)
+    vectors = F.normalize(method.encode_text(method.classes) + 0.25 * features, dim=1)
     torch.testing.assert_close(answers(method, x), method.backbone.temperature * x @ vectors.T)
 
 
@@ -215,7 +211,7 @@ def test_lp_plus_plus_equals_its_loop_with_gradients_by_hand(tiny) -> None:
         if epoch % 10 == 9:
             multiplier = multiplier - slow * summed
     x = seen(method)
-    expected = x @ weight.T + bias + multiplier * (x @ method.encode_text().T)
+    expected = x @ weight.T + bias + multiplier * (x @ method.encode_text(method.classes).T)
     torch.testing.assert_close(answers(method, x), expected, rtol=1e-6, atol=1e-6)
     assert not method.can_answer(["whale"])
 
@@ -227,10 +223,10 @@ def test_lp_plus_plus_takes_the_best_epoch_on_validation_images(tiny, monkeypatc
 
     method = make(tiny, "lp-plus-plus")
     reached = []
-    monkeypatch.setattr("dear.methods.lp_plus_plus.accuracy", lambda *_: reached.append(len(reached)) or -len(reached))
+    monkeypatch.setattr("dear.methods.linear_probes.accuracy", lambda *_: reached.append(len(reached)) or -len(reached))
     method.before_training(Validated())
     first = method.weight.clone()
-    monkeypatch.setattr("dear.methods.lp_plus_plus._EPOCHS", 1)
+    monkeypatch.setattr("dear.methods.linear_probes._LPPP_EPOCHS", 1)
     torch.manual_seed(5)
     method.before_training(Validated())
     assert len(reached) == 301
@@ -244,7 +240,7 @@ def test_of_equal_epochs_lp_plus_plus_takes_the_last(tiny, monkeypatch) -> None:
         def val(self) -> Iterator[tuple[Tensor, Tensor]]:
             yield shown, LABELS
 
-    monkeypatch.setattr("dear.methods.lp_plus_plus.accuracy", lambda *_: 50.0)
+    monkeypatch.setattr("dear.methods.linear_probes.accuracy", lambda *_: 50.0)
     weights = []
     for kind in (Validated, Images):
         method = make(tiny, "lp-plus-plus")

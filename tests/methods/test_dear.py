@@ -1,25 +1,19 @@
 """DeAR equals its naive form; each identity in the maths holds."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import open_clip
 import pytest
 import torch
+from dear_cases import CORE, PROMPTS, ROLES, make, role_map
 
+import naive
 from dear.clip import BackboneIdentity, wrap
 from dear.clip.image import last_third
 from dear.core.errors import DearError
 from dear.heads.head_role import HeadRole
 from dear.heads.role_map import RoleMap
 from dear.methods.dear import Dear, DearConfig
-
-sys.path.append(str(Path(__file__).parents[1]))
-import naive
-
-sys.path.append(str(Path(__file__).parent))
-from dear_cases import CORE, PROMPTS, ROLES, make, role_map
 
 
 @pytest.mark.parametrize("role", ROLES[:4], ids=lambda r: r.role)
@@ -167,7 +161,7 @@ def test_only_declared_parameters_learn_and_the_backbone_keeps_its_bytes(tiny) -
 def test_decoupled_inference_is_the_class_feature_alone(tiny) -> None:
     dear = make(tiny)
     features = dear.encode_image(dear.layer_input(torch.randn(2, 3, 32, 32, dtype=torch.float64)))
-    text = dear.encode_text()
+    text = dear.encode_text(dear.classes)
     votes = dear.votes(features, text)
     torch.testing.assert_close(dear.logits(features, text, "decoupled"), votes[:, 0])
     fused = (dear.fusion_weights()[None, :, None] * votes).sum(1)
@@ -191,7 +185,9 @@ def test_about_four_hundred_thousand_parameters_on_vit_b_16(monkeypatch) -> None
         model = open_clip.CLIP(**config)
     open_clip.set_model_preprocess_cfg(model, {"size": 224, "mean": (0.5,) * 3, "std": (0.25,) * 3})
     backbone = wrap(model, open_clip.SimpleTokenizer(), "ViT-B-16-quickgelu")
-    backbone.__dict__["identity"] = BackboneIdentity("ViT-B-16-quickgelu", None, "quick_gelu", "")  # no weights to hash
+    backbone.__dict__["identity"] = BackboneIdentity(  # no weights to hash
+        "ViT-B-16-quickgelu", None, "quick_gelu", "", None, "", None, ""
+    )
     monkeypatch.setattr(Dear, "build_masks", lambda self: None)  # these are no parameters
     roles = replace(RoleMap.preset("paper"), backbone={})
     dear = Dear(backbone, DearConfig(), roles)

@@ -71,7 +71,9 @@ def test_a_method_is_adapted_saved_and_used(name: str, model_folder: Path, role_
     answer = Predictor(loaded).predict(picture)
     assert answer.choice == base.classes[int(expected[0].argmax())]
     assert len(answer.votes) == len(loaded.model.components)
-    for seen in loaded.model.attention_maps(Predictor(loaded).pixels([picture])).values():  # what `explain` draws
+    for seen in loaded.model.attention_maps(
+        loaded.model.backbone.preprocess(picture)[None]
+    ).values():  # what `explain` draws
         assert seen.shape == (1, *source.backbone.image.grid)
         assert 0 < seen.sum() < 1.001
     if not METHODS[name].transductive:  # which have no text tower

@@ -1,17 +1,12 @@
 """Identities in the maths of expert tokens."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from naive_experts import CORE, images, make, naive_means, role_map
 from torch.nn import functional as F
 
 from dear.core.errors import DearError
 from dear.heads.head_role import HeadRole
-
-sys.path.append(str(Path(__file__).parent))
-from naive_experts import CORE, images, make, naive_means, role_map
 
 
 def test_tokens_start_at_the_mean_cls_state(tiny) -> None:
@@ -26,7 +21,7 @@ def test_the_class_feature_is_frozen_clips_bit_for_bit(tiny) -> None:
     clip = F.normalize(tower.project(tower.cls_state(tower.layer_input(pixels, 3))), dim=-1)
     features = experts.encode_image(experts.layer_input(pixels))
     assert torch.equal(features[:, 0], clip)
-    text = experts.encode_text()
+    text = experts.encode_text(experts.classes)
     assert torch.equal(experts.logits(features, text, "decoupled"), experts.backbone.temperature * clip @ text.T)
 
 

@@ -10,6 +10,7 @@ from dear.core.names import CORE_ATTRIBUTES
 from dear.heads.head_role import HeadRole
 from dear.heads.role_map import RoleMap
 from dear.methods.base import Method
+from dear.methods.optional import views_of
 from dear.methods.registry import find_method, methods_for
 from dear.methods.shared.attention_maps import read_attention
 from small_models import small
@@ -64,7 +65,7 @@ def test_every_method_takes_a_step(family: str, tmp_path) -> None:
             continue
         method = make(name, backbone, tmp_path)
         method.before_training(images)
-        entry = method.train().layer_input(images.pixels.repeat(len(method.views), 1, 1, 1))
+        entry = method.train().layer_input(images.pixels.repeat(len(views_of(method)), 1, 1, 1))
         loss = method.loss(entry, images.labels)
         assert loss.total.isfinite(), name
         trained = [parameter for parameter in method.parameters() if parameter.requires_grad]

@@ -1,15 +1,14 @@
 """Methods fitted at once, on a pretended GPU: in fp32 whatever the weights are, and without fp64 if need be."""
 
-import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from test_every_method import config_of
 from torch import Tensor
 
-from dear.clip import Backbone, load_backbone
 from dear.data.dataset import Dataset
 from dear.data.resolve import resolve_dataset
 from dear.methods.registry import find_method
@@ -18,10 +17,6 @@ from dear.training.adapt import adapt, predict_logits
 from dear.training.adapter import Adapter
 from dear.training.config import TrainConfig
 from dear.training.images import ImageSource
-
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-from test_every_method import config_of
-
 from pretended_gpu import pretend_gpu
 
 ROUNDING = {"fp32": 1e-4, "fp16": 0.01, "bf16": 0.05}  # of the logarithms of gains
@@ -32,14 +27,6 @@ def data() -> Dataset:
     whole = resolve_dataset("world:colors")
     base = whole.few_shot(4, 1).base()
     return replace(base, test=base.test[:2])
-
-
-@pytest.fixture(scope="module")
-def backbones(model_folder: Path) -> dict[str, Backbone]:
-    name = f"local-dir:{model_folder}"
-    with pretend_gpu():
-        on_gpu = {precision: load_backbone(name, device="cuda", precision=precision) for precision in ROUNDING}
-    return {"cpu": load_backbone(name), **on_gpu}
 
 
 @pytest.mark.parametrize("precision", ROUNDING)
@@ -61,7 +48,7 @@ def test_gains_are_learned_in_fp32(precision: str, backbones, role_file: Path, d
 def test_a_device_without_fp64_is_enough(
     name: str, backbones, role_file: Path, data: Dataset, tmp_path: Path, monkeypatch
 ) -> None:
-    """Such as the GPU of a Mac, which `auto` takes there: fits, answers, and novel classes."""
+    """The GPU of a Mac, which `auto` takes there, is one: fits, answers, and novel classes."""
     double = Tensor.double
 
     def refused(x: Tensor) -> Tensor:

@@ -1,32 +1,30 @@
 """Head gains against a full forward pass with hooks, and the identities of gains."""
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import Tensor
-from torch.nn import functional as F
-
-from dear.heads.gains import Gains, with_gains
-from dear.methods.registry import find_method
-from small_models import small
-
-sys.path.append(str(Path(__file__).parent))
 from dear_cases import role_map
 from naive_text import LABELS, NAMES, TEMPLATE, frozen_image, make, pixels
 from naive_words import LabelledImages
+from torch import Tensor
+from torch.nn import functional as F
 
 from dear.core.errors import DearError
+from dear.heads.gains import Gains, with_gains
 from dear.heads.head_role import CORE_ATTRIBUTE, MIXED, HeadRole
-from dear.methods.gda import SHRINKS
+from dear.methods.closed_forms import SHRINKS
 from dear.methods.head_gains import HeadGains, HeadGainsConfig, folds_of
+from dear.methods.registry import find_method
+from small_models import small
 
 
 def naive_heads(backbone, images: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-    """By hooks on the whole model: what each head of a layer puts out at CLS, [images, heads, head_dim], and the CLS
-    state after the last layer, [images, width]."""
+    """Outputs of the heads of a layer at CLS, [images, heads, head_dim], and the last CLS state, [images, width].
+
+    Both are read by hooks on the whole model.
+    """
     seen: dict[str, Tensor] = {}
     visual = backbone.model.visual
     block = visual.transformer.resblocks[layer - 1]
@@ -91,7 +89,7 @@ def test_it_ends_in_a_minimum_of_both_losses(tiny) -> None:
     start, shown = method.backbone.image.projection.detach(), pixels().flip(3)
     projection = method.projection.clone().requires_grad_()
     logarithms = method.gains.log().requires_grad_()
-    tau, text = method.backbone.temperature, method.encode_text()
+    tau, text = method.backbone.temperature, method.encode_text(method.classes)
     method.gains, method.projection = logarithms.exp(), start
     loss = F.cross_entropy(tau * naive_features(method, shown, shown) @ text.T, LABELS)
     (slope,) = torch.autograd.grad(loss + 0.1 * logarithms.square().sum(), logarithms)
@@ -146,7 +144,7 @@ def test_gda_behind_the_features_is_chosen_on_images_left_out(tiny) -> None:
     on answers to images by a fit without their fold."""
     images, labels = labelled(5)
     method = fitted(tiny, images, labels)
-    folds, text, tau = folds_of(labels, 4), method.encode_text(), float(method.backbone.temperature)
+    folds, text, tau = folds_of(labels, 4), method.encode_text(method.classes), float(method.backbone.temperature)
     own, scores = torch.zeros(len(labels), len(NAMES)).double(), {}
     for fold in range(4):
         used, out = folds != fold, folds == fold
@@ -215,7 +213,7 @@ def test_one_image_per_class_has_no_gda(tiny) -> None:
     images, labels = labelled(1)
     method = fitted(tiny, images, labels)
     assert method.head.mix.tolist() == [1.0, 0.0]
-    text = method.encode_text()
+    text = method.encode_text(method.classes)
     expected = method.backbone.temperature * features(method, images) @ text.T
     torch.testing.assert_close(method.logits(features(method, images)[:, None], text), expected)
 
@@ -224,22 +222,24 @@ def test_texts_stay_clips_so_other_classes_can_be_answered(tiny) -> None:
     images, labels = labelled(5)
     method = fitted(tiny, images, labels)
     tau, shown = method.backbone.temperature, features(method, images)
-    known = method.logits(shown[:, None], method.encode_text())
+    known = method.logits(shown[:, None], method.encode_text(method.classes))
     method.set_classes(["whale", "oak"], TEMPLATE)
     assert method.can_answer(["whale"])
     assert method.head.mix[1] > 0
     torch.testing.assert_close(
-        method.logits(shown[:, None], method.encode_text()), tau * shown @ method.classes.frozen.T
+        method.logits(shown[:, None], method.encode_text(method.classes)), tau * shown @ method.classes.frozen.T
     )
     method.set_classes(["whale", *NAMES[:2]], TEMPLATE)
-    mixed = method.logits(shown[:, None], method.encode_text())
+    mixed = method.logits(shown[:, None], method.encode_text(method.classes))
     torch.testing.assert_close(mixed[:, 1:], known[:, :2])
     torch.testing.assert_close(mixed[:, 0], method.head.mix[0] * tau * shown @ method.classes.frozen[0])
 
 
 def naive_read(backbone, images: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-    """On the model's own blocks: what heads of a layer put out, [images, heads, head_dim], and the state after the last
-    layer, [images, width]; at CLS (timm's towers), or averaged over the patches (CLIPA)."""
+    """Outputs of the heads of a layer, [images, heads, head_dim], and the last state, [images, width].
+
+    Both come from the model's own blocks, at CLS (timm's towers), or averaged over the patches (CLIPA).
+    """
     tower, visual = backbone.image, backbone.model.visual
     timm = hasattr(visual, "trunk")
     x = tower.embed(images)

@@ -1,16 +1,11 @@
-"""What a fit of head gains keeps in memory."""
-
-import sys
-from pathlib import Path
+"""Memory of a fit of head gains."""
 
 import pytest
+from naive_text import make
+from test_head_gains import labelled
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-sys.path.append(str(Path(__file__).parent))
-from naive_text import make
-from test_head_gains import labelled
 
 
 class Largest(TorchDispatchMode):

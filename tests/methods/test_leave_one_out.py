@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.methods.shared.closed_form import Head
+from dear.methods.shared.closed_form import CorrectionHead
 from dear.methods.shared.leave_one_out import Gaussians, KernelRidge, TextAndMeans
 from dear.methods.shared.stacking import stack
 
@@ -110,7 +110,7 @@ def test_text_and_means_equal_refits(shots, strength: float, prior: float) -> No
 
 
 def cross_entropy(weights: Tensor, parts: list[Tensor], labels: Tensor) -> Tensor:
-    """With Platt's smoothing, from the definition."""
+    """Cross entropy with Platt's smoothing, from the definition."""
     logits = sum(w * part for w, part in zip(weights, parts, strict=True))
     return F.cross_entropy(logits, labels, label_smoothing=1 / (len(labels) + 2))
 
@@ -160,7 +160,7 @@ def test_images_may_count_differently(shots) -> None:
     assert not torch.allclose(found, stack(parts, labels)[0], rtol=1e-2)
 
 
-class NoHead(Head):
+class NoHead(CorrectionHead):
     def set_sizes(self, classes: int, stored: int) -> None: ...
 
 

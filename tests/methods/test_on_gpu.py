@@ -1,6 +1,5 @@
 """Every method on a pretended GPU: trained, resumed, saved, loaded, asked, and without making the host wait."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -10,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from test_every_method import config_of
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.clip import Backbone, exact_copy, load_backbone
+from dear.clip import Backbone, exact_copy
 from dear.clip.layer_input import LayerInput
 from dear.core.errors import DearError, os_errors_as_dear_errors
 from dear.core.names import inferences
@@ -32,10 +32,6 @@ from dear.training.adapter import load_adapter, save_adapter
 from dear.training.images import ImageSource
 from dear.training.run_folder import RunFolder
 from dear.training.sums import EpochSums
-
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-from test_every_method import config_of
-
 from pretended_gpu import Gpu, pretend_gpu
 
 ROUNDING = {"fp32": 1e-4, "fp16": 0.01, "bf16": 0.05}  # of the loss in the first epoch, or of answers without training
@@ -46,15 +42,6 @@ def data() -> Dataset:
     whole = resolve_dataset("world:colors")
     base = whole.few_shot(1, 1).base()
     return replace(base, test=base.test[:2])
-
-
-@pytest.fixture(scope="module")
-def backbones(model_folder: Path) -> dict[str, Backbone]:
-    """One on the CPU, and one on the GPU for each precision."""
-    name = f"local-dir:{model_folder}"
-    with pretend_gpu():
-        on_gpu = {precision: load_backbone(name, device="cuda", precision=precision) for precision in ROUNDING}
-    return {"cpu": load_backbone(name), **on_gpu}
 
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
@@ -149,14 +136,16 @@ def on_gpu(name: str, backbone: Backbone, role_file: Path, data: Dataset, out: P
         predictor = Predictor(load_adapter(out, backbone=backbone))
         picture = data.test[0].picture.open()
         predictor.predict(picture)
-        for attention in predictor.model.attention_maps(predictor.pixels([picture]).to(backbone.device)).values():
+        for attention in predictor.model.attention_maps(
+            predictor.preprocess(picture)[None].to(backbone.device)
+        ).values():
             assert 0 < attention.sum().item() < 1.01
     return found
 
 
 @contextmanager
 def only_deterministic() -> Iterator[None]:
-    """What --deterministic switches on, without what would outlast the test."""
+    """Deterministic algorithms, as --deterministic switches them on, until the end of the test."""
     torch.use_deterministic_algorithms(True)
     try:
         yield
@@ -214,15 +203,15 @@ def test_a_planted_cast_of_a_frozen_weight_is_noticed(monkeypatch, backbones, ro
 
 @pytest.mark.parametrize("precision", ROUNDING)
 def test_heads_are_measured_and_galleries_filled(precision: str, backbones, role_file: Path) -> None:
-    """What `roles` and `index` compute of an image."""
+    """Head contributions (`roles`) and vectors (`index`) of an image."""
     pixels = torch.rand(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))[:, :, :32, :32]
     exact, backbone = backbones["cpu"], backbones[precision]
     with pretend_gpu():
         assert backbone.identity == exact.identity, "it is the hash of the exact weights"
-        coordinates = HeadContributions(backbone).coordinates(pixels.to("cuda"))
+        coordinates = HeadContributions(backbone).coordinates_and_outputs(pixels.to("cuda"))[0]
         whole = decompose(backbone, pixels).feature().cpu()
         vectors = {name: v.cpu() for name, v in head_encoder(backbone, role_file).encode_image(pixels).items()}
-    expected = HeadContributions(exact).coordinates(pixels)
+    expected = HeadContributions(exact).coordinates_and_outputs(pixels)[0]
     assert coordinates.dtype is torch.float64
     torch.testing.assert_close(coordinates, expected, rtol=ROUNDING[precision], atol=ROUNDING[precision])
     feature = F.normalize(exact.image.encode(pixels), dim=-1)
@@ -242,7 +231,7 @@ def test_the_host_does_not_wait_for_a_batch_of_images(backbones, role_file: Path
             model.set_classes(data.classes, data.template)
             waits = []
             for count in (2, 2, 6):  # in the first pass, constants are computed
-                source._kept.clear()
+                source.store._kept.clear()
                 gpu.reset()
                 predict_logits(model, data.train[:count], source, "test")
                 waits.append(gpu.waits.total())

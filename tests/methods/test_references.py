@@ -13,7 +13,7 @@ from dear.core.errors import DearError
 from dear.data.dataset import Dataset
 from dear.data.resolve import resolve_dataset
 from dear.methods.base import Method
-from dear.methods.linear_probe import logistic
+from dear.methods.linear_probes import logistic
 from dear.methods.registry import find_method
 from dear.methods.zero_shot import ENSEMBLE, ensemble
 from dear.training.adapt import adapt, predict_logits
@@ -65,7 +65,7 @@ def test_an_ensemble_averages_normalised_prompts(bench: Bench) -> None:
                     backbone.text.tokenizer([template.format(name)]), normalize=True
                 )[0]
     found = bench.fit("zero-shot-ensemble", data)
-    torch.testing.assert_close(found.encode_text(), F.normalize(sums, dim=-1), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.encode_text(found.classes), F.normalize(sums, dim=-1), rtol=1e-4, atol=1e-5)
 
 
 def test_templates_that_are_too_long_for_a_backbone_are_left_out_of_an_ensemble(bench: Bench) -> None:

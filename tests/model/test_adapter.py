@@ -9,8 +9,10 @@ from PIL import Image
 
 import dear
 from dear.cli import main
+from dear.clip import load
 from dear.core.errors import DearError
 from dear.data.world.tasks import world_task
+from dear.training import adapter
 from dear.training.adapter import load_adapter
 
 
@@ -82,7 +84,7 @@ def test_predictions_are_explained_and_agree_with_the_maths(run, tmp_path) -> No
     features = model.features([picture])
     assert {name: tuple(f.shape) for name, f in features.items()} == dict.fromkeys(model.model.components, (1, 32))
     weights = model.model.fusion_weights()
-    logits = sum(w * model.model.backbone.temperature * f @ model.model.encode_text().T
+    logits = sum(w * model.model.backbone.temperature * f @ model.model.encode_text(model.model.classes).T
                  for w, f in zip(weights, features.values(), strict=True))  # fmt: skip
     assert answer.probability == pytest.approx(logits.softmax(-1).max().item(), abs=1e-5)
     alone = model.predict(picture, inference="decoupled")
@@ -109,6 +111,24 @@ def test_predict_command_streams_skips_and_reports(run, tmp_path, capsys) -> Non
     assert "is not an adapter" in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.parametrize("command", ["predict", "explain"])
+def test_gains_cost_no_second_hash_of_all_weights(command: str, tmp_path, monkeypatch) -> None:
+    dear.create("dear-mini", classes=["red", "blue"], method="zero-shot", device="cpu").save(tmp_path / "run")
+    Image.new("RGB", (40, 40), "red").save(tmp_path / "a.png")
+    hashed: list[str] = []
+
+    def counted(module, name: str) -> None:
+        function = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda given: hashed.append(name) or function(given))
+
+    counted(load, "hash_weights")
+    counted(adapter, "sha256_of")
+    out = ["--out", str(tmp_path / "why.png")] if command == "explain" else []
+    gain = ["--gain", "color=0", "--gain", "shape=2"]
+    assert main([command, str(tmp_path / "run"), str(tmp_path / "a.png"), *gain, *out, "--device", "cpu"]) == 0
+    assert sorted(hashed) == ["hash_weights", "sha256_of"]
+
+
 def test_explain_draws_a_picture_and_maps_are_attention(run, tmp_path, capsys) -> None:
     picture = world_task("colors").test[0].picture.open()
     picture.save(tmp_path / "a.png")
@@ -117,7 +137,7 @@ def test_explain_draws_a_picture_and_maps_are_attention(run, tmp_path, capsys) -
     with Image.open(tmp_path / "why.png") as drawn:
         assert min(drawn.size) > 600
     model = dear.load(run, device="cpu")
-    maps = model.model.attention_maps(model.pixels([picture]))
+    maps = model.model.attention_maps(model.preprocess(picture)[None])
     assert set(maps) == {"cls", "color", "shape", "texture", "object", "location"}
     for values in maps.values():
         assert values.shape == (1, 4, 4)

@@ -19,9 +19,9 @@ from pretended_gpu import pretend_gpu
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_check, "_TIMED", 1)
+    monkeypatch.setattr(gpu_check, "_TIMED_STEPS", 1)
     monkeypatch.setattr(gpu_check, "_CLASSES", 4)
-    monkeypatch.setattr(gpu_check, "_BATCH", 3)
+    monkeypatch.setattr(gpu_check, "_IMAGES", 3)
 
 
 def test_the_report_fits_a_screen_and_compares_with_the_cpu(quick, model_folder: Path) -> None:
@@ -32,7 +32,7 @@ def test_the_report_fits_a_screen_and_compares_with_the_cpu(quick, model_folder:
     assert "pretended, capability 8.0, 24.0 of 24.0 GiB free" in lines[0]
     rows = [line.split() for line in lines[-9:]]
     assert [row[0] for row in rows] == ["fp32"] * 3 + ["fp16"] * 3 + ["bf16"] * 3
-    assert [row[1] for row in rows] == list(gpu_check.METHODS) * 3
+    assert [row[1] for row in rows] == list(gpu_check.CHECKED) * 3
     assert all(row[2] == row[3] for row in rows[:3]), "in fp32 both devices compute the same"
 
 

@@ -38,7 +38,7 @@ def photos(tmp_path_factory) -> Path:
 def _small_batches() -> Iterator[None]:
     """Small batches, so that a few pictures make many."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("gallery.index._BATCH", "heads.stream.BATCH", "commands.predict._BATCH"):
+        for name in ("gallery.index._BATCH", "heads.stream.BATCH", "commands.predict._FILES_AT_ONCE"):
             patch.setattr(f"dear.{name}", 8)
         yield
 
@@ -64,9 +64,9 @@ def test_a_role_map_is_the_same_to_the_last_digit(model_folder, photos, mark, tm
     asked = ["roles", "--model", f"local-dir:{model_folder}", "--probe", f"shape={photos}", "--limit", "40"]
     asked += ["--device", "cpu", "--out"]
     assert main([*asked, str(tmp_path / "one.json")]) == 0
-    said = capsys.readouterr().out
+    said = capsys.readouterr().err
     assert main([*asked, str(tmp_path / "many.json"), "--ray"]) == 0
-    assert "skipped one: The image" in said
+    assert "A picture is left out: The image" in said
     assert (tmp_path / "many.json").read_text() == (tmp_path / "one.json").read_text()
 
 

@@ -1,4 +1,4 @@
-"""The page as a person uses it: `dear app` in a process of its own, and a real Chromium.
+"""The page as a person uses it: `dear serve --page` in a process of its own, and a real Chromium.
 
 Screenshots go into pytest's folder, or into the one that DEAR_SCREENSHOTS names.
 """
@@ -151,16 +151,6 @@ def test_search(page, address, photos, screenshot) -> None:
     page.get_by_text("No image of the gallery has such a label").wait_for()
 
 
-def test_runs(page, address, screenshot) -> None:
-    page.goto(f"{address}#runs")
-    page.locator("#runs svg").first.wait_for()
-    assert page.locator("#runs svg").count() == 3
-    assert page.locator("#runs tbody th").all_inner_texts() == ["base", "colors (this page)"]
-    page.get_by_role("row", name=re.compile("^base")).click()
-    page.get_by_role("heading", name="Fusion weights of base").wait_for()
-    screenshot("runs")
-
-
 def test_the_docs_load_nothing_from_elsewhere(page, address) -> None:
     loaded = []
     page.on("request", lambda request: loaded.append(request.url))
@@ -186,7 +176,7 @@ def test_the_api_is_described_and_can_be_tried(page, address, photos, screenshot
     assert refused == []
 
 
-@pytest.mark.parametrize("view", ["classify", "heads", "search", "runs"])
+@pytest.mark.parametrize("view", ["classify", "heads", "search"])
 def test_nothing_is_wider_than_a_telephone(browser, address, view, photos, tmp_path) -> None:
     page = browser.new_page(viewport={"width": 390, "height": 800})
     page.goto(f"{address}#{view}")

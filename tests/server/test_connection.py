@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dear.server.admission import Admission
 from dear.server.api import Service
+from dear.server.limits import Admission
 
 HEAD = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
@@ -132,12 +132,12 @@ def test_a_slow_body_has_a_deadline(client) -> None:
 
 @pytest.mark.parametrize("head", [b"", b"GET /hea", b"GET /healthz HTTP/1.1\r\nHost: local"])
 def test_a_slow_head_has_a_deadline(client, monkeypatch, head: bytes) -> None:
-    monkeypatch.setattr("dear.server.connection.HEAD_SECONDS", 0.2)
+    monkeypatch.setattr("dear.server.guard.HEAD_SECONDS", 0.2)
     assert client.raw(head) == b""
 
 
 def test_an_answer_that_nobody_takes_is_given_up(client, monkeypatch) -> None:
-    monkeypatch.setattr("dear.server.connection.READ_SECONDS", 0.2)
+    monkeypatch.setattr("dear.server.guard.READ_SECONDS", 0.2)
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", client.port))

@@ -171,6 +171,6 @@ def test_the_docs_name_no_other_site(client) -> None:
     for address in addresses:
         assert address == "data:," or client.ask("GET", address)[0] == 200
     script = client.ask("GET", "/docs/start.js")[1]
-    assert "url: '/openapi.json'" in script
-    assert '"validatorUrl": null' in script
+    assert 'url: "/openapi.json"' in script
+    assert "validatorUrl: null" in script
     assert "//" not in html + script

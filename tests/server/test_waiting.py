@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dear.server.admission import Admission
 from dear.server.api import Service
-from dear.server.model_thread import BATCH, ModelThread
+from dear.server.limits import Admission
+from dear.server.model_thread import MOST_IMAGES, ModelThread
 from mean_color import Colors, b64
 
 
@@ -132,8 +132,8 @@ def test_every_batch_is_split_back_to_those_who_asked(counts: list[int]) -> None
         for pixels, result in zip(images, futures, strict=True):
             assert np.array_equal(result.result(60)[:, 0, 0], [one[0, 0, 0] for one in pixels])
     assert sum(engine.batches) == sum(counts)
-    assert max(engine.batches) <= BATCH
-    assert len(engine.batches) <= 1 + sum(counts) // (BATCH - 4)  # as few as their sizes allow
+    assert max(engine.batches) <= MOST_IMAGES
+    assert len(engine.batches) <= 1 + sum(counts) // (MOST_IMAGES - 4)  # as few as their sizes allow
 
 
 def test_closed_it_finishes_what_runs_and_cancels_the_rest() -> None:

@@ -21,8 +21,8 @@ from dear.core.tensors import read_tensors, save_tensors
 from dear.data.resolve import resolve_dataset
 from dear.model.predictor import Predictor
 from dear.training.adapter import CONFIG, WEIGHTS, _config_hash, load_adapter, save_adapter
-from dear.training.cache import StateCache
 from dear.training.run_folder import CHECKPOINT, METRICS, RunFolder
+from dear.training.store import ImageStore, Stage
 from hostile import survives
 
 
@@ -198,7 +198,7 @@ def test_changed_histories_load_or_are_refused(run, tmp_path) -> None:
 def test_other_changed_files_of_a_run_load_or_are_refused(run, tmp_path, name: str, read: str) -> None:
     value = read_json(run / f"{name}.json")
     if name == "few_shot":
-        value = {"train": value["train"][:2], "val": value["val"][:1]}
+        value |= {"train": value["train"][:2], "val": value["val"][:1]}
 
     def use(changed: Any) -> object:
         (tmp_path / f"{name}.json").write_text(json.dumps(changed))
@@ -279,9 +279,9 @@ def test_whatever_config_json_holds_the_page_opens_or_says_so(run, tmp_path, con
 
 def test_cached_states_of_other_shapes_are_refused(model_folder, photos, tmp_path) -> None:
     """With a checksum that fits: only their use would tell."""
-    examples = resolve_dataset(str(photos)).train[:1]
-    cache = StateCache(tmp_path, load_backbone(f"local-dir:{model_folder}"), 2, workers=0)
-    cache.prepare(examples, None, "test")
+    store = ImageStore(load_backbone(f"local-dir:{model_folder}"), tmp_path, workers=0)
+    shown = store.shown(resolve_dataset(str(photos)).train[:1])
+    store.encode(shown, [Stage(2)], "test")
     (file,) = tmp_path.rglob("*.safetensors")
     entry, _ = read_tensors(file, "")
     for changed in (
@@ -290,20 +290,17 @@ def test_cached_states_of_other_shapes_are_refused(model_folder, photos, tmp_pat
     ):  # fmt: skip
         save_tensors(file, changed)
         with pytest.raises(DearError, match="does not contain cached states of this backbone: remove it"):
-            cache.read(examples)
+            store.read(shown, Stage(2))
 
 
 def test_pipes_in_place_of_files_are_refused_and_never_waited_for(run, arguments, tmp_path, capsys) -> None:
     """Opening a pipe waits until somebody writes: a folder made by others would hold a thread for ever."""
-    from dear.server.page.runs import read_runs
-
     for name in sorted(path.name for path in run.iterdir()):
         folder = shutil.copytree(run, tmp_path / name / "run")
         (folder / name).unlink()
         os.mkfifo(folder / name)
         for command in (["doctor", str(folder)], ["predict", str(folder), "x.png"], arguments(folder, "--resume")):
             main(command)
-        read_runs(folder)
     assert "Traceback" not in capsys.readouterr().err
     locked = tmp_path / "locked"
     locked.mkdir()

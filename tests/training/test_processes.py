@@ -26,10 +26,10 @@ from dear.data import loading
 from dear.data.augment import FreshViews
 from dear.data.resolve import resolve_dataset
 from dear.data.world import tasks
-from dear.methods import promptsrc, tac
+from dear.methods import deep_prompts, tac
 from dear.methods.dear import Dear
 from dear.methods.registry import METHODS, find_method, recipe_of
-from dear.methods.shared.templates import SIXTY
+from dear.methods.zero_shot import SIXTY
 from dear.parallel import processes
 from dear.training import loop
 from dear.training.adapt import adapt, predict_logits
@@ -69,7 +69,7 @@ class Cases:
         kind, train = find_method(name), TrainConfig.pick(settings)
         source = ImageSource(self.backbone, workers=0)
         with pytest.MonkeyPatch.context() as patch:
-            for module in (promptsrc, tac):
+            for module in (deep_prompts, tac):
                 patch.setattr(module, "SIXTY", SIXTY[:2])
             model = adapt(kind, kind.Config.pick(settings), self.data, train, source, self.out / folder)
         found = predict_logits(model, self.data.test, source, "test")

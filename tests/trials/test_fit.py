@@ -16,9 +16,9 @@ import dear
 from dear.cli import main
 from dear.core.errors import DearError, DearWarning
 from dear.core.metrics import wilson_interval
-from dear.methods.gda import GdaHead
+from dear.methods.closed_forms import GdaHead
 from dear.methods.registry import CLOSED_FORMS, UNFITTED
-from dear.training.cache import StateCache
+from dear.training.store import ImageStore
 from dear.trials import fit as fit_module
 from dear.trials.curve import learning_curve
 from dear.trials.selection import select, simplest
@@ -78,7 +78,7 @@ def test_a_folder_is_enough(photos: Path, options: dict, tmp_path: Path, capsys)
 
 def test_a_second_fit_encodes_nothing(photos: Path, options: dict, monkeypatch) -> None:
     dear.fit(photos, **options)
-    monkeypatch.setattr(StateCache, "_compute", lambda *_: pytest.fail("an image was encoded again"))
+    monkeypatch.setattr(ImageStore, "_compute", lambda *_: pytest.fail("an image was encoded again"))
     renamed = dear.fit(photos, method="gda", template="a {} wall.", **options)
     assert (renamed.method, renamed.template) == ("gda", "a {} wall.")
 

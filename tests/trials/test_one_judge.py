@@ -1,4 +1,4 @@
-"""One judge: whoever compares the same two methods on the same images gets the same difference, interval and verdict."""
+"""One judge: the same two methods on the same images get the same difference, interval and verdict everywhere."""
 
 import json
 from pathlib import Path

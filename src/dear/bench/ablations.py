@@ -14,8 +14,8 @@ from dear.bench.results import BASE_TO_NOVEL, PROTOCOLS, Cell, Result, Variant
 from dear.bench.series import HM, TARGETS, Series, by_label, compare_series, differences_in, series
 from dear.core.errors import DearError
 from dear.core.names import DECOUPLED, FUSION
-from dear.heads.entropy import CORE_SETS
 from dear.heads.role_map import RoleMap
+from dear.heads.rules import CORE_SETS
 from dear.trials.outcome import BASE, NOVEL
 from dear.trials.paired import Comparison
 

@@ -15,7 +15,7 @@ from dear.core.errors import DearError
 from dear.core.table import Table
 from dear.heads.by_pictures import roles_by_pictures
 from dear.heads.check_search import check_by_search
-from dear.heads.probes import find_probes
+from dear.heads.pictures import find_probes
 from dear.heads.role_map import RoleMap
 
 _SIX = ("coop", "maple", "promptsrc", "mmrl", "tac", "dear")  # of Tables 3 and 4

@@ -38,7 +38,7 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 def normed_input(block: Any, x: Tensor) -> Tensor:
-    """What the attention of a block gets: states after its first LayerNorm, in the precision of its weights."""
+    """The input of a block's attention: states after its first LayerNorm, in the precision of its weights."""
     return block.ln_1(x).to(block.attn.in_proj_weight.dtype)
 
 
@@ -84,7 +84,7 @@ def finish_block(block: Any, residual: Tensor, heads_out: Tensor) -> Tensor:
 
 
 def run_mlp(block: Any, x: Tensor) -> Tensor:
-    """What the MLP of a block adds to states [..., width]."""
+    """The addition of a block's MLP to states [..., width]."""
     return block.ls_2(block.mlp(block.ln_2(x).to(block.attn.out_proj.weight.dtype)))
 
 

@@ -78,7 +78,7 @@ def _scale(block: Any, module: str, parameter: str) -> Any:
 
 
 def why_unknown(block: Any) -> str | None:
-    """What a block of timm does that `TimmBlock` does not; None: nothing."""
+    """The reason why `TimmBlock` does not model a block of timm; None: it does."""
     if type(block).__name__ not in ("Block", "EvaBlock", "EvaBlockPostNorm") or not type(block).__module__.startswith(
         "timm.models."
     ):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dear.clip.half import halve_layers
+from dear.clip.half import halve_layers, in_own_precision
 from dear.clip.image import ImageTower
 from dear.clip.layer_input import LayerInput
 from dear.core.errors import DearError, TextTooLongError
@@ -23,7 +23,6 @@ class FeatureImage(ImageTower):
 
     tier = "features"
     layout = "image called"
-    precision = torch.float32
 
     def __init__(self, model: Any, image_size: tuple[int, int]) -> None:
         self.visual, self._model = model.visual, model
@@ -40,6 +39,7 @@ class FeatureImage(ImageTower):
         halve_layers(self.visual, dtype)
         self.precision = dtype
 
+    @in_own_precision
     def embed(self, pixels: Tensor) -> Tensor:
         """Normalised pixels [batch, 3, height, width] -> features, not normalised, [batch, 1, dim]."""
         with autocast(pixels.device, self.precision):
@@ -69,6 +69,7 @@ class FeatureText:
         self.precision = dtype
 
     @torch.no_grad()
+    @in_own_precision
     def encode(self, texts: Sequence[str]) -> Tensor:
         """Texts -> text features [texts, dim], not normalised."""
         like = self._model.logit_scale

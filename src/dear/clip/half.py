@@ -8,16 +8,33 @@ A tower that is called as a whole has no blocks that we walk: all its linear lay
 it runs under autocast, for which their weights then need no cast.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
+from functools import wraps
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from dear.core.runtime import rounding
+
 M = TypeVar("M", bound=nn.Module)
+Forward = TypeVar("Forward", bound=Callable[..., Any])
 _EXACT = "exact"  # attribute of a half parameter: its fp32 value, in host memory
+
+
+def in_own_precision(forward: Forward) -> Forward:
+    """A method of a tower whose products are as exact as the tower's `precision`, whatever else the process does."""
+
+    @wraps(forward)
+    def run(tower: Any, *args: Any, **options: Any) -> Any:
+        if torch.compiler.is_compiling():  # the flags around the compiled code apply
+            return forward(tower, *args, **options)
+        with rounding(tower.precision):
+            return forward(tower, *args, **options)
+
+    return run  # type: ignore[return-value]
 
 
 def has_inner_norm(block: Any) -> bool:

@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, warn
 
 
 @dataclass(frozen=True)
@@ -17,20 +16,19 @@ class BackboneIdentity:
     """Name and tag tell where the weights come from; activation and hash decide whether two backbones are the same.
 
     The same weights give other features with other words or in another layout, and worse ones with other pictures.
-    Older files do not have these fields: then they are not compared.
     """
 
     model: str
     pretrained: str | None
     activation: str  # of the image tower, "/" and that of the text tower, if it has another
     weights: str  # SHA-256 of all weights in fp32
-    text_table: str | None = None  # SHA-256 of the class vectors that stand in for the text tower
-    layout: str | None = None  # what the towers are, beside their weights
-    words: str | None = None  # SHA-256 of the tokens of some texts
-    pictures: str | None = None  # size, resizing, mean and std
+    text_table: str | None  # SHA-256 of the class vectors that stand in for the text tower
+    layout: str  # what the towers are, beside their weights
+    words: str | None  # SHA-256 of the tokens of some texts; with a text table, none
+    pictures: str  # size, resizing, mean and std
 
     def to_json(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if value is not None or key == "pretrained"}
+        return asdict(self)
 
     def require_same(self, other: dict[str, Any], what: str) -> None:
         """Refuses `what` ("The adapter in runs/pets") if `other`, the backbone it was made for, is not this one."""
@@ -48,14 +46,12 @@ class BackboneIdentity:
         if other.get("text_table") != self.text_table:
             raise DearError(f"{what} was made with another text table, or with none: give the same --text-features.")
         for key, name in (("layout", "another layout of the towers"), ("words", "another tokenizer")):
-            mine, theirs = getattr(self, key), other.get(key)
-            if None not in (mine, theirs) and mine != theirs:
+            if other.get(key) != getattr(self, key):
                 raise DearError(f"{what} was made for {other_name} with {name}: load the backbone it was made for.")
-        if None not in (self.pictures, other.get("pictures")) and other["pictures"] != self.pictures:
-            print(
-                f"dear: warning: {what} was made with other picture settings ({other['pictures']}) than those of "
-                f"{self.model} ({self.pictures}): its answers may be worse.",
-                file=sys.stderr,
+        if other.get("pictures") != self.pictures:
+            warn(
+                f"{what} was made with other picture settings ({other.get('pictures')}) than those of "
+                f"{self.model} ({self.pictures}): its answers may be worse."
             )
 
 

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dear.clip.attention import QueryGroup, attend, finish_block, merge_heads
-from dear.clip.half import halve_blocks
+from dear.clip.half import halve_blocks, in_own_precision
 from dear.clip.layer_input import CachedHeads, CachedKV, CachedStates, Images, LayerInput, observer_of_this_thread
 from dear.clip.masks import Masks
-from dear.clip.probe import Probe
+from dear.clip.probe import ProbePool
 from dear.clip.read_out import CLS, MEAN, PROBE, PlainEnds
 from dear.clip.tokens import LearnedTokens
 from dear.core.runtime import once
@@ -41,7 +41,7 @@ class ImageTower(PlainEnds):
 
     def __init__(self, visual: Any) -> None:
         self.visual = visual
-        self.reader = Probe(visual) if visual.attn_pool is not None else None
+        self.reader = ProbePool(visual) if visual.attn_pool is not None else None
         self.read = PROBE if self.reader else MEAN if visual.pool_type == "avg" else CLS
         self.norm_first = self.read == MEAN and not visual.final_ln_after_pool
         self.grid: tuple[int, int] = visual.grid_size
@@ -62,6 +62,7 @@ class ImageTower(PlainEnds):
     def halve(self, dtype: torch.dtype) -> None:
         """Casts the weights of the blocks to half, once."""
         halve_blocks(self.blocks, dtype)
+        self.precision = dtype
 
     # --- frozen ------------------------------------------------------------------------------------------
 
@@ -86,6 +87,7 @@ class ImageTower(PlainEnds):
             x = LayerInput(self, x.layer + 1, self.run_layer(x))
             yield x
 
+    @in_own_precision
     def cls_state(self, x: LayerInput) -> Tensor:
         """The rest of the tower, unadapted: the state that is read, [batch, width].
 
@@ -111,6 +113,7 @@ class ImageTower(PlainEnds):
     # --- constant part -----------------------------------------------------------------------------------
 
     @torch.no_grad()
+    @in_own_precision
     def layer_input(self, images: Images, first: int, masks: Masks | None = None) -> LayerInput:
         """The input of layer `first`, the first adapted one: all layers before it are constant and build no graph.
 
@@ -139,6 +142,7 @@ class ImageTower(PlainEnds):
         return LayerInput(self, self.layers + 1, cls[:, None], cls, cached)
 
     @torch.no_grad()
+    @in_own_precision
     def head_outputs(self, images: Images, first: int) -> CachedHeads:
         """The frozen state that is read, and the outputs of the heads from layer `first` on: at CLS, or their mean over
         the patches, as the state is read."""
@@ -153,8 +157,7 @@ class ImageTower(PlainEnds):
         return CachedHeads(cls, torch.stack(outputs, 1))
 
     def head_maps(self, first: int) -> Tensor:
-        """What heads from layer `first` on write to the state that is read, for what they put out: [layers, heads,
-        head_dim, width], without the bias of the output projection."""
+        """Output projection per head, from layer `first` on, [layers, heads, head_dim, width]; no bias."""
         maps = [block.ls_1(block.attn.out_proj.weight.T) for block in self.blocks[first - 1 :]]
         return torch.stack(maps).unflatten(1, (self.heads, -1))
 
@@ -173,7 +176,7 @@ class ImageTower(PlainEnds):
         return CachedKV(frozen, torch.cat(keys, 1), torch.cat(values, 1))
 
     def cached_layers(self, x: LayerInput, masks: Masks) -> Iterator[tuple[int, tuple[int, ...], Tensor, Tensor]]:
-        """For an input with cached keys and values: layer, visible heads, their keys, their values."""
+        """Layer, visible heads, their keys and their values, of an input with cached keys and values."""
         assert masks.visible_heads is not None
         assert x.cached is not None
         counts = [len(heads) for _, heads in masks.visible_heads]
@@ -196,6 +199,7 @@ class ImageTower(PlainEnds):
         cls, states = self.with_tokens(x, tokens, masks, read_tokens)
         return ImageFeatures(self.project(cls), None if states is None else self.norm_out(states))
 
+    @in_own_precision
     def with_tokens(
         self, x: LayerInput, tokens: LearnedTokens, masks: Masks | None = None, read_tokens: bool = True
     ) -> tuple[Tensor, Tensor | None]:

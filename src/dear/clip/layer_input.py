@@ -80,7 +80,7 @@ class LayerInput:
         states: Tensor,  # [batch, tokens, width]
         frozen_cls: Tensor | None = None,  # CLS state after the frozen tower, [batch, width], if computed
         cached: CachedKV | None = None,
-        head_outputs: Tensor | None = None,  # see `CachedHeads`, for methods with `heads_from`
+        head_outputs: Tensor | None = None,  # see `CachedHeads`, for methods that read heads
         learned: bool = False,  # tokens without a place, which are not rotated
     ) -> None:
         self.tower, self.layer, self.states, self.frozen_cls, self.cached = tower, layer, states, frozen_cls, cached

@@ -1,4 +1,4 @@
-"""From a name to a backbone: OpenCLIP names with a tag or a file, hf-hub:, local-dir:, transformers:, or dear-mini."""
+"""Loads backbones by name: OpenCLIP names with a tag or a file, hf-hub:, local-dir:, transformers:, or dear-mini."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -13,16 +13,15 @@ from torch import Tensor
 from dear.clip.identity import BackboneIdentity, hash_weights, hash_words
 from dear.clip.image import ImageTower
 from dear.clip.modules import activation_of, image_tower, text_side, why_different
-from dear.clip.pictures import pictures_of
-from dear.clip.shapes import require_fit
 from dear.clip.support import ConfigFile, judge, min_parameters, no_such_model, refusal, why_refused
+from dear.clip.tags import check_tag, pictures_of, refuse_tag
 from dear.clip.text_table import TextTable
-from dear.clip.transformers_files import PREFIX as TRANSFORMERS
-from dear.clip.transformers_load import load_transformers
+from dear.clip.transformers_files import TRANSFORMERS
+from dear.clip.transformers_models import load_transformers
 from dear.core.errors import DearError, first_line
 from dear.core.files import read_json
 from dear.core.progress import phase
-from dear.core.runtime import allow_tf32, pick_precision
+from dear.core.runtime import pick_precision
 from dear.core.schema import check_shape
 
 MINI = "dear-mini"
@@ -86,7 +85,7 @@ class Backbone:
 
     @property
     def states_key(self) -> str:
-        """What decides the states of a picture besides weights, size, mean and std; "" for a plain CLIP."""
+        """A key of cached states: all that decides them besides weights, size, mean and std; "" for a plain CLIP."""
         resize = self.pictures.get("resize_mode", "shortest"), self.pictures.get("interpolation", "bicubic")
         plain = self.image.tier == "full" and resize == ("shortest", "bicubic")
         return "" if plain else f"{self.image.tier}{resize}{self.activation}"
@@ -99,7 +98,7 @@ class Backbone:
         return self.text.layers - max(1, adapted) + 1
 
     def with_text_table(self, table: TextTable) -> "Backbone":
-        """The same image tower, with class features from a table."""
+        """This backbone with class features from a table instead of the text tower."""
         if table.width != self.dim:
             raise DearError(
                 f"The vectors of {table.where} have {table.width} numbers, but the features of {self.name} have "
@@ -125,7 +124,6 @@ def load_backbone(
     """
     table = TextTable.read(text_features) if text_features else None
     dtype = pick_precision(precision, torch.device(device))
-    allow_tf32(dtype is not torch.float32)
     backbone = _load(name, pretrained, device, dtype, random_weights)
     return backbone if table is None else backbone.with_text_table(table)
 
@@ -136,13 +134,14 @@ def _load(
     import open_clip
 
     if name.startswith(TRANSFORMERS):
-        _refuse_tag(name, pretrained)
+        refuse_tag(name, pretrained)
         with phase(f"loading {name}"):
             model, tokenizer = load_transformers(name)
         return wrap(model.to(device), tokenizer, name, precision=dtype)
     source, config = _source(name), usable_config(name)
-    tag = _check_tag(source, pretrained, config) if not random_weights else None
+    tag = check_tag(source, pretrained, config) if not random_weights else None
     quick_gelu = bool(config.get("quick_gelu")) or tag == "openai"
+    pictures = pictures_of(source, pretrained, random_weights)
     try:
         with warnings.catch_warnings(), phase(f"loading {' '.join(filter(None, (name, pretrained)))}"):
             warnings.simplefilter("ignore")
@@ -153,7 +152,7 @@ def _load(
                 force_quick_gelu=quick_gelu,
                 device="cpu",
                 pretrained_hf=False,  # the weights of the text tower are in the checkpoint
-                force_preprocess_cfg=pictures_of(source, pretrained, random_weights),
+                force_preprocess_cfg=pictures,
             )
         tokenizer = _tokenizer(source)
     except ModuleNotFoundError as error:
@@ -256,40 +255,6 @@ def read_config(source: str) -> dict[str, Any]:
     if source.startswith("local-dir:") and min_parameters(model) > weight_bytes:  # at least one per parameter
         raise DearError(f"The config of {source} describes a larger model than its weights: copy both again.")
     return model
-
-
-def _check_tag(source: str, pretrained: str | None, config: dict[str, Any]) -> str | None:
-    """The tag or file for OpenCLIP. A wrong activation, the most frequent mistake that goes unnoticed, is refused."""
-    import open_clip
-
-    if source.startswith(("local-dir:", "hf-hub:")):
-        _refuse_tag(source, pretrained)
-        return None
-    tags = open_clip.list_pretrained_tags_by_model(source.replace("/", "-"))
-    if not pretrained:
-        raise DearError(f"{source} needs weights: choose --pretrained from {', '.join(tags) or 'a checkpoint file'}.")
-    if Path(pretrained).is_file():
-        require_fit(source.replace("/", "-"), pretrained)
-        return pretrained
-    tag = open_clip.get_pretrained_cfg(source.replace("/", "-"), pretrained)
-    if not tag:
-        raise DearError(
-            f"{source} has no pretrained tag {pretrained!r} and there is no such file: choose from {', '.join(tags)}."
-        )
-    has, needs = bool(config.get("quick_gelu")), bool(tag.get("quick_gelu"))
-    # In OpenCLIP the tag "openai" means QuickGELU, whatever the model's name: we load it so.
-    if has != needs and pretrained != "openai":
-        stem = source.removesuffix("-quickgelu")
-        raise DearError(
-            f"The weights {pretrained} were trained with {'QuickGELU' if needs else 'GELU'}, but {source} uses "
-            f"{'QuickGELU' if has else 'GELU'}: use --model {stem + '-quickgelu' if needs else stem}."
-        )
-    return pretrained
-
-
-def _refuse_tag(source: str, pretrained: str | None) -> None:
-    if pretrained:
-        raise DearError(f"{source} has its own weights: leave out --pretrained.")
 
 
 def _tokenizer(source: str) -> Callable[..., Tensor]:

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dear.clip.support import judge, why_refused
-from dear.clip.transformers_files import PREFIX as TRANSFORMERS
+from dear.clip.transformers_files import TRANSFORMERS
 
 # ViT-B/16 first: its heads have measured roles, and a CPU can afford it. Then the strongest of the others.
 _PREFERRED = ((768, 16), (1024, 14), (768, 32))  # width and patch size of the image tower
 
 
 class CachedBackbone(NamedTuple):
-    """What --model and --pretrained would name, and the cache it is in."""
+    """Values for --model and --pretrained, and the cache that holds the weights."""
 
     model: str
     pretrained: str | None
@@ -31,7 +31,7 @@ def _rank(width: int, patch: int) -> int:
 
 
 def _cached() -> Iterator[tuple[CachedBackbone, tuple[int, int]]]:
-    """All supported ones, with width and patch size; OpenAI's weights first, whose roles are known best."""
+    """All supported weights in the caches, with width and patch size; OpenAI's first, whose roles are known best."""
     yield from _by_tag()
     yield from _transformers()
 

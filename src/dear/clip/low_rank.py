@@ -1,7 +1,8 @@
-"""Towers with low-rank terms (LoRA) added to queries, keys and values, and towers with other blocks."""
+"""Towers with some parts of their blocks replaced, such as low-rank terms (LoRA) beside queries, keys and values."""
 
 from collections.abc import Callable
 from copy import copy
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
@@ -37,36 +38,30 @@ class LowRank(nn.Module):
         return term
 
 
-class _Attention:
-    """An attention with frozen parameters and a term."""
+class BlockView(SimpleNamespace):
+    """A frozen block with some parts replaced; weights are shared, not copied."""
 
-    def __init__(self, frozen: Any, term: Term) -> None:
-        self.in_proj_weight, self.in_proj_bias, self.out_proj = (
-            frozen.in_proj_weight,
-            frozen.in_proj_bias,
-            frozen.out_proj,
-        )
-        self.inner_norm = getattr(frozen, "inner_norm", None)
-        self.num_heads, self.term = frozen.num_heads, term
+    parts: tuple[str, ...] = ("attn", "ln_1", "ln_2", "ls_1", "ls_2", "mlp")
+
+    def __init__(self, frozen: Any, **replaced: Any) -> None:
+        own = {name: getattr(frozen, name, None) for name in self.parts if name not in replaced}
+        super().__init__(**own, **replaced)
 
 
-class _Block:
-    """A frozen block with a term in its attention."""
+class AttentionView(BlockView):
+    """The attention of a frozen block with some parts replaced, or with a `term`."""
 
-    def __init__(self, frozen: Any, term: Term) -> None:
-        self.attn = _Attention(frozen.attn, term)
-        self.ln_1, self.ln_2, self.ls_1, self.ls_2, self.mlp = (
-            frozen.ln_1, frozen.ln_2, frozen.ls_1, frozen.ls_2, frozen.mlp
-        )  # fmt: skip
+    parts = ("in_proj_weight", "in_proj_bias", "out_proj", "num_heads", "inner_norm")
 
 
 def with_low_rank(tower: Tower, terms: Callable[[int], Term]) -> Tower:
     """The same tower with a term in every layer, counted from 1; no weight is copied."""
-    return with_blocks(tower, [_Block(block, terms(layer)) for layer, block in enumerate(tower.blocks, 1)])
+    layers = enumerate(tower.blocks, 1)
+    return with_blocks(tower, [BlockView(b, attn=AttentionView(b.attn, term=terms(layer))) for layer, b in layers])
 
 
 def with_blocks(tower: Tower, blocks: Any) -> Tower:
-    """The same tower with other blocks."""
+    """A copy of the tower with other blocks."""
     new = copy(tower)
     new.blocks = blocks
     return new

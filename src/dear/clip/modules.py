@@ -1,4 +1,4 @@
-"""What the modules of an OpenCLIP model are: whether their layers are known here, and how they compute."""
+"""Recognises the modules of an OpenCLIP model: by their layers where these are known, else as a whole."""
 
 from collections.abc import Callable
 from typing import Any
@@ -71,7 +71,7 @@ def _is_plain(attn: Any) -> bool:
 
 @torch.no_grad()
 def why_different(model: Any, image: ImageTower, text: Any) -> str | None:
-    """Why features of a grey picture, or of one word, are not those of the model itself; None: they are.
+    """The tower whose features, of a grey picture or of one word, are not the model's own; None: there is none.
 
     Costs two pictures; a newer version of OpenCLIP or timm could change what a known module computes.
     """
@@ -106,7 +106,7 @@ def activation_of(model: Any) -> str:
 
 
 def _activation(tower: Any) -> str | None:
-    """Of the first layer that has one."""
+    """Activation of the first layer that has one."""
     from open_clip.transformer import QuickGELU
 
     for module in tower.modules():

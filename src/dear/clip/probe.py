@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from dear.clip.attention import split_heads
 
 
-class Probe:
+class ProbePool:
     """OpenCLIP's `AttentionalPooler` (CoCa). Of its queries only the first reaches the feature: the others are not
     computed."""
 
@@ -28,11 +28,11 @@ class Probe:
 
     @property
     def width(self) -> int:
-        """Of p."""
+        """Width of the pooled vector p."""
         return self.out.out_features
 
     def query(self) -> Tensor:
-        """[1, width of p]"""
+        """The query, [1, width of p]."""
         return F.linear(self._query.ln_q(self._query.query[:1]), self._matrices()[0], self._biases()[0])
 
     def key(self) -> tuple[Tensor, Tensor]:
@@ -40,7 +40,7 @@ class Probe:
         return self._matrices()[1], self._biases()[1]
 
     def value(self) -> tuple[Tensor, Tensor]:
-        """The same of the values."""
+        """Matrix [width of p, width] and bias of the values."""
         return self._matrices()[2], self._biases()[2]
 
     def _matrices(self) -> tuple[Tensor, ...]:
@@ -81,7 +81,7 @@ class Probe:
         return matrix if norm is None else (matrix - matrix.mean(1, keepdim=True)) * norm.weight
 
 
-class TimmProbe(Probe):
+class TimmProbePool(ProbePool):
     """timm's `AttentionPoolLatent`."""
 
     last_norm = None
@@ -104,12 +104,12 @@ class TimmProbe(Probe):
         return self._last(pooled + self.mlp_of(pooled))
 
     def mlp_of(self, pooled: Tensor) -> Tensor:
-        """What the MLP adds to p, [..., width]."""
+        """The addition of the MLP to p, [..., width]."""
         return self.module.mlp(self.module.norm(pooled))
 
 
 def is_known_pool(visual: Any) -> bool:
-    """Whether the attention pool of OpenCLIP's own ViT is what `Probe` computes: one pool, read at its first query."""
+    """Whether the attention pool of OpenCLIP's own ViT is a `ProbePool`: one pool, read at its first query."""
     return (
         visual.attn_pool_contrastive is None
         and visual.pool_type == "tok"

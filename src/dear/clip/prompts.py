@@ -99,7 +99,7 @@ class Prompts:
         return F.pad(seen, (shared, 0), value=True)[:, None, None]
 
     def unshared(self, shared: int, places: Tensor) -> tuple[Tensor, "Prompts", Tensor]:
-        """How `unshare` repacks states: their order [packed], the new prompts, and the places [prompts, tokens]."""
+        """The plan of `unshare`: the order of states [packed], the new prompts, and the places [prompts, tokens]."""
 
         def compute() -> tuple[Tensor, Prompts, Tensor]:
             device, extra = self.filled.device, shared - 1

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dear.clip.attention import merge_heads
+from dear.clip.half import in_own_precision
 from dear.clip.layer_input import LayerInput, observer_of_this_thread
-from dear.clip.probe import Probe
+from dear.clip.probe import ProbePool
 
 CLS = "cls"
 """The state of the CLS token is read: OpenAI's and OpenCLIP's own ViTs, EVA, MobileCLIP B and L."""
@@ -26,14 +27,15 @@ class PlainEnds:
     visual: Any
     blocks: Sequence[Any]
     layers: int
+    precision = torch.float32  # of its linear layers
     prefix: int  # tokens in front of the patches
     read = CLS
     norm_first = False  # whether the last LayerNorm is before a mean, not after it
-    reader: Probe | None = None  # set where a probe reads
+    reader: ProbePool | None = None  # set where a probe reads
 
     @property
     def layout(self) -> str:
-        """What decides features beside weights and activation, for the backbone's identity."""
+        """A text for the backbone's identity: all that decides features beside weights and activation."""
         return f"image read by {self.read}"
 
     @property
@@ -53,12 +55,12 @@ class PlainEnds:
 
     @property
     def head_bias(self) -> Tensor | None:
-        """What is added behind the last matrix, [dim]."""
+        """The bias behind the last matrix, [dim]."""
         return None
 
     @cached_property
     def why_no_sum(self) -> str:
-        """Why the state that is read is no sum to which each head adds a linear function of its outputs; "": it is."""
+        """The reason why heads do not add up linearly in the state that is read; "": they do."""
         if self.reader:
             return "its class feature is read by a probe, which weighs tokens anew for each picture"
         if self.norm_first:
@@ -71,7 +73,7 @@ class PlainEnds:
 
     @property
     def class_embedding(self) -> list[float]:
-        """By which a role map knows a renamed copy of its backbone; empty: there is none."""
+        """Values of the CLS embedding, which identify renamed weights; empty if the tower has none."""
         return self.visual.class_embedding.tolist()
 
     def norm_in(self, tokens: Tensor) -> Tensor:
@@ -82,6 +84,7 @@ class PlainEnds:
         """The LayerNorm after the last layer, [..., width]."""
         return self.reader.norm(states) if self.reader else self.visual.ln_post(states)
 
+    @in_own_precision
     def embed(self, pixels: Tensor) -> Tensor:
         """Normalised pixels [batch, 3, height, width] -> CLS and patches [batch, 1 + patches, width]."""
         return self.visual._embeds(pixels)
@@ -123,6 +126,7 @@ class PlainEnds:
             return self.reader.finish(pooled)
         return pooled if self.norm_first else self.norm_out(pooled)
 
+    @in_own_precision
     def project(self, cls: Tensor) -> Tensor:
         """Eq. 10: the state that is read [batch, width] -> class feature [batch, dim], not normalised."""
         feature, bias = self.head_input(cls) @ self.head_matrix, self.head_bias

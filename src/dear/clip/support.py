@@ -1,4 +1,4 @@
-"""What each OpenCLIP model can do here, decided by its config before anything is downloaded."""
+"""Judges OpenCLIP models by their configs, before anything is downloaded: the tier of both towers, or a refusal."""
 
 import os
 from collections.abc import Iterable
@@ -111,7 +111,7 @@ def min_parameters(model: dict[str, Any]) -> int:
 
 
 class Tiers(NamedTuple):
-    """What both towers of a model can do, and why one of them cannot do all ("": both are full)."""
+    """The tiers of both towers of a model, and why one of them is not full ("": both are)."""
 
     image: str
     text: str
@@ -145,7 +145,7 @@ def _is_neutral(part: str, key: str, value: Any) -> bool:
 
 
 def judge(model_cfg: dict[str, Any]) -> Tiers:
-    """What the towers of a config that is not refused can do, decided before anything is downloaded."""
+    """The tiers of the towers of a config that is not refused."""
     image, text = _why_image_is_called(model_cfg["vision_cfg"]), _why_text_is_called(model_cfg)
     called = "words" if model_cfg["text_cfg"].get("hf_model_name") else "features"
     return Tiers(
@@ -171,7 +171,7 @@ def _why_image_is_called(vision: dict[str, Any]) -> str:
 
 
 def _why_text_is_called(model_cfg: dict[str, Any]) -> str:
-    """The same for the text tower."""
+    """Why the text tower can only be called as a whole; "" if its layers are known."""
     text = model_cfg["text_cfg"]
     if text.get("hf_model_name"):
         return f"its text tower is Hugging Face's {text['hf_model_name']}"

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from dear.clip.attention import finish_block, merge_heads, normed_input, project_keys_values, project_queries
-from dear.clip.half import halve_blocks
+from dear.clip.half import halve_blocks, in_own_precision
 from dear.clip.prompts import Prompts, unshare
 from dear.clip.tokens import LearnedTokens
 from dear.core.errors import DearError, TextTooLongError
@@ -48,6 +48,7 @@ class TextTower:
     tier = "full"
     first_word = 1  # behind BOT
     layout = "text causal"
+    precision = torch.float32  # of its linear layers
 
     def __init__(self, module: Any, tokenizer: Callable[..., Tensor], end: int | None) -> None:
         """`module` has token_embedding, transformer, ...; `end` is the id of EOT, None: the largest id."""
@@ -61,6 +62,7 @@ class TextTower:
     def halve(self, dtype: torch.dtype) -> None:
         """Casts the weights of the blocks to half, once."""
         halve_blocks(self.blocks, dtype)
+        self.precision = dtype
 
     def tokenize(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Texts -> tokens [prompts, context] and the positions of EOT [prompts]; refuses texts that are too long."""
@@ -109,10 +111,12 @@ class TextTower:
         return x
 
     @torch.no_grad()
+    @in_own_precision
     def trunk(self, prompts: Prompts, last: int) -> Tensor:
         """Packed states after layer `last`, without a graph, [packed, width]; constant for a list of classes."""
         return self.run(self.embed(prompts), prompts, 1, last)
 
+    @in_own_precision
     def eot_states(self, x: Tensor, prompts: Prompts, first: int, tokens: LearnedTokens | None = None) -> Tensor:
         """Layers first..L on packed states -> EOT states [prompts, width]; in the last layer only EOT is a query.
 
@@ -147,6 +151,7 @@ class TextTower:
             x = run(self.blocks[layer - 1], x, prompts, shared, queries)
         return x
 
+    @in_own_precision
     def project(self, eot: Tensor) -> Tensor:
         """EOT states [prompts, width] -> text features [prompts, dim], not normalised."""
         eot, projection = self.module.ln_final(eot), self.module.text_projection

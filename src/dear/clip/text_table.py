@@ -43,7 +43,7 @@ class TextTable:
 
     @cached_property
     def sha256(self) -> str:
-        """Of the names and the normalised vectors, whatever file they come from."""
+        """SHA-256 of the names and the normalised vectors, whatever file they come from."""
         digest = hashlib.sha256(json.dumps(self.names).encode())
         digest.update(self.features.cpu().contiguous().numpy().data)
         return digest.hexdigest()

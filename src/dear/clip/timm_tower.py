@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from dear.clip.blocks import TimmBlock, why_unknown
-from dear.clip.half import exact_copy
+from dear.clip.half import exact_copy, in_own_precision
 from dear.clip.image import ImageTower
-from dear.clip.probe import TimmProbe
+from dear.clip.probe import TimmProbePool
 from dear.clip.read_out import CLS, MEAN, PROBE
 
 _READS = {"token": CLS, "avg": MEAN, "map": PROBE}
@@ -26,7 +26,7 @@ class TimmTower(ImageTower):
     def __init__(self, visual: Any) -> None:
         trunk = visual.trunk
         self.visual, self.vit = visual, trunk
-        self.reader = TimmProbe(trunk) if trunk.attn_pool is not None else None
+        self.reader = TimmProbePool(trunk) if trunk.attn_pool is not None else None
         self.read = PROBE if self.reader else _READS[trunk.global_pool]
         self.norm_first = self.read == MEAN and not isinstance(trunk.norm, nn.Identity)
         self.grid, self.prefix = tuple(trunk.patch_embed.grid_size), trunk.num_prefix_tokens
@@ -51,6 +51,7 @@ class TimmTower(ImageTower):
     def class_embedding(self) -> list[float]:
         return []
 
+    @in_own_precision
     def embed(self, pixels: Tensor) -> Tensor:
         placed = self.vit._pos_embed(self.vit.patch_embed(pixels))
         return self.vit.norm_pre(placed[0] if isinstance(placed, tuple) else placed)  # EVA also gives its rotations

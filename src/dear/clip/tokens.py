@@ -19,7 +19,7 @@ class LearnedTokens:
 
     @classmethod
     def in_all(cls, raw: Tensor, layers: Iterable[int], beta: float) -> "LearnedTokens":
-        """The same raw tokens in each of the layers."""
+        """Tokens with the same raw values in each of the layers."""
         return cls(dict.fromkeys(layers, raw), beta)
 
     def __len__(self) -> int:

@@ -15,7 +15,7 @@ from dear.core.errors import DearError, first_line
 from dear.core.files import read_json
 from dear.core.schema import Finite, check_shape
 
-PREFIX = "transformers:"
+TRANSFORMERS = "transformers:"
 CONFIG = "config.json"
 _PREPROCESSOR, _TOKENIZER, _WORDS = "preprocessor_config.json", "tokenizer.json", "vocab.txt"  # the last: BERT's
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # in this order; each also in parts, with an index
@@ -34,7 +34,7 @@ class _Preprocessor(TypedDict, total=False):
 
 def find_folder(source: str) -> Path:
     """A folder on disk, or a download from the hub of config, weights and preprocessor alone: no code."""
-    name = source.removeprefix(PREFIX)
+    name = source.removeprefix(TRANSFORMERS)
     folder = Path(name)
     if not folder.is_dir():
         from huggingface_hub import snapshot_download

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dear.clip.features import FeatureText, tokens_of
+from dear.clip.half import in_own_precision
 from dear.clip.tokens import LearnedTokens
 from dear.clip.whole_text import WholePrompts, first_word_of, require_same_words
 from dear.core.runtime import autocast
@@ -52,6 +53,7 @@ class WordsText(FeatureText):
     def add_positions(self, raw: Tensor, prompts: WholePrompts) -> Tensor:
         return raw
 
+    @in_own_precision
     def features(self, classes: Any, tokens: LearnedTokens | None = None) -> Tensor:
         """Class features, normalised, [classes, dim], with learned words in the slots."""
         x, prompts = classes.states, classes.prompts

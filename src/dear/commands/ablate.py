@@ -3,13 +3,21 @@
 import argparse
 from collections.abc import Sequence
 
+from dear.bench.ablations import ABLATIONS, ablation_cells, ablation_rows, choose
+from dear.bench.grid import plan
+from dear.bench.results import BASE_TO_NOVEL
+from dear.bench.tables import ablation_tables
+from dear.clip import load_backbone
+from dear.commands.bench import add_grid_arguments, add_method_settings, overridden_settings, run_grid, show_tables
+from dear.commands.bench import after_interrupt as cells_left
+from dear.commands.train import chosen_method, early_method
+from dear.methods.shared.role_settings import RoleSettings, find_roles
+from dear.training.config import RunConfig
+
 _DEFAULT_METHOD = "dear"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.bench.ablations import ABLATIONS
-    from dear.commands.bench import add_grid_arguments
-
     titles = "; ".join(f"{name}: {ablation.title}" for name, ablation in ABLATIONS.items())
     titles += f"; all: every ablation of --method (default: {_DEFAULT_METHOD})"
     parser.add_argument("ablations", nargs="+", metavar="NAME", help=titles)
@@ -17,29 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    from dear.commands.bench import add_method_settings
-    from dear.commands.train import early_method
-
     add_method_settings(parser, [early_method(argv, _DEFAULT_METHOD)])
 
 
 def after_interrupt(args: argparse.Namespace) -> str:
-    from dear.commands.bench import after_interrupt as cells_left
-
     return cells_left(args)
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.bench.ablations import ablation_cells, ablation_rows, choose
-    from dear.bench.grid import plan
-    from dear.bench.results import BASE_TO_NOVEL
-    from dear.bench.tables import ablation_tables
-    from dear.clip import load_backbone
-    from dear.commands.bench import overridden_settings, run_grid, show_tables
-    from dear.commands.train import chosen_method
-    from dear.methods.shared.role_settings import RoleSettings, find_roles
-    from dear.training.config import RunConfig
-
     method = chosen_method(args, _DEFAULT_METHOD)
     overrides = overridden_settings(args, [method], args.datasets)
     config = RunConfig.pick(overrides)

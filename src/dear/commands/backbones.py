@@ -1,8 +1,10 @@
-"""dear backbones: what each backbone can do; `dear backbones NAME`: all about one."""
+"""dear backbones: a table of what each backbone can do; `dear backbones NAME`: the details of one."""
 
 import argparse
 import json
 from typing import Any
+
+from dear.core.table import Table, add_json_argument
 
 _NOTE = """\
 image and text: full (learned tokens, masks, roles of heads), words (learned words at the first layer, as CoOp's), or
@@ -13,9 +15,7 @@ also: transformers:FOLDER_OR_NAME, hf-hub:ORG/NAME, local-dir:FOLDER, or a name 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.core.table import add_json_argument
-
-    parser.add_argument("name", nargs="?", metavar="NAME", help="an OpenCLIP name, to say all about one")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="an OpenCLIP name, to show its details")
     add_json_argument(parser)
 
 
@@ -26,7 +26,6 @@ def run(args: argparse.Namespace) -> None:
     import open_clip
 
     from dear.clip.support import judge, why_refused
-    from dear.core.table import Table
 
     print(_NOTE)
     table = Table(["OpenCLIP name", "px", "image", "text", "pretrained tags"])
@@ -41,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
         table.add(name, config["vision_cfg"].get("image_size", 224), tiers.image, tiers.text, ", ".join(tags) or "-")
     args.show("backbones", table)
     both = sum(row[2:4] == ("full", "full") for row in map(tuple, table.rows))
-    print(f"\n{len(table.rows)} usable, {both} of them full in both towers. `dear backbones NAME` says all about one.")
+    print(f"\n{len(table.rows)} usable, {both} of them full in both towers. `dear backbones NAME` shows the details.")
     if refused.rows:
         print()
         args.show("refused", refused)
@@ -51,8 +50,8 @@ def _show_one(name: str) -> None:
     import open_clip
 
     from dear.clip.load import usable_config
-    from dear.clip.pictures import tag_settings
     from dear.clip.support import judge, sums_heads
+    from dear.clip.tags import tag_settings
     from dear.methods.registry import DEFAULT, METHODS, best_of, methods_for
 
     config = usable_config(name)

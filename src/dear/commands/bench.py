@@ -3,19 +3,30 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dear.bench.grid import MAX_WORLD_EPOCHS, plan, run_cells, shortened
+from dear.bench.planning import GridPlan
+from dear.bench.results import PROTOCOLS, SPLITS, Cell, Result, results_in, stored_cells
+from dear.bench.run_cell import Workbench
+from dear.bench.tables import main_tables
+from dear.commands.shared import add_seeds_argument
 from dear.commands.train import add_constants_argument
+from dear.core.config import add_arguments as add
+from dear.core.config import given_arguments
+from dear.core.errors import warn
+from dear.core.table import Table, add_json_argument
 from dear.core.words import counted
-
-if TYPE_CHECKING:
-    from dear.bench.results import Cell, Result
-    from dear.core.table import Table
+from dear.data.resolve import resolve_dataset
+from dear.methods.registry import METHODS, find_method, require_method, working_methods
+from dear.parallel.cluster import add_ray_arguments, cluster_from_args
+from dear.training.backbone import AUTO, choose_backbone
+from dear.training.config import RunConfig, TrainConfig
+from dear.trials.compare import DEFAULT_METHODS
+from dear.trials.outcome import TEST
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.bench.results import PROTOCOLS
-
     summaries = "; ".join(f"{name}: {protocol.summary}" for name, protocol in PROTOCOLS.items())
     parser.add_argument("protocol", choices=tuple(PROTOCOLS), metavar="PROTOCOL", help=summaries)
     _add_methods(parser)
@@ -27,8 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_methods(parser: argparse.ArgumentParser) -> None:
-    from dear.trials.compare import DEFAULT_METHODS
-
     parser.add_argument(
         "--methods", nargs="+", default=[], metavar="METHOD",
         help=f"names from `dear methods`, or all that work with the backbone (default: {' '.join(DEFAULT_METHODS)})",
@@ -43,9 +52,6 @@ def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
 
 def chosen_methods(names: Sequence[str]) -> list[str]:
     """The methods of these names; those of `dear compare` without any."""
-    from dear.methods.registry import METHODS, find_method
-    from dear.trials.compare import DEFAULT_METHODS
-
     chosen = list(METHODS) if "all" in names else list(names or DEFAULT_METHODS)
     for name in chosen:
         find_method(name)
@@ -53,11 +59,6 @@ def chosen_methods(names: Sequence[str]) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.bench.grid import MAX_WORLD_EPOCHS, plan, shortened
-    from dear.bench.tables import main_tables
-    from dear.core.errors import warn
-    from dear.methods.registry import require_method, working_methods
-
     methods = chosen_methods(args.methods)
     overrides = overridden_settings(args, methods, [*args.datasets, *args.targets])
     model, text_table = overrides["model"], bool(overrides.get("text_features"))
@@ -86,8 +87,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def after_interrupt(args: argparse.Namespace) -> str:
-    from dear.bench.results import stored_cells
-
     done = len(list(stored_cells(args.out)))
     if not done:
         return "no cell was finished"
@@ -95,20 +94,11 @@ def after_interrupt(args: argparse.Namespace) -> str:
 
 
 def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.bench.results import SPLITS
-    from dear.core.config import number
-    from dear.core.table import add_json_argument
-    from dear.parallel.cluster import add_ray_arguments
-    from dear.trials.outcome import TEST
-
     parser.add_argument(
         "--datasets", nargs="+", default=["world:signs"], metavar="DATA",
         help="datasets, named as for --data of `dear train` (default: world:signs)",
     )  # fmt: skip
-    parser.add_argument(
-        "--seeds", nargs="+", type=number("--seeds", 0, 2**32 - 1), default=[1, 2, 3], metavar="SEED",
-        help="seeds of the few-shot draw and the training (default: 1 2 3)",
-    )  # fmt: skip
+    add_seeds_argument(parser, [1, 2, 3], "1 2 3")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of results, one JSON per cell")
     parser.add_argument(
         "--split", choices=SPLITS, default=TEST,
@@ -128,17 +118,11 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_method_settings(parser: argparse.ArgumentParser, methods: Sequence[str]) -> None:
     """One flag per setting, for all methods that have it; the defaults are each method's own recipe."""
-    from dear.core.config import add_arguments as add
-
     add(parser, *_configs(methods))
 
 
 def overridden_settings(args: argparse.Namespace, methods: Sequence[str], data: Sequence[str]) -> dict[str, Any]:
     """The user's settings, with a backbone that suits the data if none is named."""
-    from dear.core.config import given_arguments
-    from dear.data.resolve import resolve_dataset
-    from dear.training.backbone import AUTO, choose_backbone
-
     settings = given_arguments(args, *_configs(methods))
     for name in data:
         resolve_dataset(name, root=settings.get("data_root"))  # wrong names are refused first
@@ -148,20 +132,10 @@ def overridden_settings(args: argparse.Namespace, methods: Sequence[str], data: 
 
 
 def _configs(methods: Sequence[str]) -> list[Any]:
-    from dear.methods.registry import find_method
-    from dear.training.config import RunConfig, TrainConfig
-
     return [RunConfig, TrainConfig, *dict.fromkeys(find_method(name).Config for name in methods)]
 
 
-def run_grid(cells: "Sequence[Cell]", args: argparse.Namespace, overrides: dict[str, Any]) -> "list[Result]":
-    from dear.bench.grid import run_cells
-    from dear.bench.planning import GridPlan
-    from dear.bench.results import results_in
-    from dear.bench.run_cell import Workbench
-    from dear.parallel.cluster import cluster_from_args
-    from dear.training.config import TrainConfig
-
+def run_grid(cells: Sequence[Cell], args: argparse.Namespace, overrides: dict[str, Any]) -> list[Result]:
     train = TrainConfig.pick(overrides)
     bench = Workbench(args.cache, overrides.get("data_root"), train.device, train.workers)
     plan = GridPlan(cells, bench)
@@ -169,18 +143,18 @@ def run_grid(cells: "Sequence[Cell]", args: argparse.Namespace, overrides: dict[
     return run_cells(plan.cells, args.out, bench, args.other_settings, cluster_from_args(args, train.device))
 
 
-def not_above_chance(results: "Sequence[Result]") -> list[str]:
+def not_above_chance(results: Sequence[Result]) -> list[str]:
     """A line per method and dataset whose accuracy could be a guess."""
     lines = {}
     for result in results:
-        for outcome in result.outcomes:
-            if outcome.could_be_guessed:
-                what = f"{result.cell.method} on {result.cell.dataset} ({outcome.part})"
-                lines[what] = f"{what}: {outcome.accuracy:.1f}% of {len(outcome.per_class)} classes is not above chance"
+        for one in result.outcomes:
+            if one.could_be_guessed:
+                what = f"{result.cell.method} on {result.cell.dataset} ({one.part})"
+                lines[what] = f"{what}: {one.accuracy:.1f}% of {len(one.per_class)} classes is not above chance"
     return list(lines.values())
 
 
-def show_tables(tables: "dict[str, Table]", results: int, args: argparse.Namespace) -> None:
+def show_tables(tables: dict[str, Table], results: int, args: argparse.Namespace) -> None:
     for title, table in tables.items():
         print(f"\n{title}")
         args.show(title, table)

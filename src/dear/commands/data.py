@@ -1,66 +1,67 @@
-"""dear data: lists and downloads the known datasets, and checks one dataset for problems."""
+"""dear data: lists and downloads the known datasets, checks one for problems, and draws Attribute World."""
 
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from dear.data.known import KnownDataset
+from dear.commands.shared import DATA_ROOT, add_action, add_draw_arguments
+from dear.core.config import number
+from dear.core.errors import DearError
+from dear.core.figure import check_suffix
+from dear.core.files import atomic_path
+from dear.core.table import Table, add_json_argument
+from dear.data.check import class_table, describe_dataset, division, problems
+from dear.data.few_shot import read_few_shot, shared_images, write_few_shot
+from dear.data.known import KNOWN, KnownDataset, find_known
+from dear.data.known.get import get_dataset, steps
+from dear.data.known.sources import SOURCES
+from dear.data.resolve import HELP, resolve_dataset
 
-_MOST_CLASSES = 30  # that a terminal shows
+_MAX_CLASSES = 30  # that a terminal shows
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.core.config import number
-    from dear.core.table import add_json_argument
-    from dear.data.resolve import HELP
+    actions = parser.add_subparsers(metavar="list | get | check | few-shot | world", required=True)
 
-    actions = parser.add_subparsers(metavar="list | get | check | few-shot", required=True)
-    root = "folder of the known datasets, in CoOp's layout"
-
-    what = "list the known datasets, which of them are on this machine, and where they come from"
-    listing = actions.add_parser("list", help=what, description=what[0].upper() + what[1:] + ".")
-    listing.add_argument("--data-root", type=Path, metavar="DIR", help=root)
+    listing = add_action(
+        actions, "list", _list, "list the known datasets, which are on this machine, and where they come from"
+    )
+    listing.add_argument("--data-root", type=Path, metavar="DIR", help=DATA_ROOT)
     add_json_argument(listing)
-    listing.set_defaults(action=_list)
 
-    what = "download known datasets, check them, and lay them out as CoOp does"
-    get = actions.add_parser("get", help=what, description=what[0].upper() + what[1:] + ".")
+    get = add_action(actions, "get", _get, "download known datasets, check them, and lay them out as CoOp does")
     get.add_argument("names", nargs="+", metavar="NAME", help="names from `dear data list`, or all")
-    get.add_argument("--root", "--data-root", dest="data_root", type=Path, required=True, metavar="DIR", help=root)
+    get.add_argument("--root", "--data-root", dest="data_root", type=Path, required=True, metavar="DIR", help=DATA_ROOT)
     get.add_argument("--dry-run", action="store_true", help="only say what would be downloaded, from where, how much")
     get.add_argument(
         "--accept-licence", action="store_true", help="accept the licences of datasets whose owners ask for it"
     )
-    get.set_defaults(action=_get)
 
     what = "read every image of a dataset, and compare its counts with the published ones"
-    check = actions.add_parser("check", help=what, description=what[0].upper() + what[1:] + ".")
+    check = add_action(actions, "check", _check_dataset, what)
     check.add_argument("data", metavar="DATA", help=HELP)
-    check.add_argument("--data-root", metavar="DIR", help=root)
-    check.add_argument(
-        "--shots",
-        type=number("--shots", 1, 10**6),
-        default=16,
-        help="training images per class that a run takes (default: 16)",
-    )
+    check.add_argument("--data-root", metavar="DIR", help=DATA_ROOT)
+    add_draw_arguments(check, "training images per class that a run takes")
     add_json_argument(check)
-    check.set_defaults(action=_check)
 
     what = "write the images that a training draws, as a list like 2SFS's, and compare them with the list of others"
-    few_shot = actions.add_parser("few-shot", help=what, description=what[0].upper() + what[1:] + ".")
+    few_shot = add_action(actions, "few-shot", _write_few_shot, what)
     few_shot.add_argument("data", metavar="DATA", help=HELP)
-    few_shot.add_argument("--data-root", metavar="DIR", help=root)
-    few_shot.add_argument(
-        "--shots", type=number("--shots", 1, 10**6), default=16, help="images per class (default: 16)"
-    )
-    few_shot.add_argument(
-        "--seed", type=number("--seed", 0, 2**32 - 1), default=1, help="seed of the draw (default: 1)"
-    )
+    few_shot.add_argument("--data-root", metavar="DIR", help=DATA_ROOT)
+    add_draw_arguments(few_shot, "images per class")
     few_shot.add_argument("--out", type=Path, metavar="DIR", help="folder for shot_N-seed_S_train.jsonl and _val.jsonl")
     few_shot.add_argument("--compare", type=Path, metavar="FILE", help="a list of training images drawn by others")
-    few_shot.set_defaults(action=_few_shot)
+
+    world = add_action(
+        actions, "world", _draw_world, "draw a contact sheet of Attribute World, the bundled synthetic dataset"
+    )
+    world.add_argument("--out", type=Path, default=Path("world.png"), help="PNG file to write (default: world.png)")
+    world.add_argument(
+        "--seed", type=number("--seed", 0, 2**63 - 1), default=0, help="random seed of the pictures (default: 0)"
+    )
+    world.add_argument(
+        "--size", type=number("--size", 16, 512), default=64, help="side length of each picture in pixels (default: 64)"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -68,11 +69,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _list(args: argparse.Namespace) -> None:
-    from dear.core.errors import DearError
-    from dear.core.table import Table
-    from dear.data.known import KNOWN
-    from dear.data.known.sources import SOURCES
-
     if args.data_root is not None and not args.data_root.is_dir():
         raise DearError(f"There is no folder {args.data_root}: --data-root must be the folder of the datasets.")
     table = Table(["dataset", "folder", "classes", "train", "val", "test", "found"])
@@ -99,17 +95,13 @@ def _list(args: argparse.Namespace) -> None:
 
 
 def _host(url: str) -> str:
-    """The server, or the repository of the hub."""
+    """The server of an address, or the repository on the hub."""
     kind, _, rest = url.partition("://")
     parts = rest.removeprefix("datasets/").partition("@")[0].split("/")
     return f"hf.co/{'/'.join(parts[:2])}" if kind == "hf" else parts[0]
 
 
 def _get(args: argparse.Namespace) -> None:
-    from dear.core.errors import DearError
-    from dear.data.known import KNOWN, find_known
-    from dear.data.known.get import get_dataset, steps
-
     names = [entry.name for entry in KNOWN] if args.names == ["all"] else args.names
     entries = [find_known(name) for name in names]
     if None in entries:
@@ -128,10 +120,11 @@ def _get(args: argparse.Namespace) -> None:
             print(f"{entry.name}: {error}", flush=True)
             failed.append(entry.name)
     if failed:
-        raise DearError(f"{', '.join(failed)} could not be had; the others are there. The reasons are above.")
+        ready = "; the other datasets are ready" if len(failed) < len(entries) else ""
+        raise DearError(f"{', '.join(failed)} failed (reasons above){ready}.")
 
 
-def _status(entry: "KnownDataset", root: Path | None) -> str | None:
+def _status(entry: KnownDataset, root: Path | None) -> str | None:
     if root is None:
         return None
     if not (root / entry.folder).is_dir():
@@ -142,17 +135,13 @@ def _status(entry: "KnownDataset", root: Path | None) -> str | None:
     return f"yes, with {split.name}" if split else "yes, split by rule" if entry.split_name else "yes"
 
 
-def _few_shot(args: argparse.Namespace) -> None:
-    from dear.core.errors import DearError
-    from dear.data.few_shot import overlap, read_few_shot, write_few_shot
-    from dear.data.resolve import resolve_dataset
-
+def _write_few_shot(args: argparse.Namespace) -> None:
     if args.out is None and args.compare is None:
         raise DearError("Nothing to do: give --out DIR to write the draw, or --compare FILE.")
     dataset = resolve_dataset(args.data, root=args.data_root)
     if args.compare is not None:
         ours = dataset.few_shot(args.shots, args.seed).train
-        both, first, second, equal = overlap(ours, read_few_shot(args.compare, dataset))
+        both, first, second, equal = shared_images(ours, read_few_shot(args.compare, dataset))
         print(f"{dataset.name}, {args.shots} shots, seed {args.seed}, against {args.compare}: {both} images in both, "
               f"{first} only in ours, {second} only in the list; "
               f"{equal} of {len(dataset.classes)} classes have the same images")  # fmt: skip
@@ -161,17 +150,11 @@ def _few_shot(args: argparse.Namespace) -> None:
             print(f"wrote {file}")
 
 
-def _check(args: argparse.Namespace) -> None:
-    from dear.core.errors import DearError
-    from dear.core.table import Table
-    from dear.data.check import class_table, describe, division, problems
-    from dear.data.known import find_known
-    from dear.data.resolve import resolve_dataset
-
+def _check_dataset(args: argparse.Namespace) -> None:
     dataset = resolve_dataset(args.data, root=args.data_root)
     entry = find_known(args.data) if args.data_root else None  # as `resolve_dataset` does
-    drawn = dataset.few_shot(args.shots, 1) if dataset.train else dataset
-    print("\n".join([describe(dataset), *division(dataset, drawn, args.shots)]) + "\n")
+    drawn = dataset.few_shot(args.shots, args.seed) if dataset.train else dataset
+    print("\n".join([describe_dataset(dataset), *division(dataset, drawn, args.shots)]) + "\n")
     table = Table(["part", "found", "known"])
     parts = {"classes": dataset.classes, "train": dataset.train, "val": dataset.val, "test": dataset.test}
     published = (entry.class_count, *entry.image_counts) if entry else (None,) * 4
@@ -180,7 +163,7 @@ def _check(args: argparse.Namespace) -> None:
     args.show("counts", table)
     print()
     by_class = class_table(dataset)
-    rest = 0 if "json_tables" in args else max(0, len(by_class.rows) - _MOST_CLASSES)
+    rest = 0 if "json_tables" in args else max(0, len(by_class.rows) - _MAX_CLASSES)
     args.show("classes", replace(by_class, rows=by_class.rows[: len(by_class.rows) - rest]))
     print(f"and {rest} larger classes (--json lists all)\n" if rest else "")
     findings = problems(dataset, args.shots)
@@ -193,3 +176,12 @@ def _check(args: argparse.Namespace) -> None:
     findings.refuse_unreadable()
     if findings.leaked:
         raise DearError(f"{dataset.name} has training images that are also in test: remove one of each.")
+
+
+def _draw_world(args: argparse.Namespace) -> None:
+    from dear.data.world.sheet import world_sheet
+
+    check_suffix(args.out, (".png",))
+    with atomic_path(args.out) as temporary:
+        world_sheet(args.seed, args.size).save(temporary)
+    print(f"wrote {args.out}")

@@ -4,6 +4,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dear.core.errors import DearError
+from dear.core.files import atomic_path
+from dear.core.names import inferences
+from dear.core.table import Table, add_json_argument
+
 if TYPE_CHECKING:
     from dear.data.dataset import Dataset, Example
     from dear.model.predictor import Predictor
@@ -14,8 +19,6 @@ _HITS = 6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.core.table import add_json_argument
-
     add_json_argument(parser)
     parser.add_argument("--out", type=Path, default=Path("dear-demo"), help="folder of results (default: dear-demo)")
 
@@ -23,12 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Zero-shot accuracy, training on half of the classes, accuracy on both halves, an explanation, a search."""
     import dear
-    from dear.core.errors import DearError
-    from dear.core.files import atomic_path
     from dear.core.metrics import harmonic_mean
-    from dear.core.table import Table
     from dear.data.resolve import resolve_dataset
-    from dear.data.world.sheet import contact_sheet
+    from dear.data.world.sheet import world_sheet
     from dear.heads.map_table import role_summary
     from dear.heads.role_map import RoleMap
     from dear.training.run_folder import RunFolder
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
     if args.out.exists():
         raise DearError(f"{args.out} already exists: choose another --out, or remove it.")
     with atomic_path(args.out / "world.png") as temporary:
-        contact_sheet(0).save(temporary)
+        world_sheet(0).save(temporary)
     dataset = resolve_dataset(_DATA)
     print(f"\ndear-mini, which was trained without night scenes, and {len(dataset.classes)} kinds of signs by night:")
     print(f"{', '.join(dataset.classes[:3])}, ...")
@@ -77,7 +77,6 @@ def typical(model: "Predictor", data: "Dataset") -> "Example":
     """The median test picture by the probability of its true class."""
     import torch
 
-    from dear.core.names import inferences
     from dear.training.adapt import predict_logits
     from dear.training.images import ImageSource
 
@@ -90,7 +89,6 @@ def typical(model: "Predictor", data: "Dataset") -> "Example":
 
 def search_sheet(out: Path) -> None:
     """Draws a picture and its nearest neighbours in each attribute, by the heads of frozen dear-mini."""
-    from dear.core.files import atomic_path
     from dear.data.world.tasks import world_task
     from dear.gallery import HeadEncoder, MemoryGallery
     from dear.gallery.sheet import attribute_sheet

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from dear.core.errors import DearError, os_errors_as_dear_errors
+from dear.core.files import read_text, write_text
+from dear.core.version import __version__
 from dear.core.words import counted
 
 EXTRAS = {
@@ -34,8 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.core.errors import DearError
-
     checks: list[tuple[str, Callable[[], str]]] = [
         ("versions", _versions), ("device", _device), ("extras", _extras), ("bundled model", _bundled_model),
         ("this folder", lambda: _disk(Path())), ("temporary files", _temporary),
@@ -58,8 +59,6 @@ def run(args: argparse.Namespace) -> None:
 def _versions() -> str:
     import platform
     from importlib.metadata import version
-
-    from dear.core.version import __version__
 
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "open_clip_torch", "safetensors", "pillow"))
     return f"dear {__version__}, Python {platform.python_version()}, {packages}"
@@ -100,8 +99,6 @@ def _bundled_model() -> str:
 
     from dear.clip import MINI, load_backbone
     from dear.clip.load import MINI_FOLDER
-    from dear.core.errors import DearError
-    from dear.core.files import read_text
     from dear.core.metrics import accuracy
     from dear.data.world.tasks import world_task
 
@@ -130,9 +127,6 @@ def _disk(folder: Path) -> str:
     import os
     import shutil
 
-    from dear.core.errors import DearError
-    from dear.core.files import write_text
-
     probe = folder / f".dear-doctor-{os.getpid()}"
     try:
         write_text(probe, "x" * 10_000)
@@ -147,13 +141,12 @@ def _disk(folder: Path) -> str:
 
 def _folder(folder: Path) -> str:
     from dear.bench.results import CELLS, STUDY
-    from dear.core.errors import DearError, os_errors_as_dear_errors
     from dear.model.export.folder import ExportFolder
     from dear.training.run_folder import ADAPTER_CONFIG, CHECKPOINT
 
     kinds = {
-        ADAPTER_CONFIG: _adapter, CHECKPOINT: _run, "gallery.json": _gallery, CELLS: _results,
-        STUDY: _results, ExportFolder(folder).info.name: _export,
+        ADAPTER_CONFIG: _adapter, CHECKPOINT: _run, "gallery.json": _gallery, CELLS: _results, STUDY: _results,
+        ExportFolder(folder).info.name: _export,
     }  # fmt: skip
     with os_errors_as_dear_errors():
         if not folder.is_dir():
@@ -196,7 +189,6 @@ def _gallery(folder: Path) -> str:
 
 def _results(folder: Path) -> str:
     from dear.bench.results import parse_result, stored_cells
-    from dear.core.errors import DearError
 
     count, damaged = 0, []
     for where, text in stored_cells(folder):

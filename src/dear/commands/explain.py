@@ -3,12 +3,11 @@
 import argparse
 from pathlib import Path
 
-from dear.commands.device import add_device_arguments
+from dear.commands.shared import add_device_arguments, add_gain_argument
+from dear.core.figure import check_suffix
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.commands.predict import add_gain_argument
-
     parser.add_argument("run_folder", metavar="RUN", help="folder made by `dear train`")
     parser.add_argument("image", metavar="IMAGE", help="image file")
     parser.add_argument(
@@ -20,10 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.commands.predict import load_with_gain, read_classes
-    from dear.core.figure import check_suffix
+    from dear.commands.predict import checked_gains, load_with_gain, read_classes
 
     check_suffix(args.out)
-    model = load_with_gain(args.run_folder, read_classes(args.classes), args.gain, args.precision, args.device)
+    gains = checked_gains(args.gain, args.run_folder)
+    model = load_with_gain(args.run_folder, read_classes(args.classes), gains, args.precision, args.device)
     print(model.explain(args.image, args.out))
     print(f"wrote {args.out}")

@@ -3,11 +3,11 @@
 import argparse
 from pathlib import Path
 
+from dear.core.config import number
+from dear.core.table import Table, add_json_argument
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.core.config import number
-    from dear.core.table import add_json_argument
-
     add_json_argument(parser)
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder made by `dear train`")
     parser.add_argument("--onnx", type=Path, required=True, metavar="OUT", help="new folder for the exported model")
@@ -22,23 +22,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.core.table import Table
     from dear.model.export.export import export_run
 
-    exported = export_run(args.run_folder, args.onnx, args.int8, args.check)
-    pictures, difference = exported.pictures, exported.difference
-    if not pictures.labelled:
+    agreement = export_run(args.run_folder, args.onnx, args.int8, args.check)
+    if agreement.models[0].accuracy is None:
         print("The run's test images are not on this machine: compared on other pictures, without labels.")
-    print(f"compared with PyTorch on {len(pictures.examples)} {pictures.source}: largest difference")
-    print(
-        f"  pixels {difference.pixels:.1e}  features {difference.features:.1e}  logits {difference.logits:.1e}",
-        end="\n\n",
-    )
+    print(f"compared with PyTorch on {agreement.images} {agreement.source}: largest difference")
+    print("", *(f"{name} {value:.1e}" for name, value in agreement.largest_difference.items()), sep="  ", end="\n\n")
     table = Table(["model", "MB", "same answer as fp32 (%)", "accuracy (%)"])
-    for variant in exported.variants:
-        table.add(variant.file, variant.megabytes, variant.same_answer, variant.accuracy)
+    for model in agreement.models:
+        table.add(model.file, model.megabytes, model.same_answer, model.accuracy)
     args.show("models", table)
     print()
-    if exported.variants[-1].same_answer < 95:
+    if agreement.models[-1].same_answer < 95:
         print("In 8 bits more than 5% of the predictions differ: prefer model.onnx.")
     print(f"wrote {args.onnx}    try: python {args.onnx / 'classify.py'} IMAGE_OR_FOLDER...")

@@ -4,13 +4,16 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from dear.commands.device import add_device_arguments
+from dear.commands.shared import add_device_arguments
+from dear.commands.train import print_next
+from dear.core.config import add_arguments as add
+from dear.core.config import given_arguments
+from dear.core.table import add_json_argument
+from dear.data.resolve import HELP
+from dear.trials.fit import FitConfig, fit_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.core.table import add_json_argument
-    from dear.data.resolve import HELP
-
     parser.add_argument("data", metavar="DATA", help=HELP)
     parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="folder of the run and its adapter")
     parser.add_argument(
@@ -24,17 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    from dear.core.config import add_arguments as add
-    from dear.trials.fit import FitConfig
-
     add(parser, FitConfig, without=("data",))
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.commands.train import print_next
-    from dear.core.config import given_arguments
-    from dear.trials.fit import FitConfig, fit_run
-
     settings = {**given_arguments(args, FitConfig), "data": args.data}
     result = fit_run(FitConfig(**settings), args.device, args.out, args.cache, args.thorough, precision=args.precision)
     args.show("comparison", result)

@@ -4,8 +4,10 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from dear.commands.device import add_device_arguments
+from dear.commands.shared import add_device_arguments, add_fast_decode_argument, add_gain_argument
+from dear.core.errors import DearError
 from dear.core.words import counted
+from dear.parallel.cluster import add_ray_arguments, cluster_from_args
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,9 +16,6 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.commands.predict import add_gain_argument
-    from dear.parallel.cluster import add_ray_arguments
-
     parser.add_argument(
         "sources",
         nargs="*",
@@ -42,23 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_ray_arguments(parser, "worker")
 
 
-def add_fast_decode_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--fast-decode",
-        action="store_true",
-        help="decode large photos at a reduced size: faster, features agree to about 0.98",
-    )
-
-
 def after_interrupt(args: argparse.Namespace) -> str:
     return f"what was added so far is in {args.out}: the same command continues"
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.core.errors import DearError
     from dear.gallery import AdapterEncoder, Encoder, Gallery, HeadEncoder
     from dear.gallery.storage import INFO, resolve
-    from dear.parallel.cluster import cluster_from_args
     from dear.training.backbone import choose_backbone
 
     cluster = cluster_from_args(args, args.device)
@@ -106,7 +95,7 @@ def _gains(args: argparse.Namespace) -> dict[str, float]:
 
 
 def _by_attribute(components: "Sequence[str]", encoder: "Encoder | None") -> str:
-    """How this gallery can be searched by an attribute, as an argument: by a component, or else by a gain of heads."""
+    """An argument that searches this gallery by an attribute: by a component, or else by a gain of heads."""
     from dear.gallery import AdapterEncoder
     from dear.methods.shared.role_settings import attribute_heads
 

@@ -2,15 +2,14 @@
 
 import argparse
 
+from dear.core.table import Table, add_json_argument
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.core.table import add_json_argument
-
     add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.core.table import Table
     from dear.methods.registry import METHODS, ZERO_SHOT
 
     table = Table(["method", "what it does", "published", "fitted"])

@@ -3,24 +3,24 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dear.commands.device import add_device_arguments
+from dear.commands.shared import add_device_arguments, add_fast_decode_argument, add_gain_argument
 
 if TYPE_CHECKING:
     from dear.core.errors import DearError
+    from dear.data.decode import Decoder
     from dear.model.answer import Answer
     from dear.model.predictor import Predictor
 
-_BATCH = 32
+_FILES_AT_ONCE = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.commands.index import add_fast_decode_argument
     from dear.core.config import number
     from dear.core.names import DECOUPLED, FUSION, PLAIN
     from dear.parallel.cluster import add_ray_arguments
@@ -45,17 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--csv", action="store_true", help="print CSV: path, class, probability")
 
 
-def add_gain_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--gain",
-        action="append",
-        default=[],
-        metavar="NAME=NUMBER",
-        help="scale what some heads add to image features beyond their mean, can be repeated: an attribute or role of "
-        "the role map (texture=0), one head (12.10=2: layer 12, head 10), or all=2; 1 is as it was",
-    )
-
-
 def run(args: argparse.Namespace) -> None:
     import csv
 
@@ -69,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
     writer = csv.writer(out, lineterminator="\n")
     unreadable = 0
     with redirect_stdout(sys.stderr):  # stdout is for predictions only: Ray prints messages of its own
-        for number, (file, answer) in enumerate(_answers(args, files)):
+        for number, (file, answer) in enumerate(_answers(args, files, gains)):
             if args.csv and not number:
                 writer.writerow(["path", "class", "probability"])
             if isinstance(answer, DearError):
@@ -99,16 +88,17 @@ def read_classes(file: Path | None) -> list[str] | None:
     return names
 
 
-def _answers(args: argparse.Namespace, files: list[Path]) -> "Iterator[tuple[Path, Answer | DearError]]":
-    """Predictions, batch by batch; the error for an unreadable image."""
+def _answers(
+    args: argparse.Namespace, files: list[Path], gains: Mapping[str, float]
+) -> "Iterator[tuple[Path, Answer | DearError]]":
+    """Answers, batch by batch; the error for an unreadable image."""
     from dear.core.progress import Progress
     from dear.parallel.cluster import cluster_from_args
 
     cluster, classes = cluster_from_args(args, args.device), read_classes(args.classes)
-    parts = [files[start : start + _BATCH] for start in range(0, len(files), _BATCH)]
-    make = partial(
-        _load, args.run_folder, classes, args.gain, args.topk, args.inference, args.fast_decode, args.precision
-    )
+    parts = [files[start : start + _FILES_AT_ONCE] for start in range(0, len(files), _FILES_AT_ONCE)]
+    decode = args.topk, args.inference, args.fast_decode
+    make = partial(_answerer, args.run_folder, classes, gains, args.precision, decode)
     with Progress("predict", len(files)) as bar, ExitStack() as stack:
         if cluster is None:
             results: Iterable[Any] = map(make(args.device), parts)
@@ -122,32 +112,54 @@ def _answers(args: argparse.Namespace, files: list[Path]) -> "Iterator[tuple[Pat
 def checked_gains(texts: list[str], run: str | None = None) -> dict[str, float]:
     """Gains as given; refuses wrong names before weights are loaded, unless the run has a role map of its own."""
     from dear.heads.gains import parse_gains, require_measured
-    from dear.training.adapter import read_config
+    from dear.training.adapter import read_config_alone
 
     gains = parse_gains(texts)
-    if gains and (run is None or (Path(run).is_dir() and "roles" not in read_config(Path(run))["extra_state"])):
+    if gains and (run is None or (Path(run).is_dir() and "roles" not in read_config_alone(Path(run))["extra_state"])):
         require_measured(gains)
     return gains
 
 
-def load_with_gain(folder: str, classes: list[str] | None, gain: list[str], precision: str, device: str) -> "Predictor":
+def load_with_gain(
+    folder: str, classes: list[str] | None, gains: Mapping[str, float], precision: str, device: str
+) -> "Predictor":
     from dear import load
 
-    gains = checked_gains(gain, folder)
     model = load(folder, classes=classes, device=device, precision=precision)
     return model.with_gain(gains) if gains else model
 
 
-def _load(
+def _answerer(
     folder: str,
     classes: list[str] | None,
-    gain: list[str],
-    topk: int,
-    inference: str | None,
-    fast_decode: bool,
+    gains: Mapping[str, float],
     precision: str,
+    settings: tuple[int, str | None, bool],
     device: str,
 ) -> "Callable[[list[Path]], list[Answer | DearError]]":
-    """A function that predicts a batch of files, for this process or a worker."""
-    model = load_with_gain(folder, classes, gain, precision, device)
-    return partial(model.predict_files, topk=topk, inference=inference, fast_decode=fast_decode)
+    """A function that answers for a batch of files, for this process or a worker; `settings`: topk, inference, and
+    whether to decode fast."""
+    from dear.data.decode import Decoder
+
+    topk, inference, fast = settings
+    model = load_with_gain(folder, classes, gains, precision, device)
+    return partial(_answer_files, model, Decoder(model.preprocess, fast), topk, inference)
+
+
+def _answer_files(
+    model: "Predictor", decoder: "Decoder", topk: int, inference: str | None, files: list[Path]
+) -> "list[Answer | DearError]":
+    """Answers for image files as one batch, with the error in place of an unreadable one."""
+    import torch
+
+    from dear.core.errors import DearError
+
+    decoded: list[Any] = []
+    for file in files:
+        try:
+            decoded.append(decoder(file))
+        except DearError as error:
+            decoded.append(error)
+    pixels = [one for one in decoded if isinstance(one, torch.Tensor)]
+    answers = iter(model.predict_batch(torch.stack(pixels), topk, inference) if pixels else ())
+    return [next(answers) if isinstance(one, torch.Tensor) else one for one in decoded]

@@ -3,12 +3,12 @@
 import argparse
 from pathlib import Path
 
+from dear.core.table import add_json_argument
+
 _MAX_MISSING = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.core.table import add_json_argument
-
     add_json_argument(parser)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="--out of `dear bench` or `dear ablate`")
     parser.add_argument(

@@ -3,22 +3,36 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dear.bench.chapters import Block, Chapter
+from dear.bench.grid import run_cells
+from dear.bench.page import write_report
+from dear.bench.paper import compare_with_paper, summary_line, verdict_table
+from dear.bench.planning import disk_megabytes, gpu_hours
+from dear.bench.reproduce import (
+    FULL,
+    REPRODUCTIONS,
+    SUBSET,
+    Reproduction,
+    find_reproduction,
+    heads_chapter,
+    reproduction_cells,
+)
+from dear.bench.results import Cell, read_results, stored_cells
+from dear.bench.run_cell import Workbench
+from dear.clip import load_backbone
+from dear.commands.bench import chosen_methods
+from dear.commands.shared import DATA_ROOT, add_seeds_argument
+from dear.core.errors import DearError
+from dear.core.runtime import pick_device
+from dear.core.table import Table, add_json_argument
 from dear.core.words import counted
-
-if TYPE_CHECKING:
-    from dear.bench.chapters import Chapter
-    from dear.bench.reproduce import Reproduction
-    from dear.bench.results import Cell
+from dear.parallel.cluster import add_ray_arguments, cluster_from_args
+from dear.trials.paired import LEVEL
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.bench.reproduce import REPRODUCTIONS
-    from dear.core.config import number
-    from dear.core.table import add_json_argument
-    from dear.parallel.cluster import add_ray_arguments
-
     titles = "; ".join(f"{name}: {item.title}" for name, item in REPRODUCTIONS.items())
     parser.add_argument("table", metavar="TABLE", help=titles)
     parser.add_argument(
@@ -29,13 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="only say what would be run, and what it costs")
     parser.add_argument("--resume", action="store_true", help="continue what --out holds already")
-    parser.add_argument("--data-root", metavar="DIR", help="folder of the known datasets (dear data get)")
+    parser.add_argument("--data-root", metavar="DIR", help=DATA_ROOT)
     parser.add_argument("--methods", nargs="+", default=[], metavar="METHOD",
                         help="methods in place of the paper's: names from `dear methods`, or all")  # fmt: skip
-    parser.add_argument(
-        "--seeds", nargs="+", type=number("--seeds", 0, 2**32 - 1), metavar="SEED",
-        help="seeds of the few-shot draw and the training (default: 1 2 3; of the subset: 1 2)",
-    )  # fmt: skip
+    add_seeds_argument(parser, None, "1 2 3; of the subset: 1 2")
     parser.add_argument("--model", metavar="NAME", help="another backbone (default: OpenAI's ViT-B-16)")
     parser.add_argument("--pretrained", metavar="TAG", help="its weights, as in `dear train`")
     parser.add_argument("--device", default="auto", metavar="NAME", help="device: cpu, cuda, cuda:N, auto")
@@ -45,12 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.bench.page import write_report
-    from dear.bench.reproduce import find_reproduction, reproduction_cells
-    from dear.bench.results import stored_cells
-    from dear.commands.bench import chosen_methods
-    from dear.core.errors import DearError
-
     item = find_reproduction(args.table)
     if args.out is None and not args.dry_run:
         raise DearError("Name a folder for results and page: --out DIR; or see the plan alone: --dry-run.")
@@ -78,10 +83,7 @@ def run(args: argparse.Namespace) -> None:
     print(f"wrote {report / 'results.html'}, results.md, tables/ and figures/")
 
 
-def _show_plan(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:
-    from dear.bench.planning import disk_megabytes, gpu_hours
-    from dear.core.table import Table
-
+def _show_plan(cells: Sequence[Cell], args: argparse.Namespace) -> None:
     table = Table(["method", "cells", "A100 hours"])
     for method in dict.fromkeys(cell.method for cell in cells):
         own = [cell for cell in cells if cell.method == method]
@@ -94,21 +96,12 @@ def _show_plan(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:
     print(f"\n{counted(len(cells), 'cell')} on {', '.join(datasets)}: {cost}, {disk}\n")
 
 
-def _run_cells(cells: "Sequence[Cell]", args: argparse.Namespace) -> None:
-    from dear.bench.grid import run_cells
-    from dear.bench.run_cell import Workbench
-    from dear.parallel.cluster import cluster_from_args
-
+def _run_cells(cells: Sequence[Cell], args: argparse.Namespace) -> None:
     bench = Workbench(args.cache, args.data_root, args.device)
     run_cells(cells, args.out, bench, cluster=cluster_from_args(args, args.device))
 
 
-def _beside_the_paper(item: "Reproduction", cells: "Sequence[Cell]", args: argparse.Namespace) -> "Chapter":
-    from dear.bench.chapters import Block, Chapter
-    from dear.bench.paper import compare_with_paper, summary_line, verdict_table
-    from dear.bench.results import read_results
-    from dear.trials.paired import LEVEL
-
+def _beside_the_paper(item: Reproduction, cells: Sequence[Cell], args: argparse.Namespace) -> Chapter:
     names = {cell.method for cell in cells}
     results = [result for result in read_results([args.out]) if result.cell.method in names]
     compared = compare_with_paper(results)
@@ -120,17 +113,13 @@ def _beside_the_paper(item: "Reproduction", cells: "Sequence[Cell]", args: argpa
     args.show("beside the paper", table)
     print(f"\n{note}")
     explained = (
-        f"{note[0].upper()}{note[1:]}. Difference: of two means, with its 95% interval; theirs is over three "
-        f"seeds with the same spread. Ahead, behind: all of it is above or below zero. Level: within {LEVEL:g} points."
+        f"{note[0].upper()}{note[1:]}. Difference: of two means, with its 95% interval; theirs is over three seeds "
+        f"with the same spread. Ahead, behind: all of it is above or below zero. Level: within {LEVEL:g} points."
     )
     return Chapter("paper", f"{args.table}, beside the paper", [Block("paper-verdicts", item.title, table, explained)])
 
 
-def _heads(args: argparse.Namespace, overrides: dict[str, Any]) -> "Chapter":
-    from dear.bench.reproduce import FULL, SUBSET, heads_chapter
-    from dear.clip import load_backbone
-    from dear.core.runtime import pick_device
-
+def _heads(args: argparse.Namespace, overrides: dict[str, Any]) -> Chapter:
     chosen = {**(SUBSET if args.subset else FULL), **overrides}
     backbone = load_backbone(chosen["model"], chosen["pretrained"], device=pick_device(args.device))
     chapter = heads_chapter(args.table, backbone, limit=200 if args.subset else None)

@@ -5,11 +5,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dear.commands.shared import DATA_ROOT, add_action, add_backbone_arguments, add_limit_argument, chosen_backbone
+from dear.core.config import number
 from dear.core.errors import DearError
+from dear.core.figure import check_suffix
+from dear.core.table import add_json_argument
+from dear.parallel.cluster import add_ray_arguments, cluster_from_args
 
 if TYPE_CHECKING:
     from dear.heads.page import Thumbnails
-    from dear.heads.picture_list import PictureList
+    from dear.heads.pictures import PictureList
     from dear.heads.role_map import Head, RoleMap
 
 _WORLD = "world"
@@ -20,11 +25,6 @@ _PHRASE_FLAGS = ("images", "phrases", "sbert", "over_core")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.commands.zero_shot import add_backbone_arguments
-    from dear.core.config import number
-    from dear.core.table import add_json_argument
-    from dear.parallel.cluster import add_ray_arguments
-
     add_backbone_arguments(parser)
     parser.add_argument(
         "--using", choices=(_PICTURES, _PHRASES),
@@ -59,41 +59,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(action=_analyse)
     actions = parser.add_subparsers(metavar="show | compare | check | layers")
 
-    show = actions.add_parser("show", help="print a role map as a table", description="Print a role map as a table.")
+    show = add_action(actions, "show", _show, "print a role map as a table")
     show.add_argument("map", metavar="MAP", help=_MAP_HELP)
     _add_drawing_arguments(show)
-    add_json_argument(show)
-    show.set_defaults(action=_show)
 
-    what = "agreement of two role maps, and agreement by chance"
-    compare = actions.add_parser("compare", help=what, description=what[0].upper() + what[1:] + ".")
+    compare = add_action(actions, "compare", _compare, "agreement of two role maps, and agreement by chance")
     compare.add_argument("maps", metavar="MAP", nargs=2, help=_MAP_HELP)
-    add_json_argument(compare)
-    compare.set_defaults(action=_compare, plot=None)
+    compare.set_defaults(plot=None)
 
     what = "test a role map: search held-out pictures by its heads; on dear-mini also ablate heads"
-    check = actions.add_parser("check", help=what, description=what[0].upper() + what[1:] + ".")
+    check = add_action(actions, "check", _check, what)
     check.add_argument("map", metavar="MAP", nargs="?", default="auto", help=f"{_MAP_HELP} (default: the backbone's)")
     add_backbone_arguments(check)
     _add_probe_arguments(check)
     check.add_argument("--out", type=Path, metavar="FILE", help="file for all numbers, as JSON")
     check.add_argument("--plot", type=Path, metavar="FILE", help="file for a heat map: .png, .svg or .pdf")
-    add_json_argument(check)
-    check.set_defaults(action=_check)
 
     what = "loss without the heads of a layer, or of all layers up to it, and the first layer to adapt"
-    layers = actions.add_parser("layers", help=what, description=what[0].upper() + what[1:] + ".")
+    layers = add_action(actions, "layers", _layers, what)
     add_backbone_arguments(layers)
     layers.add_argument("--data", help="dataset to measure zero-shot accuracy on (default: measure the similarity of "
                         "features on Attribute World)")  # fmt: skip
-    layers.add_argument("--data-root", metavar="DIR", help="folder that holds the known datasets")
-    layers.add_argument(
-        "--limit", type=number("--limit", 2, 10**9), metavar="N", help="at most N images, spread evenly"
-    )
+    layers.add_argument("--data-root", metavar="DIR", help=DATA_ROOT)
+    add_limit_argument(layers)
     layers.add_argument("--out", type=Path, metavar="FILE", help="file for all numbers, as JSON")
     layers.add_argument("--plot", type=Path, metavar="FILE", help="file for the curves: .png, .svg or .pdf")
-    add_json_argument(layers)
-    layers.set_defaults(action=_layers)
+    for action in (show, compare, check, layers):
+        add_json_argument(action)
 
 
 def _add_drawing_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,21 +94,16 @@ def _add_drawing_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_probe_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.core.config import number
-
     parser.add_argument(
         "--probe", action="append", default=[], metavar="ATTR=DATA",
         help="labelled pictures in which an attribute varies: texture=FOLDER, or any form of --data; color is measured "
         "in the pixels and needs no labels; attributes without a probe use Attribute World",
     )  # fmt: skip
-    parser.add_argument("--data-root", metavar="DIR", help="folder that holds the known datasets")
-    limit = number("--limit", 2, 10**9)
-    parser.add_argument("--limit", type=limit, metavar="N", help="at most N images (per probe), spread evenly")
+    parser.add_argument("--data-root", metavar="DIR", help=DATA_ROOT)
+    add_limit_argument(parser, " (per probe)")
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.core.figure import check_suffix
-
     check_suffix(args.plot)
     args.action(args)
 
@@ -135,11 +122,9 @@ def _analyse(args: argparse.Namespace) -> None:
 
 
 def _by_pictures(args: argparse.Namespace) -> None:
-    from dear.commands.zero_shot import chosen_backbone
     from dear.heads.by_pictures import roles_by_pictures
-    from dear.heads.entropy import CORE_SETS
-    from dear.heads.probes import find_probes
-    from dear.parallel.cluster import cluster_from_args
+    from dear.heads.pictures import find_probes
+    from dear.heads.rules import CORE_SETS
 
     cluster = cluster_from_args(args, args.device)
     backbone, choice = chosen_backbone(args, probe_data(args))
@@ -168,16 +153,15 @@ def _by_phrases(args: argparse.Namespace) -> None:
     from dear.clip import MINI, load_backbone
     from dear.core.runtime import pick_device
     from dear.heads.by_phrases import roles_by_phrases, thumbnails
-    from dear.heads.entropy import CORE_SETS
-    from dear.heads.phrases import WORLD, load_phrases
-    from dear.parallel.cluster import cluster_from_args
+    from dear.heads.concepts import WORLD_PHRASES, load_phrases
+    from dear.heads.rules import CORE_SETS
     from dear.training.backbone import choose_backbone
 
     cluster = cluster_from_args(args, args.device)
     choice = choose_backbone(args.model, args.pretrained, [args.images or _WORLD])
     is_mini = choice.model == MINI
     pictures = _pictures(args.images or (_WORLD if is_mini else None), args.limit)
-    phrases = load_phrases(args.phrases or (WORLD if is_mini else None))  # dear-mini has learned no other words
+    phrases = load_phrases(args.phrases or (WORLD_PHRASES if is_mini else None))  # dear-mini has learned no other words
     device, precision = pick_device(args.device), args.precision
     backbone = load_backbone(choice.model, choice.pretrained, device=device, precision=precision)
     choice.say()
@@ -202,7 +186,7 @@ def _by_phrases(args: argparse.Namespace) -> None:
 
 
 def _pictures(images: str | None, limit: int | None) -> "PictureList":
-    from dear.heads.picture_list import folder_pictures, world_pictures
+    from dear.heads.pictures import folder_pictures, world_pictures
 
     if images is None:
         raise DearError(f"Roles are measured on images: give a folder with --images, or --images {_WORLD}.")

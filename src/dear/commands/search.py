@@ -5,14 +5,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dear.commands.device import add_device_arguments
+from dear.commands.shared import add_device_arguments, add_gain_argument
+from dear.core.config import number
+from dear.core.errors import DearError
+from dear.core.files import atomic_path
+from dear.core.names import CLS
+from dear.core.table import Table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.commands.predict import add_gain_argument
-    from dear.core.config import number
-    from dear.core.names import CLS
-
     parser.add_argument("gallery", metavar="GALLERY", help="gallery made by `dear index`: a folder, or s3://...")
     parser.add_argument("--image", metavar="FILE", help="query image; if it is in the gallery, it is the first hit")
     parser.add_argument("--text", metavar="SENTENCE", help='query sentence, such as "a red car"')
@@ -31,9 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.core.errors import DearError
-    from dear.core.files import atomic_path
-    from dear.core.table import Table
     from dear.gallery import Gallery, parse_by
     from dear.gallery.sheet import contact_sheet
     from dear.heads.gains import parse_gains

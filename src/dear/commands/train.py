@@ -5,11 +5,23 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from dear.core.config import add_arguments as add
+from dear.core.config import given_arguments
+from dear.core.files import read_json
+from dear.core.runtime import pick_device
+from dear.methods.registry import find_method, recipe_of
+from dear.parallel.processes import process_group
+from dear.training.adapter import read_config
+from dear.training.config import SingleRunConfig, TrainConfig
+from dear.training.estimate import parse_duration
+from dear.training.run_folder import RESULTS_PAGE, RunFolder
+from dear.trials.train import run_settings, train_run
+
 _INDEX = "dear index {} IMAGES --out gallery"
 _NEXT = {
     "dear predict {} IMAGE": "classify images; --json, --csv",
     "dear explain {} IMAGE": "draw the reasons for a prediction",
-    "dear app {}": "open a local page",
+    "dear serve {} --page": "open a local page",
     _INDEX: "search by an image or a sentence",
     "dear push {} ORG/NAME": "share the adapter",
 }
@@ -33,24 +45,11 @@ def add_constants_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    from dear.core.config import add_arguments as add
-    from dear.methods.registry import find_method, recipe_of
-    from dear.training.config import SingleRunConfig, TrainConfig
-
     method = early_method(argv)
     add(parser, SingleRunConfig, TrainConfig, find_method(method).Config, defaults=recipe_of(method))
 
 
 def run(args: argparse.Namespace) -> None:
-    from dear.core.config import given_arguments
-    from dear.core.runtime import pick_device
-    from dear.methods.registry import find_method
-    from dear.parallel.processes import process_group
-    from dear.training.config import SingleRunConfig, TrainConfig
-    from dear.training.estimate import parse_duration
-    from dear.training.run_folder import RESULTS_PAGE
-    from dear.trials.train import run_settings, train_run
-
     settings = given_arguments(args, SingleRunConfig, TrainConfig, find_method(chosen_method(args)).Config)
     run_config, method, train = run_settings(settings, args.published_constants)
     limit = None if args.time_limit is None else parse_duration(args.time_limit)
@@ -62,19 +61,15 @@ def run(args: argparse.Namespace) -> None:
 
 
 def print_next(out: Path) -> None:
-    """Prints where the adapter is, and the next commands."""
-    from dear.training.adapter import component_names, read_config
-
-    by_attribute = {_INDEX: "search by attribute"} if len(component_names(read_config(out))) > 1 else {}
+    """Prints where the adapter is, and commands that use it."""
+    by_attribute = {_INDEX: "search by attribute"} if len(read_config(out)["components"]) > 1 else {}
     commands = {command.format(shlex.quote(str(out))): what for command, what in (_NEXT | by_attribute).items()}
     width = max(map(len, commands))
     print(f"adapter: {out}\n\nnext:", *(f"{c:{width}}  {what}" for c, what in commands.items()), sep="\n  ")
 
 
 def after_interrupt(args: argparse.Namespace) -> str:
-    """The last line of an interrupted command: what is stored, and how to continue."""
-    from dear.training.run_folder import RunFolder
-
+    """The last line of an interrupted command: the state of its run."""
     state = RunFolder(args.out).state()
     return f"{state}: the same command with --resume continues" if state else "nothing was finished"
 
@@ -89,9 +84,6 @@ def early_method(argv: Sequence[str], default: str | None = None) -> str:
 
 def chosen_method(args: argparse.Namespace, default: str | None = None) -> str:
     """The method by flag, else by the config file, else the default."""
-    from dear.core.files import read_json
-    from dear.training.config import SingleRunConfig
-
     if "method" in args:
         return args.method
     file = read_json(args.config) if args.config else {}

@@ -60,7 +60,7 @@ def printing_warnings() -> Iterator[None]:
 
         def print_line(message: Warning | str, category: type[Warning], *where: Any) -> None:
             if issubclass(category, DearWarning):
-                print(f"dear: warning: {message}", file=sys.stderr, flush=True)
+                print("dear: warning:", " ".join(str(message).split()), file=sys.stderr, flush=True)
             else:
                 show(message, category, *where)
 
@@ -70,7 +70,7 @@ def printing_warnings() -> Iterator[None]:
 
 
 def reason_of(error: Exception) -> str:
-    """Why, in the system's words, as the end of a sentence: "no space left on device"."""
+    """The system's reason, as the end of a sentence: "no space left on device"."""
     text = str(getattr(error, "strerror", None) or error)
     return text[:1].lower() + text[1:] if text[1:2].islower() else text
 

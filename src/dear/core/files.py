@@ -151,7 +151,7 @@ def write_bytes(path: str | Path, data: bytes) -> None:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """As UTF-8; a letter that UTF-8 lacks (in a file name that is not UTF-8) becomes \\udc.. ."""
+    """Writes UTF-8; a letter that UTF-8 lacks (in a file name that is not UTF-8) becomes \\udc.. ."""
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 

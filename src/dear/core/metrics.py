@@ -4,12 +4,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 _BINS = 15  # of confidence, as in Guo et al. 2017
-_RESAMPLES = 1000
 
 
 def harmonic_mean(base: float, novel: float) -> float:
@@ -32,7 +30,7 @@ def evaluation(logits: Tensor, labels: Tensor, classes: Sequence[str]) -> dict[s
     return {
         "images": len(labels),
         "accuracy": accuracy(logits, labels),
-        "interval": bootstrap_interval(right),
+        "interval": list(wilson_interval(int(right.sum()), len(labels))),
         "ece": calibration_error(logits, labels),
         "per_class": {name: 100 * hits.float().mean().item() for name, hits in hits_per_class.items() if len(hits)},
         "confused": [[names[true], names[wrong], count] for true, wrong, count in confusions(chosen, labels)],
@@ -68,7 +66,7 @@ def calibration_error(logits: Tensor, labels: Tensor, counting: Tensor | None = 
 
 
 def wilson_interval(right: float, images: float) -> tuple[float, float]:
-    """95% interval of an accuracy (%), also of few images: 2 of 2 right is 34 to 100; a bootstrap calls it certain."""
+    """95% interval of an accuracy (%), also for few images: 2 of 2 right is 34 to 100; a bootstrap calls it certain."""
     z, share = 1.96, right / images
     centre = (share + z**2 / (2 * images)) / (1 + z**2 / images)
     half = z / (1 + z**2 / images) * (share * (1 - share) / images + z**2 / (4 * images**2)) ** 0.5
@@ -76,12 +74,12 @@ def wilson_interval(right: float, images: float) -> tuple[float, float]:
 
 
 def interval_text(interval: tuple[float, float], decimals: int = 0) -> str:
-    """Such as "60 to 91"."""
+    """An interval in words: "60 to 91"."""
     return f"{interval[0]:.{decimals}f} to {interval[1]:.{decimals}f}"
 
 
 def binomial_tail(successes: int, trials: int, chance: float) -> float:
-    """P(at least so many successes), each of probability `chance`; exact."""
+    """Exact probability of at least so many successes, each of probability `chance`."""
     if successes <= 0:
         return 1.0
     logs = [
@@ -100,11 +98,3 @@ def is_above_chance(right: int, images: int, classes: int) -> bool:
 def mcnemar(only_first: int, only_second: int) -> float:
     """McNemar's exact test, two-sided: p of two methods on the same images, by the images that only one has right."""
     return min(1.0, 2 * binomial_tail(max(only_first, only_second), only_first + only_second, 0.5))
-
-
-def bootstrap_interval(right: Tensor) -> list[float]:
-    """95% bootstrap interval of the accuracy (%) of right [images], with a fixed seed."""
-    outcomes = right.cpu().numpy().astype(np.float64)
-    rng = np.random.default_rng(0)
-    means = [outcomes[rng.integers(len(outcomes), size=len(outcomes))].mean() for _ in range(_RESAMPLES)]
-    return [100 * float(q) for q in np.percentile(means, (2.5, 97.5))]

@@ -7,7 +7,7 @@ PLAIN, FUSION, DECOUPLED = "plain", "fusion", "decoupled"
 
 
 def inferences(components: tuple[str, ...]) -> tuple[str, ...]:
-    """How a model with these components can answer, the usual way first.
+    """Ways in which a model with these components can answer, the usual one first.
 
     One component: plain. Several: their weighted sum (fusion), or the class feature alone (decoupled).
     """

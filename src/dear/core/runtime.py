@@ -4,6 +4,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
@@ -56,15 +57,45 @@ def pick_precision(name: str, device: torch.device) -> torch.dtype:
 
 
 def precision_name(dtype: torch.dtype) -> str:
-    """Its name among the settings: fp32, bf16 or fp16."""
+    """The name of a dtype among the settings: fp32, bf16 or fp16."""
     return next((name for name, known in _DTYPES.items() if known is dtype), str(dtype))
 
 
-def allow_tf32(allowed: bool) -> None:
-    """Whether CUDA may round the factors of fp32 products to 10 bits: not where fp32 was asked for, since cached states
-    are shared with runs on the CPU. PyTorch's own default is yes for convolutions and no for matrices."""
-    torch.backends.cuda.matmul.allow_tf32 = allowed
-    torch.backends.cudnn.allow_tf32 = allowed
+_MATMUL, _CUDNN = torch.backends.cuda.matmul, torch.backends.cudnn
+_ROUNDERS: tuple[Any, ...] = _MATMUL, getattr(_CUDNN, "conv", _CUDNN)
+_FLAG, _TF32, _EXACT = "allow_tf32", True, False
+if hasattr(_MATMUL, "fp32_precision"):  # since PyTorch 2.9, which refuses to read the older flags once these were set
+    _FLAG, _TF32, _EXACT = "fp32_precision", "tf32", "ieee"  # type: ignore[assignment]
+_rounding_guard = Lock()
+_inside: list[bool] = []  # for each thread inside `rounding`: whether its products are exact
+_outside: list[Any] = []  # the flags of the process, while any is inside
+
+
+@contextmanager
+def rounding(dtype: torch.dtype) -> Iterator[None]:
+    """Inside, CUDA computes products of fp32 exactly if `dtype` is fp32, else with factors of 10 bits (TF32).
+
+    Cached states are shared with runs on the CPU, so fp32 must be exact. PyTorch's own default is TF32 for convolutions
+    alone. The flags are those of the whole process: exact wins among threads, and afterwards they are as before.
+    """
+    is_exact = dtype is torch.float32
+    with _rounding_guard:
+        if not _inside:
+            _outside[:] = [getattr(part, _FLAG) for part in _ROUNDERS]
+        _inside.append(is_exact)
+        _set_rounding()
+    try:
+        yield
+    finally:
+        with _rounding_guard:
+            _inside.remove(is_exact)
+            _set_rounding()
+
+
+def _set_rounding() -> None:
+    flags = [_EXACT if any(_inside) else _TF32] * len(_ROUNDERS) if _inside else _outside
+    for part, flag in zip(_ROUNDERS, flags, strict=True):
+        setattr(part, _FLAG, flag)
 
 
 def free_memory(device: torch.device) -> int:
@@ -73,7 +104,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def use_deterministic_algorithms() -> None:
-    """The same bits in every run on one kind of GPU; an operation that cannot give them raises an error."""
+    """Asks for the same bits in every run on one kind of GPU; an operation that cannot give them raises an error."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before the first product
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False

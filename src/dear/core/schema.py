@@ -19,20 +19,17 @@ Percent = Annotated[float, Meta(ge=0, le=100)]
 Name = Annotated[str, Meta(min_length=1, max_length=10_000)]
 
 
-class _Identity(TypedDict):
+class StoredIdentity(TypedDict):
+    """`dear.clip.BackboneIdentity` in files."""
+
     model: Name
     pretrained: str | None
     activation: str
     weights: str
-
-
-class BackboneIdentity(_Identity, total=False):
-    """How files name a backbone (`dear.clip.Backbone.identity`)."""
-
     text_table: str | None
-    layout: str | None
+    layout: str
     words: str | None
-    pictures: str | None
+    pictures: str
 
 
 def limited(kind: type, low: float, high: float) -> Any:

@@ -39,7 +39,7 @@ class Table:
         return [[_text(cell) for cell in row] for row in self.rows]
 
     def numeric(self) -> list[bool]:
-        """For each column: does it hold only numbers (or None)? Such columns are aligned on the right."""
+        """Whether each column holds only numbers (or None): such columns are aligned on the right."""
         return [all(_is_number(row[i]) for row in self.rows) for i in range(len(self.header))]
 
     def text(self) -> str:
@@ -89,12 +89,12 @@ class Table:
 
 
 class Shown(Protocol):
-    """What a command shows: a table, or a result with one."""
+    """A table, or a result with one, that a command shows."""
 
     def text(self) -> str: ...
 
     def records(self) -> Any:
-        """For JSON."""
+        """The content for JSON."""
 
 
 def add_json_argument(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from dear.core.errors import shortened
 
 
 def counted(number: int, noun: str) -> str:
-    """Such as "1 cell" and "2 cells", of nouns with a regular plural."""
+    """A number and its noun: "1 cell", "2 cells"; for nouns with a regular plural."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 

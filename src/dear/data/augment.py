@@ -1,19 +1,19 @@
-"""Training views: each depends on the seed, the epoch and the image alone, whatever worker draws it."""
+"""Training views. Each depends on the seed, the epoch and the image alone, whichever worker draws it."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
 from torchvision import transforms
 from torchvision.transforms import InterpolationMode
 
 from dear.data import loading
 from dear.data.dataset import Example
-from dear.data.loading import Mapped
 from dear.parallel.processes import local_rows
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ RANDOM, CLEAN = "random", "clean"
 
 
 def training_view(backbone: "Backbone", crop: float) -> Callable[[Image.Image], Tensor]:
-    """RandomResizedCrop to a share from `crop` to 1, bicubic, and a flip; normalised for the backbone."""
+    """A random crop of a share from `crop` to 1, resized by bicubic, and a random flip; normalised for the backbone."""
     return transforms.Compose(
         [
             transforms.RandomResizedCrop(
@@ -38,7 +38,7 @@ def training_view(backbone: "Backbone", crop: float) -> Callable[[Image.Image], 
 
 
 class Batches:
-    """The examples of each batch, decided by the seed and the epoch."""
+    """The numbers of the examples in each batch of an epoch, decided by the seed and the epoch."""
 
     def __init__(self, labels: Sequence[int], seed: int, batch: int, one_class: bool, drop_last: bool) -> None:
         self.labels, self.seed, self.batch = labels, seed, batch
@@ -57,7 +57,7 @@ class Batches:
         return self._cut(order)
 
     def labels_of_epoch(self, epoch: int) -> list[Tensor]:
-        """Of each batch, [images]."""
+        """The labels of each batch, [images]."""
         return [torch.tensor([self.labels[index] for index in batch]) for batch in self.of_epoch(epoch)]
 
     def _cut(self, order: list[int]) -> list[list[int]]:
@@ -65,8 +65,8 @@ class Batches:
         return cut[:-1] if self.drop_last and len(cut) > 1 and len(cut[-1]) < self.batch else cut
 
 
-def _collate(items: list[Tensor]) -> Tensor:
-    """View by view: first the first view of every image, then the second."""
+def _view_by_view(items: list[Tensor]) -> Tensor:
+    """The views of all images as one batch: first the first view of every image, then the second."""
     return torch.stack(items, 1).flatten(0, 1)
 
 
@@ -84,14 +84,19 @@ class _Sampler:
             yield [(self.epoch, index) for index in local_rows(batch)]
 
 
-class _Keys:
-    """Hands a key through, so that a view depends on its epoch and example, not on who asks for it, or when."""
+class _Views(TorchDataset):
+    """The views of an image by (epoch, example), [views, 3, height, width], whoever asks for them, and whenever."""
 
-    def __getitem__(self, key: tuple[int, int]) -> tuple[int, int]:
-        return key
+    def __init__(self, examples: Sequence[Example], backbone: "Backbone", seed: int, crop: float, kinds: Sequence[str]):
+        self.examples, self.seed, self.kinds = examples, seed, kinds
+        self.transforms = {RANDOM: training_view(backbone, crop), CLEAN: backbone.preprocess}
 
-    def __len__(self) -> int:
-        return 0  # the sampler decides
+    def __getitem__(self, key: tuple[int, int]) -> Tensor:
+        epoch, index = key
+        picture = self.examples[index].picture.open()
+        with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
+            torch.default_generator.manual_seed(hash((self.seed, epoch, index)))  # alone: torch's own asks all devices
+            return torch.stack([self.transforms[kind](picture) for kind in self.kinds])
 
 
 class FreshViews:
@@ -110,38 +115,31 @@ class FreshViews:
         crop: float = 0.5,
         views: Sequence[str] = (RANDOM,),
     ) -> None:
-        view, clean, seed = training_view(backbone, crop), backbone.preprocess, batches.seed
-
-        def decode(key: tuple[int, int]) -> Tensor:
-            epoch, index = key
-            picture = examples[index].picture.open()
-            with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
-                torch.default_generator.manual_seed(hash((seed, epoch, index)))  # alone: torch's own asks all devices
-                return torch.stack([view(picture) if kind == RANDOM else clean(picture) for kind in views])
-
         self.examples, self.sampler = examples, _Sampler(batches)
         workers = loading.WORKERS if workers is None else workers
         self.loader = DataLoader(
-            Mapped(_Keys(), decode),  # type: ignore[arg-type]
+            _Views(examples, backbone, batches.seed, crop, views),
             batch_sampler=self.sampler,  # type: ignore[arg-type]  # keys need not be numbers
-            collate_fn=_collate,
+            collate_fn=_view_by_view,
             num_workers=workers,
             persistent_workers=workers > 0,
             pin_memory=backbone.device.type == "cuda",
             prefetch_factor=4 if workers and backbone.device.type == "cuda" else None,
         )
 
-    def epoch(self, number: int) -> "_Epoch":
+    def epoch(self, number: int) -> "Epoch":
         self.sampler.epoch = number
-        return _Epoch(self.loader, self.sampler.batches, number)
+        return Epoch(self.loader, self.sampler.batches, number)
 
 
-class _Epoch:
-    def __init__(self, loader: DataLoader, batches: Batches, number: int) -> None:
-        self.loader, self.labels = loader, batches.labels_of_epoch(number)
+class Epoch:
+    """The batches of an epoch: images, as `shown` gives them batch by batch, and labels."""
+
+    def __init__(self, shown: Iterable[Any], batches: Batches, number: int) -> None:
+        self.shown, self.labels = shown, batches.labels_of_epoch(number)
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return zip(self.loader, self.labels, strict=True)
+    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
+        return zip(self.shown, self.labels, strict=True)

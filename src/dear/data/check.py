@@ -3,46 +3,48 @@
 import hashlib
 import os
 import stat
-import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, warn
 from dear.core.files import sha256_of
 from dear.core.progress import Progress
 from dear.core.table import Table
 from dear.core.words import counted
 from dear.data.dataset import Dataset, Example, ImageFile, Picture
-from dear.data.decode import why_unopenable, why_unreadable
+from dear.data.decode import why_unreadable
 from dear.data.prompts import as_read
 from dear.data.splits import SPLITS
 from dear.data.world.vocabulary import Scene
 
-S = TypeVar("S")
-T = TypeVar("T")
-Subject = Path | Picture
-"""What is checked: the path of a file, or any other picture."""
-Pairs = list[tuple[Subject, Subject]]
+Checked = TypeVar("Checked")
+Pairs = list[tuple[Picture, Picture]]
+_Stamp = tuple[int, int]  # size and time of a file, which is not read again while both are unchanged
 
 
 @dataclass(frozen=True)
 class Findings:
-    """`leaked`: (in train, in test); `duplicates`: split -> (copy, original); `small`: (class, images), smallest first;
-    `same_name`: classes that CLIP reads as one; `two_labels`: (image, class, another class); `most`: training images
-    that a run uses of the largest class."""
+    """What is wrong with a dataset.
 
-    unreadable: list[tuple[Subject, str]]
+    `leaked`: (in train, in test); `duplicates`: split -> (copy, original); `small`: (class, images), smallest first;
+    `same_name`: classes that CLIP reads as one; `two_labels`: (image, class, another class); `most`: training images
+    that a run uses of the largest class.
+    """
+
+    unreadable: list[tuple[Picture, str]]
     leaked: Pairs
     duplicates: dict[str, Pairs]
     small: list[tuple[str, int]]
     same_name: list[tuple[str, ...]]
-    two_labels: list[tuple[Subject, str, str]]
+    two_labels: list[tuple[Picture, str, str]]
     most: int
     classes: int
 
@@ -61,15 +63,14 @@ class Findings:
                 f"images twice in {split} (same bytes): {len(pairs)}, such as {one} and {other}; keep one of each"
             )
         if self.small:
-            some = ", ".join(f"{name}: {count}" for name, count in self.small[:3])
             lines.append(
                 f"unbalanced: {len(self.small)} of {self.classes} classes have fewer training images than the "
-                f"{self.most} that are taken of the largest ({some}{', ...' if len(self.small) > 3 else ''}); they "
-                "will be answered too seldom: add images of them, or train on equally many with "
+                f"{self.most} used of the largest class ({_three([f'{name}: {count}' for name, count in self.small])}) "
+                "and will be predicted too rarely; add images of them, or train on equally many of every class with "
                 f"--shots {max(1, self.small[0][1])}"
             )
         if self.same_name:
-            some = ", ".join(" and ".join(map(repr, names)) for names in self.same_name[:3])
+            some = _three([" and ".join(map(repr, names)) for names in self.same_name])
             lines.append(
                 f"class names that CLIP reads as one: {some}; only the first can be predicted, give each its own name"
             )
@@ -77,71 +78,73 @@ class Findings:
             image, first, second = self.two_labels[0]
             lines.append(
                 f"images with two labels (same bytes): {len(self.two_labels)}, such as {image}, {first} and {second}; "
-                "keep the right one"
+                "keep the right label"
             )
         return lines
 
     def refuse_unreadable(self) -> None:
-        """The error names up to three, and their number."""
-        if not self.unreadable:
-            return
+        """Raises an error that names up to three unreadable images, and their number."""
         if len(self.unreadable) == 1:
-            path, why = self.unreadable[0]
-            raise DearError(f"The image {path} cannot be read ({why}): repair or remove it.")
-        some = ", ".join(str(path) for path, _ in self.unreadable[:3])
-        raise DearError(f"The images {some}{', ...' if len(self.unreadable) > 3 else ''} cannot be read "
-                        f"({len(self.unreadable)} in all): repair or remove them.")  # fmt: skip
+            picture, why = self.unreadable[0]
+            raise DearError(f"The image {picture} cannot be read ({why}): repair or remove it.")
+        if self.unreadable:
+            some = _three([str(picture) for picture, _ in self.unreadable])
+            raise DearError(f"The images {some} cannot be read ({len(self.unreadable)} in all): repair or remove them.")
+
+
+def _three(texts: Sequence[str]) -> str:
+    return ", ".join([*texts[:3], *["..."] * (len(texts) > 3)])
 
 
 def problems(dataset: Dataset, shots: int) -> Findings:
     """Checks the images of all three splits; drawn ones (Attribute World) cost nothing."""
-    files = {s: [_subject(e) for e in getattr(dataset, s) if not isinstance(e.picture, Scene)] for s in SPLITS}
-    every = list(dict.fromkeys(path for paths in files.values() for path in paths))
-    reasons = _on_threads(_why, every, "reading images")
-    content = _contents(every)
-    originals = {split: _originals(paths, content) for split, paths in files.items()}
+    parts = {s: [e for e in getattr(dataset, s) if not isinstance(e.picture, Scene)] for s in SPLITS}
+    pictures = list(dict.fromkeys(example.picture for part in parts.values() for example in part))
+    reasons = _on_threads(_why, pictures, "reading images")
+    content = _contents(pictures)
+    originals: dict[str, dict[str, Picture]] = {split: {} for split in SPLITS}  # content -> the first that has it
+    duplicates: dict[str, Pairs] = {}
+    labels: dict[str, int] = {}
+    two_labels = {}
+    for split, part in parts.items():
+        for picture, label in ((example.picture, example.label) for example in part):
+            key = content[picture]
+            if key in originals[split]:
+                duplicates.setdefault(split, []).append((picture, originals[split][key]))
+            else:
+                originals[split][key] = picture
+            first = labels.setdefault(key, label)
+            if first != label:
+                two_labels[picture] = (picture, dataset.classes[first], dataset.classes[label])
     test = originals["test"]
-    leaked = [(path, test[content[path]]) for path in dict.fromkeys(files["train"]) if content[path] in test]
-    duplicates = {split: _copies(paths, content, originals[split]) for split, paths in files.items()}
+    in_train = dict.fromkeys(example.picture for example in parts["train"])
     images = Counter(example.label for example in dataset.train)
     most = min(shots, max(images.values(), default=0))
     few = [(name, images[label]) for label, name in enumerate(dataset.classes) if images[label] < most]
     return Findings(
-        [(path, why) for path, why in zip(every, reasons, strict=True) if why],
-        leaked,
-        {split: pairs for split, pairs in duplicates.items() if pairs},
+        [(picture, why) for picture, why in zip(pictures, reasons, strict=True) if why],
+        [(picture, test[content[picture]]) for picture in in_train if content[picture] in test],
+        duplicates,
         sorted(few, key=lambda item: item[1]),
         _read_as_one(dataset.classes),
-        _two_labels(dataset, content),
+        list(two_labels.values()),
         most,
         len(dataset.classes),
     )
 
 
 def _read_as_one(names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Groups of names that are one for CLIP's tokenizer."""
+    """Groups of names that CLIP's tokenizer cannot tell apart."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(as_read(name), []).append(name)
     return [tuple(group) for group in groups.values() if len(group) > 1]
 
 
-def _two_labels(dataset: Dataset, content: dict[Subject, str]) -> list[tuple[Subject, str, str]]:
-    """Files whose content has another label elsewhere in the dataset, and both labels."""
-    labels: dict[str, int] = {}
-    different = {}
-    for example in (e for split in SPLITS for e in getattr(dataset, split) if not isinstance(e.picture, Scene)):
-        path = _subject(example)
-        first = labels.setdefault(content[path], example.label)
-        if first != example.label:
-            different[path] = (path, dataset.classes[first], dataset.classes[example.label])
-    return list(different.values())
-
-
 def check_before_training(
     dataset: Dataset, shots: int, whole: Dataset | None = None, folds: int = 0, seen: Dataset | None = None
 ) -> None:
-    """Prints the task, warns on stderr, and refuses a dataset that cannot work.
+    """Prints the task, warns of problems, and refuses a dataset that cannot work.
 
     `whole`: before the few-shot draw; `seen`: after it, with the classes that are trained on, if these are not all.
     """
@@ -151,16 +154,14 @@ def check_before_training(
     findings.refuse_unreadable()
     if not dataset.test and not folds:
         raise DearError(f"{dataset.name} has no test images: add a test split, or more images for each class.")
-    print(describe(dataset))
-    for line in division(whole or dataset, seen or dataset, shots, folds):
-        print(line)
+    print("\n".join([describe_dataset(dataset), *division(whole or dataset, seen or dataset, shots, folds)]))
     for line in findings.warnings():
-        print(f"dear: warning: {line}", file=sys.stderr)
+        warn(line)
 
 
 def class_table(dataset: Dataset) -> Table:
     """Images by class, the smallest class first."""
-    counts = [Counter(e.label for e in split) for split in (dataset.train, dataset.val, dataset.test)]
+    counts = [Counter(example.label for example in getattr(dataset, split)) for split in SPLITS]
     table = Table(["class", "train", "validate", "test"])
     for label in sorted(range(len(dataset.classes)), key=lambda label: (counts[0][label], label)):
         table.add(dataset.classes[label], *(count[label] for count in counts))
@@ -168,16 +169,15 @@ def class_table(dataset: Dataset) -> Table:
 
 
 def division(whole: Dataset, drawn: Dataset, shots: int, folds: int = 0) -> list[str]:
-    """How images were divided, and how many are used, in a line or two."""
+    """A line or two: how the images are split, and how many of them are used."""
     lines = []
     if folds:
-        count = len(whole.train)
-        lines.append(f"cross-validation: each of {count} images is tested once, by one of {folds} trainings without "
-                     "it; the adapter is trained on all")  # fmt: skip
+        lines.append(f"cross-validation: each of {len(whole.train)} images is tested once, by one of {folds} trainings "
+                     "without it; the adapter is trained on all")  # fmt: skip
     elif whole.rule:
         train, val, test = (len(part) for part in (whole.train, whole.val, whole.test))
         parts = f"{train} images to train on, {f'{val} to validate, ' if val else ''}{test} to test"
-        lines.append(f"divided by us, {whole.rule} of each class: {parts} (--split changes it; --folds 4 tests on all)")
+        lines.append(f"split {whole.rule} within each class: {parts} (--split changes it; --folds 4 tests on all)")
     if len(drawn.classes) < len(whole.classes):
         classes = f"the first {len(drawn.classes)} of {len(whole.classes)} classes"
         lines.append(f"trained on: {len(drawn.train)} images of {classes}; the others, novel, are only tested")
@@ -186,10 +186,10 @@ def division(whole: Dataset, drawn: Dataset, shots: int, folds: int = 0) -> list
     return lines
 
 
-def describe(dataset: Dataset) -> str:
+def describe_dataset(dataset: Dataset) -> str:
     """The task in a few lines; class names take at most three."""
     counts = f"{len(dataset.train)} / {len(dataset.val)} / {len(dataset.test)} images to train / validate / test"
-    if not dataset.val and not dataset.test:  # of `fit` and --folds
+    if not dataset.val and not dataset.test:  # `fit` and --folds
         counts = counted(len(dataset.train), "image")
     names = textwrap.wrap(
         f"{len(dataset.classes)} classes: {', '.join(dataset.classes)}", 118, max_lines=3, placeholder=" ..."
@@ -198,100 +198,69 @@ def describe(dataset: Dataset) -> str:
     return "\n".join([f"{dataset.name}: {counts}", f"prompt: {dataset.template}", *names, *note])
 
 
-def _subject(example: Example) -> Subject:
-    return example.picture.path if isinstance(example.picture, ImageFile) else example.picture
-
-
-def _why(subject: Subject) -> str:
-    if isinstance(subject, Path):
-        return _why_unreadable(subject, _stamp(subject))
-    return why_unopenable(subject)
-
-
-def _contents(subjects: Sequence[Subject]) -> dict[Subject, str]:
-    """A key per image, equal for equal bytes. Only files of equal size are read."""
-    paths = [subject for subject in subjects if isinstance(subject, Path)]
-    others = [subject for subject in subjects if not isinstance(subject, Path)]
-    digests = _on_threads(lambda item: hashlib.sha256(item.content()).hexdigest(), others, "comparing images")
-    return {**_contents_of_files(paths), **dict(zip(others, digests, strict=True))}
-
-
-def _contents_of_files(paths: Sequence[Path]) -> dict[Subject, str]:
-    sizes = {path: _size(path) for path in paths}
-    files_of_size = Counter(sizes.values())
-    suspects = [path for path in paths if sizes[path] >= 0 and files_of_size[sizes[path]] > 1]
-    digests = _on_threads(lambda path: _sha256(path, _stamp(path)), suspects, "comparing images")
-    hashes = dict(zip(suspects, digests, strict=True))
-    return {path: hashes.get(path, str(path)) for path in paths}
-
-
-def _size(path: Path) -> int:
-    """-1 if it is not a regular file."""
-    return _stamp(path)[0]
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    """Size and time: a file is not read again if both are unchanged (a benchmark checks each many times)."""
-    try:
-        status = path.stat()
-    except (OSError, ValueError):
-        return -1, 0
-    return (status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else (-1, 0)
-
-
-@lru_cache(maxsize=2**20)
-def _why_unreadable(path: Path, stamp: tuple[int, int]) -> str:
-    return why_unreadable(path)
+def _contents(pictures: Sequence[Picture]) -> dict[Picture, str]:
+    """A key for each picture; equal keys mean equal bytes. A file is read only if another has the same size."""
+    sizes = {picture: _stamp(picture)[0] for picture in pictures if isinstance(picture, ImageFile)}
+    files = Counter(sizes.values())
+    compared = [p for p in pictures if p not in sizes or (sizes[p] >= 0 and files[sizes[p]] > 1)]
+    keys = dict(zip(compared, _on_threads(picture_hash, compared, "comparing images"), strict=True))
+    return {picture: keys.get(picture, str(picture)) for picture in pictures}
 
 
 def content_hash(examples: Iterable[Example]) -> str:
     """SHA-256 over the content and the label of every example, in order."""
     digest = hashlib.sha256()
     for example in examples:
-        picture = example.picture
-        if isinstance(picture, ImageFile):
-            own = _sha256(picture.path, _stamp(picture.path))
-        else:
-            own = hashlib.sha256(picture.content()).hexdigest()
-        digest.update(f"{own} {example.label}\n".encode())
+        digest.update(f"{picture_hash(example.picture)} {example.label}\n".encode())
     return digest.hexdigest()
 
 
+_in_memory: WeakKeyDictionary[Picture, str] = WeakKeyDictionary()  # hashes, as long as the pictures live
+
+
+def picture_hash(picture: Picture) -> str:
+    """SHA-256 of the content, which is read again only if it is a file whose size or time has changed."""
+    if isinstance(picture, ImageFile):  # its absolute path stays the same in another working directory
+        return _file_digest(Path(os.path.abspath(picture.path)), _stamp(picture))
+    found = _in_memory[picture] if picture in _in_memory else hashlib.sha256(picture.content()).hexdigest()
+    with suppress(TypeError):  # there is no weak reference to a tuple
+        _in_memory[picture] = found
+    return found
+
+
 @lru_cache(maxsize=2**20)
-def _sha256(path: Path, stamp: tuple[int, int]) -> str:
+def _file_digest(path: Path, stamp: _Stamp) -> str:
     try:
         return sha256_of(path)
     except DearError:  # reported as unreadable
-        return str(path)
+        return hashlib.sha256(os.fsencode(path)).hexdigest()
 
 
-def _originals(paths: Iterable[Subject], content: dict[Subject, str]) -> dict[str, Subject]:
-    """Content -> the first file that has it."""
-    originals: dict[str, Subject] = {}
-    for path in paths:
-        originals.setdefault(content[path], path)
-    return originals
+def _why(picture: Picture) -> str:
+    return _why_file(picture, _stamp(picture)) if isinstance(picture, ImageFile) else why_unreadable(picture)
 
 
-def _copies(paths: Sequence[Subject], content: dict[Subject, str], originals: dict[str, Subject]) -> Pairs:
-    """(copy, original) of every image after the first of its content; a path listed twice is its own copy."""
-    seen: set[str] = set()
-    pairs = []
-    for path in paths:
-        if content[path] in seen:
-            pairs.append((path, originals[content[path]]))
-        seen.add(content[path])
-    return pairs
+@lru_cache(maxsize=2**20)
+def _why_file(file: ImageFile, stamp: _Stamp) -> str:
+    return why_unreadable(replace(file, side=1))  # read to its end, but decoded as small as can be
 
 
-def _on_threads(function: Callable[[S], T], paths: Sequence[S], title: str) -> list[T]:
-    """Pillow and hashlib release the GIL while they work."""
-    if not paths:
+def _stamp(file: ImageFile) -> _Stamp:
+    """The size of a file, -1 if it is not a regular one, and its time."""
+    try:
+        status = file.path.stat()
+    except (OSError, ValueError):
+        return -1, 0
+    return (status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else (-1, 0)
+
+
+def _on_threads(function: Callable[[Checked], str], items: Sequence[Checked], title: str) -> list[str]:
+    """The function's results for all items, in order. Pillow and hashlib release the GIL while they work."""
+    if not items:
         return []
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        results = []
-        with Progress(title, len(paths)) as bar:
-            for result in pool.map(function, paths):
-                results.append(result)
-                bar.update()
-        return results
+    results = []
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool, Progress(title, len(items)) as bar:
+        for result in pool.map(function, items):
+            results.append(result)
+            bar.update()
+    return results

@@ -16,6 +16,9 @@ from dear.data.decode import open_picture
 from dear.data.prompts import check_name, fill
 from dear.data.splits import OWN_SPLIT, SPLITS, divide_again, stratified_folds
 
+CLASS_NAMES_FILE = "classnames.txt"
+"""Class names of shards, hub datasets and ImageNet, one per line; ImageNet's lines begin with a WordNet id."""
+
 
 class Picture(Protocol):
     """A hashable object that opens as an RGB image: a file, an item of data in memory, or a scene of Attribute World.
@@ -51,9 +54,10 @@ class Example:
 
 @dataclass(frozen=True)
 class Dataset:
-    """`template` has one {} for the class name; `note`: a remark on the split for the user, if any.
+    """Labelled pictures of some classes. `template`: the prompt, with one {} for the class name.
 
-    `rule`: the shares of train / val / test in %, if the images were divided by us.
+    `note`: a remark on the split for the user, if any; `rule`: the shares of train / val / test in %, if the images had
+    no split of their own.
     """
 
     name: str
@@ -69,13 +73,10 @@ class Dataset:
     def prompts(self) -> list[str]:
         return [fill(self.template, name) for name in self.classes]
 
-    def with_template(self, template: str) -> "Dataset":
-        return replace(self, template=template)
-
     def with_class_names(self, names: Mapping[str, str]) -> "Dataset":
-        """`names`: current name -> new name; other classes keep theirs."""
+        """The dataset with other class names. `names`: current name -> new name; other classes keep theirs."""
         if unknown := sorted(set(names) - set(self.classes)):
-            raise DearError(f"{self.name} has no class {unknown[0]!r}: give the names as they are shown.")
+            raise DearError(f"{self.name} has no class {unknown[0]!r}: give the names exactly as they are shown.")
         classes = tuple(names.get(name, name) for name in self.classes)
         if repeated := [name for name, count in Counter(classes).items() if count > 1 and name in names.values()]:
             raise DearError(f"Two classes would be called {repeated[0]!r}: give each its own name.")
@@ -86,6 +87,7 @@ class Dataset:
         return self._only(range(math.ceil(len(self.classes) / 2)))
 
     def novel(self) -> "Dataset":
+        """The other half of the classes, numbered from 0."""
         return self._only(range(math.ceil(len(self.classes) / 2), len(self.classes)))
 
     def _only(self, labels: range) -> "Dataset":
@@ -101,13 +103,13 @@ class Dataset:
         To agree with CoOp's fixed lists, take base or novel classes after the draw.
         """
         rng = random.Random(seed)
-        train = _draw(self.train, shots, rng)
-        return replace(self, train=train, val=_draw(self.val, min(shots, 4), rng))
+        train = _draw_shots(self.train, shots, rng)
+        return replace(self, train=train, val=_draw_shots(self.val, min(shots, 4), rng))
 
     def folds(self, count: int) -> "list[Dataset]":
         """Cross-validation: `count` datasets, each with another part of the images of every class as its test images.
 
-        Class by class, in an order that is the same every time; each image is a test image once.
+        Each image is a test image once. The folds are the same every time.
         """
         images = (*self.train, *self.val, *self.test)
         sizes = Counter(example.label for example in images)
@@ -117,14 +119,12 @@ class Dataset:
         folds = stratified_folds([example.label for example in images], count)
         place = dict(zip(images, folds, strict=True))  # an image that is listed twice is in one fold
 
-        def part(fold: int) -> Dataset:
-            test = tuple(example for example in images if place[example] == fold)
-            return replace(self, train=tuple(e for e in images if place[e] != fold), val=(), test=test)
-
-        return [part(fold) for fold in range(count)]
+        parts = [(tuple(e for e in images if place[e] != fold), tuple(e for e in images if place[e] == fold))
+                 for fold in range(count)]  # fmt: skip
+        return [replace(self, train=train, val=(), test=test) for train, test in parts]
 
 
-def _draw(examples: Sequence[Example], shots: int, rng: random.Random) -> tuple[Example, ...]:
+def _draw_shots(examples: Sequence[Example], shots: int, rng: random.Random) -> tuple[Example, ...]:
     """`shots` examples per class, in the order in which classes appear; all of a class that has fewer."""
     by_label: dict[int, list[Example]] = {}
     for example in examples:
@@ -138,7 +138,7 @@ def _draw(examples: Sequence[Example], shots: int, rng: random.Random) -> tuple[
 def split_by_rule(
     name: str, classes: Sequence[str], template: str, pictures: Sequence[Sequence[Picture]], rule: str = OWN_SPLIT
 ) -> Dataset:
-    """The pictures of each class are shuffled, then divided into train, val and test by the shares of `rule`, in %.
+    """A dataset of the pictures of each class, shuffled, then split into train, val and test by the shares of `rule`.
 
     Each class is shuffled with the same seed, so the split is the same every time.
     """
@@ -147,7 +147,8 @@ def split_by_rule(
         shuffled = list(of_class)
         random.Random(0).shuffle(shuffled)
         examples += [Example(picture, label) for picture in shuffled]
-    return divide_again(make_dataset(name, classes, template, (examples, (), ()), rule=rule), rule)
+    whole = make_dataset(name, classes, template, (examples, (), ()))
+    return divide_again(replace(whole, rule=rule), rule)
 
 
 def from_labels(
@@ -158,7 +159,7 @@ def from_labels(
     splits: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
 ) -> Dataset:
-    """Labels are class names, or numbers into `names`. Without `splits`, `split_by_rule` makes them."""
+    """A dataset of labelled pictures. Labels are class names or numbers into `names`; the rule makes missing splits."""
     if names is None:
         keys = sorted(set(labels), key=_numeric_order)
         names = [str(key) for key in keys]
@@ -187,14 +188,8 @@ def _numeric_order(label: str | int) -> tuple[int, str]:
 
 
 def make_dataset(
-    name: str,
-    classes: Sequence[str],
-    template: str,
-    splits: Iterable[Iterable[Example]],
-    note: str = "",
-    rule: str = "",
+    name: str, classes: Sequence[str], template: str, splits: Iterable[Iterable[Example]], note: str = ""
 ) -> Dataset:
-    train, val, test = (tuple(split) for split in splits)
-    for text in classes:
-        check_name(text)
-    return Dataset(name, tuple(classes), template, train, val, test, note, rule)
+    """A dataset with checked class names. `splits`: train, val and test."""
+    train, val, test = map(tuple, splits)
+    return Dataset(name, tuple(map(check_name, classes)), template, train, val, test, note)

@@ -5,12 +5,12 @@ memory. Any error of a decoder becomes one sentence. Pictures are returned uprig
 """
 
 import io
-import warnings
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union
+from typing import IO, TYPE_CHECKING, Any, Union
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Named one by one: Pillow also knows formats that start other programs, or that are not pictures.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
-MAX_PIXELS = 178_956_970  # Pillow's own limit
+MOST_PIXELS = 178_956_970  # Pillow's own limit
 # Backbones scale the shorter side to their own size S, so a thin picture becomes S x S x its proportion: 30 MB at 224.
 MAX_PROPORTION = 200
 
@@ -35,11 +35,10 @@ ImageLike = Union[str, Path, Image.Image, np.ndarray, "Tensor", bytes, Mapping[s
 """A file, an open picture, an array [height, width, 3 or 1] or [height, width] or a tensor [3 or 1, height, width] of
 uint8 or of numbers in 0..1, the content of an image file, or a row of a table that has one of these."""
 
-warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit above decides
-
 _OVERSAMPLING = 2  # a picture decoded at a reduced size still has at least this many times the pixels needed, each way
 
 _PIXELS_AT_ONCE = 2**20
+_NOT_THIS_KIND = (SyntaxError, IndexError, TypeError, struct.error)  # raised by a decoder of Pillow at a file's start
 _16_BIT_MODES = ("I;16", "I;16B", "I;16L", "I;16N")
 
 
@@ -67,53 +66,43 @@ def open_picture(path: str | Path, side: int | None = None) -> Image.Image:
     `side`: the length that the shorter side will be scaled to. A JPEG far larger than that is decoded at a half, a
     quarter or an eighth of its size, with at least twice the pixels needed each way. None: at its full size.
     """
-    with _errors_as(f"The image {path} cannot be read ({{}}): repair or remove it.", MAX_PIXELS):
-        return _open_file(path, side and _OVERSAMPLING * side)
+    sentence = f"The image {path} cannot be read ({{}}): repair or remove it."
+    with _errors_as(sentence), open_regular(path) as file:
+        return _decode(_header(file, FORMATS), MOST_PIXELS, side and _OVERSAMPLING * side)
 
 
-def why_unreadable(path: str | Path) -> str:
-    """The reason why an image cannot be read to its end; empty if it can."""
-    try:
-        _open_file(path, enough=1)
-    except Exception as error:  # decoders raise many kinds
-        return _reason(error, MAX_PIXELS)
-    return ""
-
-
-def why_unopenable(picture: "Picture") -> str:
-    """The reason why a picture that is no file cannot be opened; empty if it can."""
+def why_unreadable(picture: "Picture") -> str:
+    """The reason why a picture cannot be opened, without the sentence around it; empty if it can."""
     try:
         picture.open()
     except DearError as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        return _reason(cause if isinstance(cause, Exception) else error, MAX_PIXELS)
+        return _reason(cause)
     return ""
 
 
 def open_bytes(
-    data: bytes | io.BytesIO, sentence: str, formats: tuple[str, ...] = FORMATS, pixels: int = MAX_PIXELS
+    data: bytes | io.BytesIO, sentence: str, formats: tuple[str, ...] = FORMATS, pixels: int = MOST_PIXELS
 ) -> Image.Image:
     """The picture in a file's content. `sentence`: the error if there is none, with {} in place of the reason."""
-    file = io.BytesIO(data) if isinstance(data, bytes) else data
-    with _errors_as(sentence, pixels), Image.open(file, formats=_available(formats)) as image:
-        return _decode(image, pixels)
+    with _errors_as(sentence):
+        return _decode(_header(io.BytesIO(data) if isinstance(data, bytes) else data, formats), pixels)
 
 
 def declared_pixels(data: bytes, formats: tuple[str, ...] = FORMATS) -> int:
-    """The number of pixels that the header of an image file names; 0 if it is none."""
-    try:
-        with Image.open(io.BytesIO(data), formats=_available(formats)) as image:
-            return image.width * image.height
-    except Exception:  # decoders raise many kinds; it is refused when it is opened
-        return 0
+    """The number of pixels that the header of an image file names; 0 if the file is no image."""
+    with suppress(Exception):  # decoders raise many kinds; the file is refused when it is opened
+        image = _header(io.BytesIO(data), formats)
+        return image.width * image.height
+    return 0
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """A picture that is in memory already, under the same rules."""
-    with _errors_as("The image in memory cannot be used ({}): give another.", MAX_PIXELS):
-        return _decode(image.copy(), MAX_PIXELS)
+    """An open picture, upright and in RGB, under the same rules as one in a file."""
+    with _errors_as("The image in memory cannot be used ({}): give another."):
+        return _decode(image.copy(), MOST_PIXELS)
 
 
 def open_image(image: ImageLike) -> Image.Image:
@@ -135,7 +124,8 @@ def open_image(image: ImageLike) -> Image.Image:
 
 
 def as_image(value: Any) -> Any:
-    """A file, bytes or a picture as it is, also out of a row; an array [height, width, 3] of uint8 of any pixels."""
+    """The image in a value or in a row of a table: a path, bytes or a picture unchanged, all pixels as an array
+    [height, width, 3] of uint8."""
     if isinstance(value, Mapping):
         if {"bytes", "path"} >= value.keys():  # of Hugging Face
             value = value.get("bytes") or value.get("path")
@@ -163,34 +153,46 @@ def as_image(value: Any) -> Any:
 
 
 @contextmanager
-def _errors_as(sentence: str, pixels: int) -> Iterator[None]:
+def _errors_as(sentence: str) -> Iterator[None]:
     """Raises any error as a DearError with `sentence`, in which {} becomes the reason."""
     try:
         yield
     except Exception as error:  # decoders raise many kinds
         before, _, after = sentence.rpartition("{}")  # the last: a file's name may have any characters
-        raise DearError(before + _reason(error, pixels) + after) from error
+        raise DearError(before + _reason(error) + after) from error
 
 
-def _open_file(path: str | Path, enough: int | None = None) -> Image.Image:
-    with open_regular(path) as file, Image.open(file, formats=_available(FORMATS)) as image:
-        return _decode(image, MAX_PIXELS, enough)
+def _header(file: IO[bytes], formats: tuple[str, ...]) -> Image.Image:
+    """The picture in a file, not yet decoded.
+
+    This is `Image.open` without its warning about many pixels, which only a filter of the whole process could silence:
+    `_decode` has a limit instead.
+    """
+    start = file.read(16)
+    for kind in _available(formats):
+        factory, accepts = Image.OPEN[kind]
+        with suppress(*_NOT_THIS_KIND):
+            accepted = accepts is None or accepts(start)
+            if accepted and not isinstance(accepted, str):  # a text: the reason why it cannot be decoded here
+                file.seek(0)
+                return factory(file, "")
+    raise UnidentifiedImageError
 
 
 @cache
 def _available(formats: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the formats that this Pillow was built with."""
+    """The formats that this Pillow was built with."""
     Image.init()
     return tuple(name for name in formats if name in Image.OPEN)
 
 
 def _decode(image: Image.Image, pixels: int, enough: int | None = None) -> Image.Image:
-    """`pixels`: the largest number allowed; `enough`: pixels of the shorter side that suffice."""
+    """The whole picture. `pixels`: the largest number allowed; `enough`: pixels of the shorter side that suffice."""
     shorter, longer = sorted(image.size)
     if not shorter:
         raise ValueError("it has no pixels")
     if shorter * longer > pixels:
-        raise Image.DecompressionBombError
+        raise ValueError(f"it has more than {pixels // 10**6} million pixels")
     if longer > MAX_PROPORTION * shorter:
         raise ValueError(f"with {image.width} x {image.height} pixels it is too thin")
     kind = image.format
@@ -201,14 +203,14 @@ def _decode(image: Image.Image, pixels: int, enough: int | None = None) -> Image
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Rotated as the EXIF orientation says; a damaged one is ignored."""
+    """The picture, rotated as the EXIF orientation says; a damaged orientation is ignored."""
     with suppress(Exception):
         ImageOps.exif_transpose(image, in_place=True)  # not a copy: it may have gigabytes
     return image
 
 
 def _to_rgb(image: Image.Image, kind: str | None) -> Image.Image:
-    """Scales 16 bits to 8, where Pillow would clip: a grey picture of 16 bits would be white."""
+    """The picture in RGB. Pixels of 16 bits are scaled to 8; Pillow would clip them: grey would be white."""
     if image.mode in _16_BIT_MODES or (image.mode == "I" and kind in ("PNG", "PPM")):  # both are scaled to 16 bits
         return _eight_bits(image).convert("RGB")
     if image.mode in ("I", "F"):
@@ -226,9 +228,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     return eight
 
 
-def _reason(error: Exception, pixels: int) -> str:
-    if isinstance(error, Image.DecompressionBombError):
-        return f"it has more than {pixels // 10**6} million pixels"
+def _reason(error: BaseException) -> str:
     if isinstance(error, UnidentifiedImageError):
         return f"it is not an image in one of the formats {', '.join(FORMATS)}"
     text = str(getattr(error, "strerror", None) or error)
@@ -236,7 +236,7 @@ def _reason(error: Exception, pixels: int) -> str:
 
 
 class _FastTransform:
-    """Scales the shorter side to `size` by bicubic, takes the centre, normalises; `exact` enlarges small pictures."""
+    """Scales the shorter side to `size` (bicubic), crops the centre and normalises. `exact` enlarges small pictures."""
 
     def __init__(self, size: int, normalize: "Normalize", exact: "Compose") -> None:
         import torch

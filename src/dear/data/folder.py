@@ -1,24 +1,43 @@
 """A user's own pictures: one folder per class, with or without train/val/test; a split JSON; a CSV or JSONL list."""
 
+import csv
 import glob
+import os
 import re
-import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from io import TextIOWrapper
 from pathlib import Path
+from typing import TypedDict
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, reason_of, warn
+from dear.core.files import open_regular, parse_json, read_json
+from dear.core.schema import Name, check_shape
 from dear.core.words import counted
-from dear.data.dataset import Dataset, Example, ImageFile, make_dataset, split_by_rule
-from dear.data.listing import read_listing, read_split
+from dear.data.dataset import Dataset, Example, ImageFile, from_labels, make_dataset, split_by_rule
 from dear.data.splits import SPLITS
 
 TEMPLATE = "a photo of a {}."
 SUFFIXES = {".jpg", ".jpeg", ".jfif", ".png", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".jp2"}
 FOREIGN = {".heic", ".heif", ".hif", ".jxl", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2", ".psd"}
-"""Photos that cannot be read; phones and cameras write them."""
+"""Photos of phones and cameras that cannot be read here."""
 _CONVERT = "convert them to JPEG"
+
+
+class _SplitFile(TypedDict, total=False):
+    train: list[tuple[Name, int, str]]  # path, label, class name
+    val: list[tuple[Name, int, str]]
+    test: list[tuple[Name, int, str]]
+
+
+class _PathAndLabel(TypedDict):
+    path: str
+    label: str | int
+
+
+class _ListedImage(_PathAndLabel, total=False):
+    split: str | None
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -26,14 +45,13 @@ def image_files(folder: Path) -> list[Path]:
     return sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
 
 
-def unusable_photos(folder: Path) -> str:
-    """Such as "12 photos (.heic)": those below a folder that cannot be read; empty if there are none."""
-    suffixes = Counter(path.suffix.lower() for path in folder.rglob("*") if path.suffix.lower() in FOREIGN)
-    return f"{counted(suffixes.total(), 'photo')} ({', '.join(sorted(suffixes))})" if suffixes else ""
+def subfolders(path: Path) -> list[Path]:
+    """The folders in a folder, sorted, without hidden ones."""
+    return sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
 def find_images(patterns: Sequence[str]) -> list[Path]:
-    """Files, all images of folders, matches of globs, in the order of `patterns`."""
+    """Files, all images of folders and matches of globs, in the order of `patterns`."""
     files: list[Path] = []
     for pattern in patterns:
         if not pattern.strip():
@@ -41,28 +59,32 @@ def find_images(patterns: Sequence[str]) -> list[Path]:
         if "://" in pattern:
             raise DearError(f"{pattern} is an address: give a local folder of images; a bucket can be mounted as one.")
         path = Path(pattern)
-        matches = (
-            [path] if path.is_file() else image_files(path) if path.is_dir() else sorted(map(Path, glob.glob(pattern)))
-        )
-        unusable = unusable_photos(path) if path.is_dir() else ""
+        matches = [path] if path.is_file() else sorted(map(Path, glob.glob(pattern)))
+        unusable = ""
+        if path.is_dir():
+            matches, unusable = image_files(path), _unusable_photos(path)
         if not matches and unusable:
             raise DearError(f"{pattern} has {unusable} that cannot be read: {_CONVERT}.")
         if not matches:
             raise DearError(f"{pattern} has no images: give an image file, a folder of images, or a glob in quotes.")
         if unusable:
-            print(
-                f"dear: warning: {unusable} of {pattern} left out, as they cannot be read: {_CONVERT}", file=sys.stderr
-            )
+            warn(f"{unusable} of {pattern} left out, as they cannot be read: {_CONVERT}")
         files += matches
     return files
 
 
+def _unusable_photos(folder: Path) -> str:
+    """Photos below a folder that cannot be read, such as "12 photos (.heic)"; empty if there are none."""
+    suffixes = Counter(path.suffix.lower() for path in folder.rglob("*") if path.suffix.lower() in FOREIGN)
+    return f"{counted(suffixes.total(), 'photo')} ({', '.join(sorted(suffixes))})" if suffixes else ""
+
+
 def clean_name(folder: str) -> str:
-    """ "003.polar_bear" -> "polar bear"."""
+    """The class name in a folder's name: "003.polar_bear" gives "polar bear"."""
     return re.sub(r"[_\s]+", " ", re.sub(r"^\d+[._-]", "", folder)).strip() or folder
 
 
-def clean_names(folders: list[str]) -> list[str]:
+def clean_names(folders: Sequence[str]) -> list[str]:
     """Clean names; the folders' own if cleaning would make two equal, as with "737-200" and "747-200"."""
     names = [clean_name(folder) for folder in folders]
     return names if len(set(names)) == len(names) else [folder.replace("_", " ") for folder in folders]
@@ -77,13 +99,45 @@ def read_dataset(path: Path, template: str = TEMPLATE) -> Dataset:
     split = [p for p in (path / "split.json", *sorted(path.glob("split_zhou_*.json"))) if p.is_file()]
     if split:
         return _from_file(split[0], template)
-    if (path / "train").is_dir():
-        return _from_split_folders(path, template)
-    classes = [p for p in sorted(path.iterdir()) if p.is_dir() and not p.name.startswith(".")]
-    _require_two_classes(path, classes)
-    pictures = [[ImageFile(f) for f in _class_files(c)] for c in classes]
-    dataset = split_by_rule(path.resolve().name, clean_names([c.name for c in classes]), template, pictures)
-    return _noted(dataset, path)
+    has_splits = (path / "train").is_dir()
+    folders = subfolders(path / "train" if has_splits else path)
+    if len(folders) < 2:
+        where = path / "train" if has_splits else path
+        raise DearError(f"{where} holds {len(folders)} class folders: make one folder of images for each class.")
+    name, classes = path.resolve().name, clean_names([folder.name for folder in folders])
+    if has_splits:
+        splits = [_split_examples(path / split, [folder.name for folder in folders]) for split in SPLITS]
+        dataset = make_dataset(name, classes, template, splits)
+    else:
+        pictures = [[ImageFile(file) for file in _class_files(folder)] for folder in folders]
+        dataset = split_by_rule(name, classes, template, pictures)
+    notes = []
+    if loose := sum(file.suffix.lower() in SUFFIXES and file.is_file() for file in path.iterdir()):
+        notes.append(f"left out, in no folder of a class: {counted(loose, 'image')}")
+    if unusable := _unusable_photos(path):
+        notes.append(f"left out, as they cannot be read: {unusable}; {_CONVERT}")
+    return replace(dataset, note="\n".join(notes))
+
+
+def _split_examples(path: Path, names: list[str]) -> list[Example]:
+    """The labelled images of one split; refuses a class that has no images to train on.
+
+    Such a class is most likely a misspelt folder, and ignoring it would inflate the test accuracy.
+    """
+    folders = subfolders(path) if path.is_dir() else []
+    if unknown := [folder for folder in folders if folder.name not in names]:
+        raise DearError(f"{unknown[0]} has no counterpart in train: rename it, or add training images of that class.")
+    labelled = sorted((names.index(folder.name), folder) for folder in folders)
+    return [Example(ImageFile(file), label) for label, folder in labelled for file in _class_files(folder)]
+
+
+def _class_files(folder: Path) -> list[Path]:
+    files = image_files(folder)
+    if not files and (unusable := _unusable_photos(folder)):
+        raise DearError(f"The class folder {folder} has {unusable} that cannot be read, and no images: {_CONVERT}.")
+    if not files:
+        raise DearError(f"The class folder {folder} has no images: add some or remove it.")
+    return files
 
 
 def _from_file(path: Path, template: str) -> Dataset:
@@ -92,50 +146,80 @@ def _from_file(path: Path, template: str) -> Dataset:
         places = [folder, *sorted(p for p in folder.iterdir() if p.is_dir())]
         return read_split(path, places, template, folder.resolve().name)
     if kind in (".csv", ".jsonl"):
-        return read_listing(path, template)
+        return _read_list(path, template)
     raise DearError(f"{path} is not a dataset: give a folder, a split .json, or a .csv or .jsonl with path and label.")
 
 
-def _from_split_folders(path: Path, template: str) -> Dataset:
-    folders = [p for p in sorted((path / "train").iterdir()) if p.is_dir() and not p.name.startswith(".")]
-    _require_two_classes(path / "train", folders)
-    train_names = {folder.name for folder in folders}
-    splits = []
-    for split in SPLITS:
-        if (path / split).is_dir():
-            _require_known_classes(path / split, train_names)
-        labelled = [(label, path / split / folder.name) for label, folder in enumerate(folders)]
-        splits.append([Example(ImageFile(f), label) for label, d in labelled if d.is_dir() for f in _class_files(d)])
-    dataset = make_dataset(path.resolve().name, clean_names([f.name for f in folders]), template, splits)
-    return _noted(dataset, path)
+def _read_list(file: Path, template: str) -> Dataset:
+    """A dataset from a CSV or JSONL list. Relative paths start at its folder; without splits, the rule makes them."""
+    rows = [_checked_row(file, line, row) for line, row in _list_rows(file)]
+    splits = None
+    if all(split is None for *_, split in rows):
+        rows.sort(key=lambda row: row[1])  # the order of a list does not matter
+    else:
+        splits = [split or "" for *_, split in rows]
+        for line, _, _, split in rows:
+            if split not in SPLITS:
+                raise DearError(f"{file}, line {line}: split must be train, val or test, not {split or 'empty'}.")
+    pictures, labels = [ImageFile(path) for _, path, *_ in rows], [label for _, _, label, _ in rows]
+    return replace(from_labels(str(file), pictures, labels, template, splits), name=file.stem)
 
 
-def _noted(dataset: Dataset, path: Path) -> Dataset:
-    """With a remark for the user, if there are photos that are left out."""
-    notes = []
-    if loose := sum(file.suffix.lower() in SUFFIXES and file.is_file() for file in path.iterdir()):
-        notes.append(f"left out, in no folder of a class: {counted(loose, 'image')}")
-    if unusable := unusable_photos(path):
-        notes.append(f"left out, as they cannot be read: {unusable}; {_CONVERT}")
-    return replace(dataset, note="\n".join(notes))
+def _checked_row(file: Path, line: int, row: dict) -> tuple[int, Path, str, str | None]:
+    """(line, path, label, split) of a row; split is None where the file has none."""
+    check_shape(row, _ListedImage, f"{file}, line {line},", "each row needs a path, a label and, optionally, a split")
+    path, label, split = row["path"], str(row["label"]).strip(), row.get("split")
+    if not path or not label:
+        raise DearError(f"{file}, line {line}: each row needs a path and a label.")
+    image = file.parent / path
+    if not os.path.isfile(image):
+        raise DearError(f"{file}, line {line} names {path}, but there is no file {image}: correct the path.")
+    return line, image, label, None if split is None else split.strip()
 
 
-def _require_known_classes(path: Path, train_names: set[str]) -> None:
-    """A class only in val or test is most likely a misspelt folder: ignoring it would inflate the test accuracy."""
-    for folder in sorted(path.iterdir()):
-        if folder.is_dir() and not folder.name.startswith(".") and folder.name not in train_names:
-            raise DearError(f"{folder} has no counterpart in train: rename it, or add training images of that class.")
+def _list_rows(file: Path) -> Iterator[tuple[int, dict]]:
+    try:
+        # "sig": spreadsheets often write a byte order mark
+        with TextIOWrapper(open_regular(file), encoding="utf-8-sig", newline="") as stream:
+            if file.suffix.lower() == ".csv":
+                reader = csv.DictReader(stream, skipinitialspace=True)
+                if not {"path", "label"} <= set(reader.fieldnames or ()):
+                    raise DearError(f"The first line of {file} must be path,label or path,label,split.")
+                for row in reader:
+                    row.pop(None, None)  # type: ignore[call-overload] # cells after the last heading
+                    yield reader.line_num, row
+                return
+            for line, text in enumerate(stream, 1):
+                if text.strip():
+                    row = parse_json(text)
+                    if not isinstance(row, dict):
+                        raise ValueError(f'line {line} is not an object like {{"path": ..., "label": ...}}')
+                    yield line, row
+    except (OSError, ValueError, csv.Error) as error:
+        raise DearError(f"{file} cannot be read as a list of images: {reason_of(error)}.") from None
 
 
-def _class_files(folder: Path) -> list[Path]:
-    files = image_files(folder)
-    if not files and (unusable := unusable_photos(folder)):
-        raise DearError(f"The class folder {folder} has {unusable} that cannot be read, and no images: {_CONVERT}.")
-    if not files:
-        raise DearError(f"The class folder {folder} has no images: add some or remove it.")
-    return files
+def read_split(file: Path, folders: Sequence[Path], template: str, name: str) -> Dataset:
+    """A dataset from a split file {"train": [[path, label, class name], ...], "val": ..., "test": ...}.
 
-
-def _require_two_classes(path: Path, classes: list[Path]) -> None:
-    if len(classes) < 2:
-        raise DearError(f"{path} holds {len(classes)} class folders: make one folder of images for each class.")
+    The images lie in one of `folders`. Underscores in class names become spaces, as in CoOp's prompts.
+    """
+    value = read_json(file)
+    check_shape(value, _SplitFile, f"The split file {file}", "each entry must be [path, label, class name]")
+    entries: dict[str, list[tuple[str, int, str]]] = {split: value.get(split, []) for split in SPLITS}
+    if not entries["train"]:
+        raise DearError(f'{file} has no training images: it needs a list under "train".')
+    names: dict[int, str] = {}
+    for _, label, text in (entry for split in entries.values() for entry in split):
+        if names.setdefault(label, text) != text:
+            raise DearError(f"{file} gives class {label} two names, {names[label]!r} and {text!r}: choose one.")
+    if sorted(names) != list(range(len(names))):
+        raise DearError(f"{file} must number its classes from 0 without gaps.")
+    if len(names) < 2:
+        raise DearError(f"{file} has one class: it needs images of at least two.")
+    first = entries["train"][0][0]
+    images = next((folder for folder in folders if (folder / first).is_file()), None)
+    if images is None:
+        raise DearError(f"{file} names the image {first}, but there is no {folders[0] / first}: put the images there.")
+    splits = [[Example(ImageFile(images / p), label) for p, label, _ in split] for split in entries.values()]
+    return make_dataset(name, [names[i].replace("_", " ") for i in range(len(names))], template, splits)

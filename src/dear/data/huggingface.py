@@ -7,41 +7,28 @@ and keeps the first N images of each class and split in place of downloading all
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from dear.core.errors import DearError, first_line
 from dear.core.files import read_text
 from dear.core.progress import Progress
-from dear.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, find_column
-from dear.data.dataset import Dataset
-from dear.data.memory import SPLIT_NAMES, Labelled, as_dataset, labelled, one_or_all
+from dear.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, LazyColumn, find_column
+from dear.data.dataset import CLASS_NAMES_FILE, Dataset
+from dear.data.memory import SPLIT_NAMES, Labelled, as_dataset, labelled, splits_or_whole
 
-CLASS_NAMES = "classnames.txt"  # one per line, in CLIP_benchmark's form
 _BUFFER = 1000  # images of a stream that are held to shuffle it
 
 
-class _Column:
-    """A column of a table that stays on disk."""
-
-    def __init__(self, rows: Any, name: str) -> None:
-        self.rows, self.name = rows.select_columns([name]), name
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.rows[index][self.name]
-
-
 def hub_dataset(name: str, split: str, options: Mapping[str, str], template: str) -> Dataset:
-    """`split`: one of the dataset's own, or empty for all."""
+    """A dataset of the hub or in its form on disk. `split`: one of its own, or empty for all."""
     per_class = options.get("per_class")
     if per_class is not None and not (per_class.isdecimal() and int(per_class)):
         raise DearError(f"per_class must be a number of images from 1 on, not {per_class!r}.")
-    rows = _load(name, split, options.get("config"), streaming=per_class is not None)
+    rows = _load_rows(name, split, options.get("config"), streaming=per_class is not None)
     parts = rows if isinstance(rows, dict) else {split: rows}
-    if not parts.keys() <= SPLIT_NAMES.keys():  # a part of one split, or a split of another name
+    if not parts.keys() <= SPLIT_NAMES.keys():  # some of a split's images, or a split of another name
         if len(parts) > 1:
             raise DearError(
                 f"{name} has the splits {', '.join(parts)}: choose one, as in hf:{name}:{next(iter(parts))}."
@@ -51,8 +38,10 @@ def hub_dataset(name: str, split: str, options: Mapping[str, str], template: str
     if per_class is not None:
         parts = {part: _first_of_each(stream, int(per_class), part, image, label) for part, stream in parts.items()}
 
+    whole = splits_or_whole(parts)
+
     def read(classes: list[str] | None = None) -> Dataset:
-        return as_dataset(one_or_all(parts), image=image, label=label, classes=classes, template=template, name=name)
+        return as_dataset(whole, image=image, label=label, classes=classes, template=template, name=name)
 
     data = read()
     if all(text.isdecimal() for text in data.classes) and (names := _class_file(name)):
@@ -65,19 +54,22 @@ def hub_dataset(name: str, split: str, options: Mapping[str, str], template: str
 def read_rows(rows: Any, title: str, image: str | None = None, label: str | None = None) -> Labelled:
     """Pictures and labels of one split; images stay encoded, and on disk, until they are opened."""
     if not hasattr(rows, "__len__"):
-        raise DearError(f"The {title} are a stream: give a dataset that was not opened as one.")
+        raise DearError(f"The {title} are a stream: open the dataset without streaming=True.")
     rows, image, label, names = _encoded(rows, image, label)
-    return labelled(_Column(rows, image), list(rows[label]), title, names)
+    return labelled(_on_disk(rows, image), list(rows[label]), title, names)
 
 
 def row_images(rows: Any) -> Any:
     """The images of rows, with labels or without, as a sequence."""
-    rows, image = _encoded_images(rows, None)
-    return _Column(rows, image)
+    return _on_disk(*_encoded_images(rows, None))
+
+
+def _on_disk(rows: Any, column: str) -> LazyColumn:
+    return LazyColumn(rows.select_columns([column]), itemgetter(column))
 
 
 def _encoded(rows: Any, image: str | None, label: str | None) -> tuple[Any, str, str, list[str] | None]:
-    """Rows whose images are not decoded, the columns of images and labels, and the names of the classes, if known."""
+    """Rows whose images are not decoded; the names of the image and label columns; class names, if they are known."""
     from datasets import ClassLabel
 
     features = rows.features or {}
@@ -88,7 +80,7 @@ def _encoded(rows: Any, image: str | None, label: str | None) -> tuple[Any, str,
 
 
 def _encoded_images(rows: Any, image: str | None) -> tuple[Any, str]:
-    """Rows whose images are neither decoded nor transformed, as the backbone has its own transform; their column."""
+    """Rows whose images are neither decoded nor transformed (the backbone has its own transform), and their column."""
     from datasets import Image
 
     features = rows.features or {}
@@ -116,7 +108,7 @@ def _first_of_each(stream: Any, count: int, title: str, image: str | None, label
     return Rows.from_list(rows, features=stream.features)
 
 
-def _load(name: str, split: str, config: str | None, streaming: bool) -> Any:
+def _load_rows(name: str, split: str, config: str | None, streaming: bool) -> Any:
     try:
         import datasets
     except ImportError:
@@ -131,22 +123,22 @@ def _load(name: str, split: str, config: str | None, streaming: bool) -> Any:
         return datasets.load_dataset(name, config, split=split or None, streaming=streaming)
     except DearError:
         raise
-    except Exception as error:  # of many kinds, with many causes
+    except Exception as error:  # the library raises many kinds
         if "gated" in str(error).lower():
-            raise DearError(f"{name} asks for consent: accept its terms on the hub, then run hf auth login.") from None
+            raise DearError(f"{name} is gated: accept its terms on the hub, then run hf auth login.") from None
         raise DearError(f"The dataset {name} cannot be loaded: {first_line(error)}.") from None
 
 
 def _class_file(name: str) -> list[str] | None:
-    """Class names of a dataset whose labels are numbers, as CLIP_benchmark stores them."""
+    """Class names of a dataset whose labels are numbers, in CLIP_benchmark's file; None if it has no such file."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     if Path(name).is_dir():
-        file = Path(name) / CLASS_NAMES
+        file = Path(name) / CLASS_NAMES_FILE
     else:
         try:
-            file = Path(hf_hub_download(name, CLASS_NAMES, repo_type="dataset"))
+            file = Path(hf_hub_download(name, CLASS_NAMES_FILE, repo_type="dataset"))
         except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError):
             return None
     return read_text(file).splitlines() if file.is_file() else None

@@ -1,11 +1,10 @@
-"""From examples to batches of pixels, decoded in worker processes."""
+"""Decodes examples into batches of pixels, in worker processes."""
 
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
@@ -17,25 +16,25 @@ from dear.data.dataset import Example
 # Processes that decode images, unless a command is told otherwise: as many as there are cores.
 WORKERS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 _CACHE_LIMIT = 2**30  # bytes of pixels: about 1800 images at 224 px
-_MANY = 2000  # images: more than that are not cached
+_MOST_CACHED = 2000  # images: the processes that decode more than that are kept, as their pixels are not cached
 _cache: dict[Hashable, list[tuple[Tensor, Tensor]]] = {}  # the last used at the end
 _loaders: dict[Hashable, DataLoader] = {}  # the last one for images too many to cache, with its processes
 
-Item = TypeVar("Item")
+Given = TypeVar("Given")
 Batch = TypeVar("Batch")
-Value = TypeVar("Value", covariant=True)
+Made = TypeVar("Made", covariant=True)
 
 
-class Mapped(TorchDataset, Generic[Item, Value]):
-    """`function` of each item: the one torch dataset of this package. A loader runs it in worker processes."""
+class Mapped(TorchDataset, Generic[Given, Made]):
+    """A torch dataset of items after a function, which a loader runs in worker processes."""
 
-    def __init__(self, items: Sequence[Item], function: Callable[[Item], Value]) -> None:
+    def __init__(self, items: Sequence[Given], function: Callable[[Given], Made]) -> None:
         self.items, self.function = items, function
 
     def __len__(self) -> int:
         return len(self.items)
 
-    def __getitem__(self, index: int) -> Value:
+    def __getitem__(self, index: int) -> Made:
         return self.function(self.items[index])
 
 
@@ -49,16 +48,16 @@ def from_workers(batches: Iterable[Batch]) -> Iterator[Batch]:
         if "DataLoader worker" not in str(error):
             raise
         raise DearError(
-            "A process that decodes images was killed, most likely for lack of memory: free some, or use --workers 0."
+            "A process that decodes images was killed, most likely for lack of memory: free memory, or use --workers 0."
         ) from None
 
 
 def decoding_loader(
     data: Mapped, batch: int, workers: int | None = None, pinned: bool = False, persistent: bool = False
 ) -> DataLoader:
-    """A loader that decodes ahead in so many processes (None: `WORKERS`), no more than there are batches.
+    """A loader that decodes ahead in `workers` processes (None: `WORKERS`), but no more than there are batches.
 
-    `pinned`: in memory from which a GPU copies while it computes.
+    `pinned`: in memory from which a GPU copies while it computes; `persistent`: the processes wait for the next pass.
     """
     workers = min(WORKERS if workers is None else workers, -(-len(data) // batch))
     ahead = 4 if workers and pinned else None
@@ -89,13 +88,14 @@ def evaluation_batches(
     decoded = []
     if key not in _loaders:
         _loaders.clear()
-        _loaders[key] = decoding_loader(
-            Mapped(examples, partial(_decode, transform)), batch, workers, pinned, persistent=len(examples) > _MANY
-        )
-    for pixels, labels in _decoded(_loaders[key], title):
-        if pixels[0].nbytes * len(examples) <= _CACHE_LIMIT:
-            decoded.append((pixels.clone(), labels.clone()))  # tensors from workers lie in scarce shared memory
-        yield pixels, labels
+        data = Mapped(examples, partial(_decode_example, transform))
+        _loaders[key] = decoding_loader(data, batch, workers, pinned, persistent=len(examples) > _MOST_CACHED)
+    with Progress(title, len(examples)) as bar:
+        for pixels, labels in from_workers(_loaders[key]):
+            if pixels[0].nbytes * len(examples) <= _CACHE_LIMIT:
+                decoded.append((pixels.clone(), labels.clone()))  # tensors from workers lie in scarce shared memory
+            yield pixels, labels
+            bar.update(len(pixels))
     if decoded:
         _loaders.clear()
         _cache[key] = decoded
@@ -103,12 +103,5 @@ def evaluation_batches(
             del _cache[next(iter(_cache))]
 
 
-def _decode(transform: Callable[[Any], Tensor], example: Example) -> tuple[Tensor, int]:
+def _decode_example(transform: Callable[[Any], Tensor], example: Example) -> tuple[Tensor, int]:
     return transform(example.picture.open()), example.label
-
-
-def _decoded(loader: DataLoader, title: str) -> Iterator[tuple[Tensor, Tensor]]:
-    with Progress(title, len(loader.dataset)) as bar:  # type: ignore[arg-type]
-        for pixels, labels in from_workers(loader):
-            yield pixels, torch.as_tensor(labels)
-            bar.update(len(pixels))

@@ -1,11 +1,11 @@
-"""Data in memory as a dataset: images with labels, tables, rows, and datasets of torch and Hugging Face."""
+"""Turns data in memory into a dataset: images with labels, tables, rows, and datasets of torch and Hugging Face."""
 
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from PIL import Image
 from PIL.ImageFile import ImageFile as UnreadImage
@@ -21,31 +21,29 @@ from dear.data.splits import SPLITS
 
 SPLIT_NAMES = {"validation": "val", "valid": "val", "dev": "val"} | {split: split for split in SPLITS}
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, eq=False)
-class Item:
+class ImageInMemory:
     """An image of a sequence, taken from it when it is opened."""
 
-    items: Any
+    images: Any
     index: int
     name: str
 
     def open(self) -> Image.Image:
-        return self._value(open_image)
+        return self._read(open_image)
 
     def content(self) -> bytes:
-        value = self._value(as_image)
+        value = self._read(as_image)
         if isinstance(value, bytes):
             return value
         picture = self.open()
         return repr(picture.size).encode() + picture.tobytes()
 
-    def _value(self, of: Callable[[Any], T]) -> T:
-        """Of the image in the sequence; an error names it."""
+    def _read(self, function: Callable[[Any], Any]) -> Any:
+        """The function's value for the image in the sequence; an error names the image."""
         try:
-            return of(self.items[self.index])
+            return function(self.images[self.index])
         except DearError as error:
             raise DearError(f"{self.name}: {error}") from error
 
@@ -53,8 +51,8 @@ class Item:
         return self.name
 
 
-def one_or_all(parts: Mapping[str, Any]) -> Any:
-    """Data for `as_dataset` of splits by name; training images alone, or ones of no split (""), are to be divided."""
+def splits_or_whole(parts: Mapping[str, Any]) -> Any:
+    """Data for `as_dataset`: all parts by split, or the only part if it is to be split by rule (train, or "")."""
     return next(iter(parts.values())) if parts.keys() in ({""}, {"train"}) else parts
 
 
@@ -82,9 +80,9 @@ def as_dataset(
     """A dataset from data in memory.
 
     `data`: images with `labels`; a pair (images, labels); a DataFrame of pandas or Polars, an Arrow table, a dict of
-    columns or a list of rows (dicts), with a column of images and one of labels, and optionally one named split; a
+    columns or a list of rows (dicts), with a column of images and one of labels, and optionally one called split; a
     dataset or a loader of torch; a Hugging Face dataset; or a mapping from train, val and test to any of these. Without
-    splits, the images of each class are divided by the rule for folders.
+    splits, the images of each class are split by the rule for folders.
     An image is a path (relative ones start at `root`), bytes of a file, a PIL image, an array or a tensor.
     `image`, `label`: the columns, if their names are unusual. `classes`: names for labels that are numbers from 0.
     """
@@ -93,22 +91,22 @@ def as_dataset(
         return data
     names = None if classes is None else check_class_names(classes)
     if labels is not None and isinstance(data, str | Path):
-        raise DearError(f"Labels belong to a list of images: leave them out, as {data} tells the class of each image.")
+        raise DearError(f"Labels belong to a list of images: leave them out, {data} says which class each image has.")
     note = ""
     if labels is None and isinstance(data, Mapping) and data.keys() and data.keys() <= SPLIT_NAMES.keys():
-        parts = {SPLIT_NAMES[split]: _read(part, split, image, label, Path(root)) for split, part in data.items()}
-        whole, note = _join(parts)
+        parts = {SPLIT_NAMES[split]: _read_part(part, split, image, label, Path(root)) for split, part in data.items()}
+        whole, note = _join_splits(parts)
     else:
-        whole = _read(data if labels is None else (data, labels), "images", image, label, Path(root))
+        whole = _read_part(data if labels is None else (data, labels), "images", image, label, Path(root))
     dataset = from_labels(name, whole.pictures, whole.labels, template, whole.splits, names or whole.names)
     if all(text.isdecimal() for text in dataset.classes):
         how = "dear.dataset(..., classes=[...]), or --class-names"
-        note = f"the classes are numbers, which say nothing to CLIP: name them ({how})"
+        note = f"the classes are numbers, which mean nothing to CLIP: name them ({how})"
     return replace(dataset, note=note)
 
 
 def images_of(data: Any) -> Sequence[Any]:
-    """The images of a sequence, a table, or a dataset of torch or Hugging Face, whose labels are left aside."""
+    """The images of a sequence, a table, or a dataset of torch or Hugging Face; labels are ignored."""
     from dear.data.torch_data import torch_images
 
     if hasattr(data, "features") and hasattr(data, "column_names"):
@@ -119,8 +117,8 @@ def images_of(data: Any) -> Sequence[Any]:
     return in_order(images) if is_column(images) else list(images)
 
 
-def _read(data: Any, title: str, image: str | None, label: str | None, root: Path) -> Labelled:
-    """One part of the data; `title` names its images, as in "train[3]"."""
+def _read_part(data: Any, title: str, image: str | None, label: str | None, root: Path) -> Labelled:
+    """Images and labels of one split, or of all data. `title` names the images, as in "train[3]"."""
     from dear.data.torch_data import read_torch
 
     if hasattr(data, "features") and hasattr(data, "column_names"):
@@ -150,7 +148,7 @@ def labelled(
     splits: Sequence[Any] | None = None,
     root: Path = Path(),
 ) -> Labelled:
-    """Checks images and labels, each any sequence. Only those of a list are looked at before they are opened."""
+    """Pictures and checked labels of two sequences. Only the images of a list are looked at before they are opened."""
     images, labels = in_order(images), in_order(labels)
     if len(images) != len(labels):
         raise DearError(f"There are {len(images)} images and {len(labels)} labels: give each image one label.")
@@ -160,20 +158,20 @@ def labelled(
     if parts and "" in parts:
         raise DearError(f"{title}[{parts.index('')}] is in no split: it must be train, val or test.")
     return Labelled(
-        [_picture(images, index, f"{title}[{index}]", root) for index in range(len(images))],
-        [_label(value, f"{title}[{index}]") for index, value in enumerate(labels)],
+        [_as_picture(images, index, f"{title}[{index}]", root) for index in range(len(images))],
+        [_checked_label(value, f"{title}[{index}]") for index, value in enumerate(labels)],
         names,
         parts,
     )
 
 
-def _picture(images: Any, index: int, name: str, root: Path) -> Picture:
+def _as_picture(images: Any, index: int, name: str, root: Path) -> Picture:
     # Any other sequence may decode an image to return it: that is left until the image is opened.
     value: Any = settle(images[index]) if isinstance(images, list | tuple) else None
     if hasattr(value, "open") and hasattr(value, "content"):
         return value
     if not isinstance(value, str | Path):
-        return Item(images, index, name)
+        return ImageInMemory(images, index, name)
     path = root / value
     if not os.path.isfile(path):
         raise DearError(f"{name} names {value}, but there is no file {path}: correct the path.")
@@ -181,7 +179,7 @@ def _picture(images: Any, index: int, name: str, root: Path) -> Picture:
 
 
 def settle(image: Any) -> Any:
-    """A PIL image that is not yet read: its path, or the image read now. Worker processes cannot share an open file."""
+    """An unread PIL image as its path, or read now if it has none: worker processes cannot share an open file."""
     if isinstance(image, UnreadImage) and image.tile:
         if os.path.isfile(image.filename):
             return Path(os.path.abspath(os.fsdecode(image.filename)))
@@ -206,12 +204,12 @@ def read_parquet(file: Path, options: Mapping[str, str], template: str) -> Datas
                       template=template, root=file.parent, name=file.stem)  # fmt: skip
 
 
-def _join(parts: dict[str, Labelled]) -> tuple[Labelled, str]:
-    """Splits with the same classes, as one; and a remark for the user, if any."""
+def _join_splits(parts: dict[str, Labelled]) -> tuple[Labelled, str]:
+    """Splits with the same classes, joined, and a remark for the user, if any."""
     note = ""
     if "train" in parts and "val" in parts and "test" not in parts:  # as ImageNet
         parts["test"] = parts.pop("val")
-        note = "its validation images are the test images, as it has no others"
+        note = "the validation images are used as test images, as there are no others"
     kinds = {None if part.names is None else tuple(part.names) for part in parts.values()}
     if len(kinds) > 1:
         raise DearError("The splits have different classes: give them the same.")
@@ -223,7 +221,7 @@ def _join(parts: dict[str, Labelled]) -> tuple[Labelled, str]:
     return joined, note
 
 
-def _label(value: Any, name: str) -> str | int:
+def _checked_label(value: Any, name: str) -> str | int:
     value = value.item() if hasattr(value, "item") else value  # a number of numpy or torch
     if isinstance(value, float) and value.is_integer():  # as pandas reads a column with a gap
         value = int(value)

@@ -1,4 +1,4 @@
-"""Class names and templates: their checks, and the prompts made of them."""
+"""Checks class names and templates, and makes prompts of them."""
 
 import re
 import unicodedata
@@ -10,7 +10,7 @@ _MAX_LENGTH = 1000  # characters; CLIP reads 77 tokens
 
 
 def check_template(template: object) -> str:
-    """One {} in place of the class name and no other braces: a template is text, never a format string."""
+    """The template, which must have one {} for the class name and no other braces: it is never a format string."""
     text = _check_text(template, "The template")
     if text.count("{}") != 1 or re.search("[{}]", text.replace("{}", "", 1)):
         raise DearError(f"The template {text!r} must have one {{}} where the class name goes, and no other braces.")
@@ -23,7 +23,7 @@ def fill(template: str, name: str) -> str:
 
 
 def check_class_names(names: object) -> tuple[str, ...]:
-    """At least one name, all different; returned without surrounding spaces."""
+    """The names without surrounding spaces; there must be at least one, and no two that CLIP reads as one."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise DearError(f"Class names must be a list of texts, such as ['cat', 'dog'], not {names!r}.")
     stripped = tuple(check_name(name).strip() for name in names)

@@ -1,6 +1,7 @@
-"""The value of --data -> a dataset."""
+"""Finds the dataset that a value of --data names."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -21,8 +22,6 @@ HELP = (
     "(`dear data list`), a Parquet file, hf:USER/NAME[:SPLIT] of Hugging Face, wds:SHARDS, torchvision:NAME, or "
     "world:TASK[:STYLE] of Attribute World"
 )
-
-
 IN_MEMORY = "memory"
 
 
@@ -41,30 +40,30 @@ def resolve_dataset(
     if template is not None:
         check_template(template)
     names = None if class_names is None else _read_names(Path(class_names))
-    dataset = _find(str(data), root) if isinstance(data, str | Path) else as_dataset(data)
+    dataset = _find_dataset(str(data), root) if isinstance(data, str | Path) else as_dataset(data)
     if split is not None:
         dataset = divide_again(dataset, split)
     if template is not None:
-        dataset = dataset.with_template(template)
+        dataset = replace(dataset, template=template)
     return dataset if names is None else dataset.with_class_names(names)
 
 
 def name_in_memory(dataset: Dataset) -> str:
-    """The value of --data in a run on data in memory; a run is not continued on data with other labels."""
+    """The value of --data in a run on data in memory, which names its labels: a run continues on equal labels only."""
     parts = [[example.label for example in split] for split in (dataset.train, dataset.val, dataset.test)]
     return f"{IN_MEMORY}:{hashlib.sha256(repr((dataset.classes, parts)).encode()).hexdigest()[:12]}"
 
 
 def is_world(name: str) -> bool:
-    """Whether this names a task of Attribute World."""
+    """Whether a value of --data names a task of Attribute World."""
     return name.partition(":")[0] == "world"
 
 
-def _find(name: str, root: str | None) -> Dataset:
+def _find_dataset(name: str, root: str | None) -> Dataset:
     if is_world(name):
         return world_task(*name.partition(":")[2].split(":", 1))
     if name.startswith(f"{IN_MEMORY}:"):
-        raise DearError("This run was trained on data in memory, which is gone: give the data again.")
+        raise DearError("This run was trained on data in memory, which no file holds: give the data again.")
     if (dataset := _from_library(name, root)) is not None:
         return dataset
     entry = find_known(name)
@@ -84,13 +83,16 @@ def _find(name: str, root: str | None) -> Dataset:
 
 
 def _from_library(name: str, root: str | None) -> Dataset | None:
-    """hf:, wds:, torchvision:, and Parquet, with options after a question mark, as in hf:USER/NAME?label=kind."""
+    """A dataset of hf:, wds:, torchvision: or a Parquet file; None for other names.
+
+    Options follow a question mark, as in hf:USER/NAME?label=kind.
+    """
     kind, _, place = name.partition(":")
     place, _, query = place.partition("?")
     if kind == "hf":
         from dear.data.huggingface import hub_dataset
 
-        drive, rest = (place[:2], place[2:]) if place[1:2] == ":" else ("", place)  # of Windows
+        drive, rest = (place[:2], place[2:]) if place[1:2] == ":" else ("", place)  # C: on Windows
         where, _, split = rest.partition(":")
         return hub_dataset(drive + where, split, _options(query, "image", "label", "config", "per_class"), TEMPLATE)
     if kind == "wds":

@@ -17,19 +17,19 @@ from PIL import Image
 
 from dear.core.errors import DearError
 from dear.core.files import read_text
-from dear.core.progress import Progress
-from dear.data.dataset import Dataset
+from dear.core.progress import progress
+from dear.data.dataset import CLASS_NAMES_FILE, Dataset
 from dear.data.decode import open_bytes
-from dear.data.memory import SPLIT_NAMES, as_dataset, one_or_all
+from dear.data.memory import SPLIT_NAMES, as_dataset, splits_or_whole
 
-CLASS_NAMES, TEMPLATES = "classnames.txt", "zeroshot_classification_templates.txt"
-_IMAGES = ("webp", "jpg", "jpeg", "png")
+_TEMPLATES_FILE = "zeroshot_classification_templates.txt"
+_IMAGE_KINDS = ("webp", "jpg", "jpeg", "png")
 _LONGEST_LABEL = 1000  # bytes
 
 
 @dataclass(frozen=True)
 class ShardImage:
-    """A member of a tar file, by its place."""
+    """An image in a tar file, read from its place there."""
 
     shard: Path
     name: str
@@ -40,32 +40,32 @@ class ShardImage:
         return open_bytes(self.content(), f"The image {self} cannot be read ({{}}): make the shard again.")
 
     def content(self) -> bytes:
-        return _read(self.shard, self.offset, self.size)
+        return _bytes_at(self.shard, self.offset, self.size)
 
     def __str__(self) -> str:
         return f"{self.shard}/{self.name}"
 
 
 def shard_dataset(pattern: str, template: str) -> Dataset:
-    """`pattern`: a folder, or shards by a glob or a range such as data/test/{0..9}.tar."""
-    shards = _find(pattern)
+    """A dataset of shards. `pattern`: a folder, or shards by a glob or a range such as data/test/{0..9}.tar."""
+    shards = _find_shards(pattern)
     parts: dict[str, list[Path]] = {}
     for shard in shards:
         parts.setdefault(shard.parent.name if shard.parent.name in SPLIT_NAMES else "", []).append(shard)
     if "" in parts and len(parts) > 1:
         raise DearError(f"Only some of the shards of {pattern} are in folders train, val or test: give those alone.")
     first = shards[0].parent
-    folder = first if "" in parts or (first / CLASS_NAMES).is_file() else first.parent
-    names = read_text(folder / CLASS_NAMES).split("\n") if (folder / CLASS_NAMES).is_file() else None
-    if (folder / TEMPLATES).is_file():
-        lines = [line for line in read_text(folder / TEMPLATES).splitlines() if line.count("{c}") == 1]
+    folder = first if "" in parts or (first / CLASS_NAMES_FILE).is_file() else first.parent
+    names, templates = folder / CLASS_NAMES_FILE, folder / _TEMPLATES_FILE
+    classes = [name for name in read_text(names).split("\n") if name.strip()] if names.is_file() else None
+    if templates.is_file():
+        lines = [line for line in read_text(templates).splitlines() if line.count("{c}") == 1]
         template = lines[0].replace("{c}", "{}") if lines else template
-    data = {part: _index(files) for part, files in parts.items()}
-    classes = None if names is None else [name for name in names if name.strip()]
-    return as_dataset(one_or_all(data), classes=classes, template=template, name=folder.resolve().name)
+    data = {part: _index_shards(files) for part, files in parts.items()}
+    return as_dataset(splits_or_whole(data), classes=classes, template=template, name=folder.resolve().name)
 
 
-def _find(pattern: str) -> list[Path]:
+def _find_shards(pattern: str) -> list[Path]:
     if "://" in pattern:
         raise DearError(f"{pattern} is an address: download the shards (hf download), or use hf:USER/NAME.")
     folder = Path(pattern)
@@ -79,7 +79,7 @@ def _find(pattern: str) -> list[Path]:
 
 
 def _ranges(pattern: str) -> Iterator[str]:
-    """ "{0..2}.tar" -> "0.tar", "1.tar", "2.tar"; as many digits as the first number has."""
+    """Expands "{0..2}.tar" to "0.tar", "1.tar", "2.tar", with as many digits as the first number has."""
     before, brace, rest = pattern.partition("{")
     inside, closed, after = rest.partition("}")
     low, dots, high = inside.partition("..")
@@ -90,23 +90,21 @@ def _ranges(pattern: str) -> Iterator[str]:
         yield from (before + f"{number:0{len(low)}d}" + end for end in _ranges(after))
 
 
-def _index(shards: list[Path]) -> tuple[list[ShardImage], list[str | int]]:
-    """All images, and the label of each."""
+def _index_shards(shards: list[Path]) -> tuple[list[ShardImage], list[str | int]]:
+    """All images of the shards, and the label of each."""
     images: list[ShardImage] = []
     labels: list[str | int] = []
-    with Progress("indexing shards", len(shards)) as bar:
-        for shard in shards:
-            for key, (image, label) in _samples(shard).items():
-                if image is None or label is None:
-                    raise DearError(f"{shard} has no {'label (.cls)' if image else 'image'} for {key}: make it again.")
-                images.append(image)
-                labels.append(int(label) if label.isdecimal() else label)
-            bar.update()
+    for shard in progress(shards, "indexing shards", "shard"):
+        for key, (image, label) in _samples(shard).items():
+            if image is None or label is None:
+                raise DearError(f"{shard} has no {'label (.cls)' if image else 'image'} for {key}: make it again.")
+            images.append(image)
+            labels.append(int(label) if label.isdecimal() else label)
     return images, labels
 
 
 def _samples(shard: Path) -> dict[str, tuple[ShardImage | None, str | None]]:
-    """Files of one name but for what follows the first dot belong together."""
+    """Images and labels by their common name: that of their files up to the first dot."""
     samples: dict[str, tuple[ShardImage | None, str | None]] = {}
     try:
         with tarfile.open(shard, "r:") as tar:
@@ -114,13 +112,13 @@ def _samples(shard: Path) -> dict[str, tuple[ShardImage | None, str | None]]:
             for member in tar:
                 folder, _, file = member.name.rpartition("/")
                 stem, _, kind = file.partition(".")
-                if not member.isreg() or member.issparse() or kind.lower() not in (*_IMAGES, "cls"):
+                if not member.isreg() or member.issparse() or kind.lower() not in (*_IMAGE_KINDS, "cls"):
                     continue
                 if member.offset_data + member.size > size:
                     raise tarfile.ReadError("it ends too early")
                 image, label = samples.get(key := f"{folder}/{stem}", (None, None))
                 if kind.lower() == "cls":
-                    label = _read(shard, member.offset_data, min(member.size, _LONGEST_LABEL)).decode().strip()
+                    label = _bytes_at(shard, member.offset_data, min(member.size, _LONGEST_LABEL)).decode().strip()
                 else:
                     image = ShardImage(shard, member.name, member.offset_data, member.size)
                 samples[key] = image, label
@@ -129,7 +127,7 @@ def _samples(shard: Path) -> dict[str, tuple[ShardImage | None, str | None]]:
     return samples
 
 
-def _read(shard: Path, offset: int, size: int) -> bytes:
+def _bytes_at(shard: Path, offset: int, size: int) -> bytes:
     try:
         with shard.open("rb") as file:
             file.seek(offset)

@@ -1,4 +1,4 @@
-"""Stratified divisions of labelled images: by shares into train, val and test, or into folds."""
+"""Stratified splits of labelled images: by shares into train, val and test, or into folds."""
 
 import random
 from collections import Counter
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from dear.data.dataset import Dataset
 
 SPLITS = ("train", "val", "test")
-COOP_SPLIT = "50/20/30"  # of the known datasets that CoOp divided
-OWN_SPLIT, VALIDATED_SPLIT = "75/0/25", "60/15/25"  # of the user's own images: few, so none is set aside without a use
+COOP_SPLIT = "50/20/30"  # for the known datasets that CoOp split
+OWN_SPLIT, VALIDATED_SPLIT = "75/0/25", "60/15/25"  # for the user's own few images, without and with validation images
 
 
 def stratified_split(labels: Sequence[int], rule: str) -> list[str]:
-    """The split of each image: of each class the first ones are train, the next val, the last test, as `rule` says."""
+    """The split of each image: in each class the first are train, the next val, the last test, by the rule's shares."""
     sizes, seen = Counter(labels), Counter[int]()
     splits = []
     for label in labels:
@@ -44,7 +44,7 @@ def stratified_folds(labels: Sequence[int], folds: int, spread: bool = False) ->
 
 
 def divide_again(dataset: "Dataset", rule: str) -> "Dataset":
-    """The same images divided by other shares; refuses a dataset with a split of its own."""
+    """The same images split by other shares; refuses a dataset with a split of its own."""
     check_rule(rule)
     if not dataset.rule:
         raise DearError(f"{dataset.name} has a split of its own: leave --split out.")
@@ -55,7 +55,7 @@ def divide_again(dataset: "Dataset", rule: str) -> "Dataset":
 
 
 def check_rule(rule: str) -> str:
-    """The shares of train, val and test in %, as "80/0/20"; refuses others."""
+    """The rule itself if it gives the shares of train, val and test in %, as "80/0/20"; refuses anything else."""
     shares = rule.split("/")
     if len(shares) != 3 or not all(s.isdecimal() and len(s) <= 3 for s in shares) or sum(map(int, shares)) != 100:
         raise DearError(f"--split must be three shares in % that sum to 100, as 80/0/20, not {rule!r}.")
@@ -65,13 +65,13 @@ def check_rule(rule: str) -> str:
 
 
 def _train_and_val(images: int, rule: str) -> tuple[int, int]:
-    """Images to train and to validate on, of one class; the rest is for testing."""
+    """How many images of a class are for training and for validation; the rest is for testing."""
     train_share, val_share, test_share = (int(share) / 100 for share in rule.split("/"))
     train, val = max(1, round(train_share * images)), round(val_share * images)
     if rule == COOP_SPLIT:
         return train, val
     train = min(train, images)
     val = min(val, images - train)
-    if test_share and train + val == images:  # small classes: one image to test on is worth more than one to train on
+    if test_share and train + val == images:  # a small class: a test image matters more than a training image
         val, train = (val - 1, train) if val else (val, max(1, train - 1))
     return train, val

@@ -1,10 +1,11 @@
 """Encoders: image -> one vector per component. A gallery is filled and searched with the same one."""
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 from PIL import Image
@@ -29,39 +30,52 @@ if TYPE_CHECKING:
     from dear.model.predictor import Predictor
 
 
-class Encoder(Protocol):
+ENCODE_BATCH = 64  # images
+
+
+class Encoder(ABC):
+    """An image as one vector per component, each in the space of text features."""
+
     components: tuple[str, ...]  # "cls", the class feature, first
-    centred: tuple[str, ...]  # components that are compared after subtracting the mean over the gallery's images
+    centred: tuple[str, ...] = ()  # components that are compared after subtracting the mean over the gallery's images
     dim: int
     spec: dict[str, Any]  # JSON values, stored in gallery.json: identifies the encoder, and says how to load it
     preprocess: Callable[[Image.Image], Tensor]  # an RGB picture -> normalised pixels [3, height, width]
 
+    @abstractmethod
     def encode_image(self, pixels: Tensor) -> dict[str, Tensor]:
         """Normalised pixels [images, 3, height, width] -> vectors [images, dim] of each component."""
-        ...
+
+    @abstractmethod
+    def text_feature(self, sentence: str) -> Tensor:
+        """The unit feature of a sentence, [dim]."""
+
+    @abstractmethod
+    def with_gain(self, gains: Mapping[str, float]) -> "Encoder":
+        """The same encoder with gains of heads by name (`Predictor.with_gain`), which its spec then has."""
 
     def encode_text(self, sentence: str) -> dict[str, Tensor]:
-        """A vector [dim] of each component, compared with those of images without centring."""
-        ...
+        """A vector [dim] of each component, the same for all, compared with those of images without centring."""
+        return dict.fromkeys(self.components, self.text_feature(sentence))
 
     def fits(self, spec: Mapping[str, Any]) -> bool:
         """Whether vectors of the encoder with this spec are comparable with these."""
-        ...
-
-    def with_gain(self, gains: Mapping[str, float]) -> "Encoder":
-        """The same encoder with gains of heads by name (`Predictor.with_gain`), which its spec then has."""
-        ...
+        return _identity(spec) == _identity(self.spec)
 
 
-class AdapterEncoder:
+def _identity(spec: Mapping[str, Any]) -> list[Any]:
+    """The fields that decide the vectors: of an adapter, or the weights and heads of a backbone, not its name."""
+    backbone = spec.get("backbone", {})
+    return [*map(spec.get, ("kind", "sha256", "heads", "gain")), backbone.get("activation"), backbone.get("weights")]
+
+
+class AdapterEncoder(Encoder):
     """A model adapted by `dear train`: one component per attribute token."""
-
-    centred: tuple[str, ...] = ()
 
     def __init__(self, run: str | Path, predictor: "Predictor") -> None:
         self.predictor = predictor
         self.components = tuple(predictor.model.components)
-        self.dim = predictor.dim
+        self.dim = predictor.model.backbone.dim
         self.preprocess = predictor.model.backbone.preprocess
         # The config contains the checksum of the weights, so its own checksum identifies the adapter.
         checksum = sha256_of(Path(run) / CONFIG)
@@ -81,12 +95,11 @@ class AdapterEncoder:
                 f"The adapter of this gallery is no longer in {run}: run `dear index RUN --out GALLERY` with its new "
                 "folder as RUN."
             )
-        encoder = cls.load(run, device, precision)
-        return encoder.with_gain(spec["gain"]) if "gain" in spec else encoder
+        return cls.load(run, device, precision)
 
     @staticmethod
     def describe(spec: Mapping[str, Any]) -> str:
-        return f"the adapter in {spec['folder']}{_gain(spec)}"
+        return f"the adapter in {spec['folder']}"
 
     def with_gain(self, gains: Mapping[str, float]) -> "AdapterEncoder":
         changed = copy(self)
@@ -96,22 +109,18 @@ class AdapterEncoder:
     def encode_image(self, pixels: Tensor) -> dict[str, Tensor]:
         return self.predictor.features(pixels)
 
-    def encode_text(self, sentence: str) -> dict[str, Tensor]:
-        """The same for every component: training aligns all of them with the text."""
-        return dict.fromkeys(self.components, self.predictor.encode_text([sentence])[0])
-
-    def fits(self, spec: Mapping[str, Any]) -> bool:
-        return all(spec.get(key) == self.spec.get(key) for key in ("kind", "sha256", "gain"))
+    def text_feature(self, sentence: str) -> Tensor:
+        return self.predictor.encode_text([sentence])[0]
 
 
-class HeadEncoder:
+class HeadEncoder(Encoder):
     """A frozen backbone, without training: per attribute, the sum of its heads' contributions to the class feature.
 
     Much of a head's contribution is the same for every image; subtracting the mean leaves the part that differs.
     """
 
     def __init__(self, backbone: Backbone, heads: Mapping[str, Sequence[Head]], roles: str = AUTO) -> None:
-        """heads: attribute -> its (layer, head) pairs; roles: the role map that names gains."""
+        """`heads`: (layer, head) pairs of each attribute; `roles`: the role map that names gains."""
         self.backbone, self.roles = backbone, roles
         self.heads = {name: [(layer, head) for layer, head in pairs] for name, pairs in heads.items() if pairs}
         if not self.heads and backbone.image.layers:
@@ -140,7 +149,7 @@ class HeadEncoder:
         device: str = "auto",
         precision: str = "auto",
     ) -> "HeadEncoder":
-        """roles: file or name of a role map; "auto": the map in the package for these weights."""
+        """Loads a backbone. `roles`: file or name of a role map; "auto": the map in the package for these weights."""
         backbone = load_backbone(model, pretrained, device=pick_device(device), precision=precision)
         if not backbone.image.layers:  # the class feature alone
             return cls(backbone, {})
@@ -156,12 +165,11 @@ class HeadEncoder:
         report(backbone_line(identity["model"], identity["pretrained"]))
         backbone = load_backbone(identity["model"], identity["pretrained"], device=where, precision=precision)
         backbone.identity.require_same(identity, "The gallery")
-        encoder = cls(backbone, spec["heads"], spec.get("roles", AUTO))
-        return encoder.with_gain(spec["gain"]) if "gain" in spec else encoder
+        return cls(backbone, spec["heads"], spec.get("roles", AUTO))
 
     @staticmethod
     def describe(spec: Mapping[str, Any]) -> str:
-        return f"heads of {spec['backbone']['model']}{_gain(spec)}"
+        return f"heads of {spec['backbone']['model']}"
 
     def with_gain(self, gains: Mapping[str, float]) -> "HeadEncoder":
         require_sum(self.backbone)
@@ -179,21 +187,8 @@ class HeadEncoder:
         return {CLS: feature, **{name: self.reader.sum_of(heads, codes) for name, heads in self.heads.items()}}
 
     @torch.no_grad()
-    def encode_text(self, sentence: str) -> dict[str, Tensor]:
-        """The same for every component: contributions of heads lie in the space of text features."""
-        return dict.fromkeys(self.components, F.normalize(self.backbone.text.encode([sentence])[0], dim=-1))
-
-    def fits(self, spec: Mapping[str, Any]) -> bool:
-        """The same weights and heads; the name of the backbone does not matter."""
-        if spec.get("kind") != "heads" or spec["heads"] != self.spec["heads"]:
-            return False
-        if spec.get("gain") != self.spec.get("gain"):
-            return False
-        return all(spec["backbone"][key] == self.spec["backbone"][key] for key in ("activation", "weights"))
-
-
-def _gain(spec: Mapping[str, Any]) -> str:
-    return f", {gain_text(spec['gain'])}" if spec.get("gain") else ""
+    def text_feature(self, sentence: str) -> Tensor:
+        return F.normalize(self.backbone.text.encode([sentence])[0], dim=-1)
 
 
 class _Gain(TypedDict, total=False):
@@ -231,12 +226,15 @@ def check_spec(spec: Mapping[str, Any], what: str) -> None:
 
 def load_encoder(spec: Mapping[str, Any], device: str = "auto", precision: str = "auto") -> Encoder:
     """The encoder that filled a gallery."""
-    encoder = _KINDS[spec["kind"]][0].from_spec(spec, device, precision)
+    encoder: Encoder = _KINDS[spec["kind"]][0].from_spec(spec, device, precision)
+    if "gain" in spec:
+        encoder = encoder.with_gain(spec["gain"])
     if not encoder.fits(spec):
-        raise DearError(f"The encoder of the gallery ({describe(spec)}) has changed: index its images again.")
+        raise DearError(f"The encoder of the gallery ({describe_encoder(spec)}) has changed: index its images again.")
     return encoder
 
 
-def describe(spec: Mapping[str, Any]) -> str:
-    """A noun phrase, for error sentences."""
-    return _KINDS[spec["kind"]][0].describe(spec)
+def describe_encoder(spec: Mapping[str, Any]) -> str:
+    """The encoder as a noun phrase, for error sentences."""
+    gain = f", {gain_text(spec['gain'])}" if spec.get("gain") else ""
+    return f"{_KINDS[spec['kind']][0].describe(spec)}{gain}"

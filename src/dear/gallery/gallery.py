@@ -19,9 +19,9 @@ from dear.core.errors import DearError
 from dear.core.lock import LOCK
 from dear.data.dataset import ImageFile
 from dear.data.decode import Decoder
-from dear.gallery.encoders import Encoder, check_spec, describe, load_encoder
+from dear.gallery.encoders import Encoder, check_spec, describe_encoder, load_encoder
 from dear.gallery.index import WORLD, IndexSummary, add_images, stored_path, world_picture
-from dear.gallery.search import Hit, Snapshot, search, unit
+from dear.gallery.search import Hit, Snapshot, search_gallery, unit
 from dear.gallery.storage import (
     AGAIN,
     INFO,
@@ -53,7 +53,7 @@ class Gallery:
 
     @classmethod
     def open(cls, folder: str | Path) -> "Gallery":
-        """Read-only: nothing is created or repaired. `folder`: a path, or an address such as s3://BUCKET/NAME."""
+        """Opens a gallery to read; nothing is created or repaired. `folder`: a path, or an address such as s3://BUCKET/NAME."""
         place = resolve(folder)
         info = GalleryInfo.read(place)
         check_spec(info.encoder, str(place / INFO))
@@ -93,8 +93,8 @@ class Gallery:
         """Refuses an encoder whose vectors are not comparable with those of the gallery."""
         if not encoder.fits(self.info.encoder):
             raise DearError(
-                f"The gallery {self.folder} was made with {describe(self.info.encoder)}, and not with "
-                f"{describe(encoder.spec)}: their vectors are not comparable; choose another gallery."
+                f"The gallery {self.folder} was made with {describe_encoder(self.info.encoder)}, and not with "
+                f"{describe_encoder(encoder.spec)}: their vectors are not comparable; choose another gallery."
             )
 
     def encoder(self, device: str = "auto", precision: str = "auto") -> Encoder:
@@ -159,7 +159,7 @@ class Gallery:
 
         query: a vector [dim] per weighted component; where: an SQL filter on path, size and label.
         """
-        return search(self, query, weights, k, where)
+        return search_gallery(self, query, weights, k, where)
 
     def snapshot(self) -> Snapshot:
         """The current version of the table; the first search of a version reads its vectors into memory."""
@@ -212,7 +212,7 @@ class Gallery:
                 self.table.delete(f"path IN ({', '.join(map(_quote, paths[start : start + 1000]))})")
 
     def add_rows(self, rows: Any) -> None:
-        """rows: an Arrow table of this gallery's schema."""
+        """Writes rows, an Arrow table of this gallery's schema."""
         with self._write_errors():
             if self.table is None:
                 database = _connect(self.folder)

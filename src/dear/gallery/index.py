@@ -3,9 +3,11 @@
 import hashlib
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,7 @@ from dear.data.dataset import Dataset, Picture
 from dear.data.decode import Decoder
 from dear.data.folder import clean_name, find_images
 from dear.data.resolve import resolve_dataset
-from dear.gallery.encoders import Encoder, load_encoder
+from dear.gallery.encoders import ENCODE_BATCH, Encoder, load_encoder
 from dear.gallery.storage import table_schema, to_column
 from dear.parallel.cluster import Cluster
 
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from dear.gallery.gallery import Gallery
 
 WORLD = "world:"
-_BATCH = 64
 _WRITE = 1000  # images: a killed run loses at most this many
 
 Vectors = dict[str, Tensor]  # component -> [images, dim]
@@ -37,7 +38,7 @@ Vectors = dict[str, Tensor]  # component -> [images, dim]
 
 @dataclass(frozen=True)
 class IndexSummary:
-    """How many of the given images were added or skipped."""
+    """Numbers of the given images that were added or skipped."""
 
     added: int
     duplicates: int  # the gallery has an image of the same content under another path
@@ -49,13 +50,19 @@ class IndexSummary:
 
 
 @dataclass(frozen=True)
-class Source:
-    """An image to index. `path` is its name in the gallery: an absolute path, or world:TASK/test/NUMBER."""
+class IndexedImage:
+    """The row of an image without its vectors. `path` is an absolute path, or world:TASK/test/NUMBER.
+
+    The last three fields are known once it was read: its content's SHA-256, or the reason why it cannot be read.
+    """
 
     path: str
     label: str | None
+    stamp: tuple[int, int] = (0, 0)
+    sha256: str = ""
+    error: str = ""
 
-    def stamp(self) -> tuple[int, int]:
+    def current_stamp(self) -> tuple[int, int]:
         """Size in bytes and modification time of a file; if neither changed, the file is not read again."""
         if self.path.startswith(WORLD):
             return 0, 0
@@ -68,16 +75,22 @@ class Source:
             raise DearError(f"The image {self.path} cannot be read ({error}): repair or remove it.") from None
         return status.st_size, status.st_mtime_ns
 
-    def read(self, decoder: Decoder) -> tuple[Tensor, str]:
-        """Its pixels [3, height, width], and the SHA-256 of its content."""
-        if self.path.startswith(WORLD):
-            picture = world_picture(self.path).open()
-            return decoder(picture), hashlib.sha256(picture.tobytes()).hexdigest()
-        pixels = decoder(self.path)  # first: its errors are sentences
-        return pixels, sha256_of(self.path)
+    def read(self, decoder: Decoder) -> tuple["IndexedImage", Tensor | None]:
+        """Decodes the image: its row, and its pixels [3, height, width] if it can be read."""
+        try:
+            stamp = self.current_stamp()
+            if self.path.startswith(WORLD):
+                picture = world_picture(self.path).open()
+                pixels, sha256 = decoder(picture), hashlib.sha256(picture.tobytes()).hexdigest()
+            else:
+                pixels = decoder(self.path)  # first: its errors are sentences
+                sha256 = sha256_of(self.path)
+            return replace(self, stamp=stamp, sha256=sha256), pixels
+        except DearError as error:
+            return replace(self, error=str(error)), None
 
 
-def find_sources(names: Sequence[str], label_from_folder: bool) -> Iterator[Source]:
+def find_sources(names: Sequence[str], label_from_folder: bool) -> Iterator[IndexedImage]:
     """All images of files, folders, globs and world:TASK[:STYLE], each once."""
     seen: set[str] = set()
     for name in names:
@@ -98,10 +111,10 @@ def world_picture(path: str) -> Picture:
     return _world_dataset(name).test[int(number)].picture
 
 
-def _world_sources(name: str) -> Iterator[Source]:
+def _world_sources(name: str) -> Iterator[IndexedImage]:
     dataset = _world_dataset(name)
     for number, example in enumerate(dataset.test):
-        yield Source(f"{dataset.name}/test/{number:05d}", dataset.classes[example.label])
+        yield IndexedImage(f"{dataset.name}/test/{number:05d}", dataset.classes[example.label])
 
 
 @lru_cache(maxsize=16)
@@ -109,57 +122,38 @@ def _world_dataset(name: str) -> Dataset:
     return resolve_dataset(name)
 
 
-def _file_sources(pattern: str, label_from_folder: bool) -> Iterator[Source]:
+def _file_sources(pattern: str, label_from_folder: bool) -> Iterator[IndexedImage]:
     for file in find_images([pattern]):
         path = stored_path(str(file))
-        yield Source(path, clean_name(Path(path).parent.name) if label_from_folder else None)
+        yield IndexedImage(path, clean_name(Path(path).parent.name) if label_from_folder else None)
 
 
 # --- decoding and encoding ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Record:
-    """The row of an image without its vectors, or the reason why it cannot be read."""
-
-    source: Source
-    stamp: tuple[int, int] = (0, 0)
-    sha256: str = ""
-    error: str = ""
-
-
-def _decode(decoder: Decoder, source: Source) -> tuple[_Record, Tensor | None]:
-    try:
-        stamp = source.stamp()
-        pixels, sha256 = source.read(decoder)
-        return _Record(source, stamp, sha256), pixels
-    except DearError as error:
-        return _Record(source, error=str(error)), None
-
-
-def _collate(items: Sequence[tuple[_Record, Tensor | None]]) -> tuple[list[_Record], Tensor]:
-    """One tensor [readable, 3, height, width] per batch: each tensor that leaves a worker costs a file handle."""
+def _collate_images(items: Sequence[tuple[IndexedImage, Tensor | None]]) -> tuple[list[IndexedImage], Tensor]:
+    """The rows, and all pixels [readable, 3, height, width] in one tensor: each from a worker costs a file handle."""
     pixels = [p for _, p in items if p is not None]
-    return [record for record, _ in items], torch.stack(pixels) if pixels else torch.empty(0)
+    return [row for row, _ in items], torch.stack(pixels) if pixels else torch.empty(0)
 
 
 def _encode_batches(
-    sources: Sequence[Source], encoder: Encoder, fast_decode: bool, cluster: Cluster | None
-) -> Iterator[tuple[list[_Record], Callable[[list[int]], Mapping[str, Tensor]]]]:
-    """Batch by batch, in order: its records, and a function from places among the readable images to vectors."""
-    with Progress("index", len(sources)) as bar:
+    images: Sequence[IndexedImage], encoder: Encoder, fast_decode: bool, cluster: Cluster | None
+) -> Iterator[tuple[list[IndexedImage], Callable[[list[int]], Mapping[str, Tensor]]]]:
+    """Batch by batch, in order: its rows, and a function from places among the readable images to vectors."""
+    with Progress("index", len(images)) as bar:
         if cluster is None:
-            for records, pixels in _decode_batches(sources, Decoder(encoder.preprocess, fast_decode)):
-                yield records, partial(_encode, encoder, pixels)
-                bar.update(len(records))
-        elif sources:
-            batches = [sources[start : start + _BATCH] for start in range(0, len(sources), _BATCH)]
+            for rows, pixels in _decode_batches(images, Decoder(encoder.preprocess, fast_decode)):
+                yield rows, partial(_encode, encoder, pixels)
+                bar.update(len(rows))
+        elif images:
+            batches = [images[start : start + ENCODE_BATCH] for start in range(0, len(images), ENCODE_BATCH)]
             with cluster.workers(
                 partial(_load_worker, encoder.spec, fast_decode, cluster.precision), len(batches)
             ) as stream:
-                for records, vectors in stream(batches):
-                    yield records, partial(_choose, vectors)
-                    bar.update(len(records))
+                for rows, vectors in stream(batches):
+                    yield rows, partial(_choose, vectors)
+                    bar.update(len(rows))
 
 
 def _encode(encoder: Encoder, pixels: Tensor, places: list[int]) -> Vectors:
@@ -172,24 +166,23 @@ def _choose(vectors: Vectors, places: list[int]) -> Vectors:
 
 def _load_worker(
     spec: dict[str, Any], fast_decode: bool, precision: str, device: str
-) -> Callable[[Sequence[Source]], tuple[list[_Record], Vectors]]:
-    """In a worker of a cluster: its own encoder, and a function that decodes and encodes one batch."""
+) -> Callable[[Sequence[IndexedImage]], tuple[list[IndexedImage], Vectors]]:
+    """Loads the encoder of a cluster's worker, and returns the function that decodes and encodes a batch."""
     encoder = load_encoder(spec, device, precision)
     decoder = Decoder(encoder.preprocess, fast_decode)
 
-    def encode(sources: Sequence[Source]) -> tuple[list[_Record], Vectors]:
-        records, pixels = _collate([_decode(decoder, source) for source in sources])
+    def encode(images: Sequence[IndexedImage]) -> tuple[list[IndexedImage], Vectors]:
+        rows, pixels = _collate_images([image.read(decoder) for image in images])
         vectors = encoder.encode_image(pixels) if len(pixels) else {}
-        return records, {name: values.float().cpu() for name, values in vectors.items()}
+        return rows, {name: values.float().cpu() for name, values in vectors.items()}
 
     return encode
 
 
-def _decode_batches(sources: Sequence[Source], decoder: Decoder) -> Iterator[tuple[list[_Record], Tensor]]:
-    workers = loading.WORKERS if len(sources) > _BATCH else 0  # a few are decoded before a worker has started
-    loader = DataLoader(
-        loading.Mapped(sources, partial(_decode, decoder)), _BATCH, num_workers=workers, collate_fn=_collate
-    )
+def _decode_batches(images: Sequence[IndexedImage], decoder: Decoder) -> Iterator[tuple[list[IndexedImage], Tensor]]:
+    workers = loading.WORKERS if len(images) > ENCODE_BATCH else 0  # a few are decoded before a worker has started
+    decoded = loading.Mapped(images, methodcaller("read", decoder))
+    loader = DataLoader(decoded, ENCODE_BATCH, num_workers=workers, collate_fn=_collate_images)
     with warnings.catch_warnings():
         # LanceDB warns of forks, since its threads do not survive them: the workers never touch it.
         warnings.filterwarnings("ignore", message="lancedb fork support is experimental")
@@ -213,12 +206,11 @@ def add_images(
     With a cluster, its workers decode and encode; this process alone writes, and rows keep their order.
     """
     stored = _StoredImages(gallery)
-    sources = list(find_sources(names, label_from_folder))
-    fresh = [source for source in sources if not stored.is_unchanged(source)]
-    added = duplicates = 0
-    already = len(sources) - len(fresh)
+    found = list(find_sources(names, label_from_folder))
+    fresh = [image for image in found if not stored.is_unchanged(image)]
+    counts = Counter(already=len(found) - len(fresh))
     unreadable: list[str] = []
-    rows: list[_Record] = []
+    rows: list[IndexedImage] = []
     vectors: list[Mapping[str, Tensor]] = []
 
     def write() -> None:
@@ -230,21 +222,18 @@ def add_images(
         rows.clear()
         vectors.clear()
 
-    for records, encode in _encode_batches(fresh, encoder, fast_decode, cluster):
-        unreadable += [record.error for record in records if record.error]
-        readable = [record for record in records if not record.error]
-        verdicts = [stored.judge(record) for record in readable]
-        already += verdicts.count("already")
-        duplicates += verdicts.count("duplicate")
-        new = [i for i, verdict in enumerate(verdicts) if verdict == "new"]
-        if new:
+    for images, encode in _encode_batches(fresh, encoder, fast_decode, cluster):
+        unreadable += [image.error for image in images if image.error]
+        readable = [image for image in images if not image.error]
+        verdicts = [stored.judge(image) for image in readable]
+        counts.update(verdicts)
+        if new := [i for i, verdict in enumerate(verdicts) if verdict == "new"]:
             rows += [readable[i] for i in new]
             vectors.append(encode(new))
-            added += len(new)
         if len(rows) >= _WRITE:
             write()
     write()
-    return IndexSummary(added, duplicates, already, tuple(unreadable))
+    return IndexSummary(counts["new"], counts["duplicate"], counts["already"], tuple(unreadable))
 
 
 class _StoredImages:
@@ -259,36 +248,36 @@ class _StoredImages:
         self.owners = dict(zip(sha256, path, strict=True))
         self.outdated: set[str] = set()  # paths of images that changed
 
-    def is_unchanged(self, source: Source) -> bool:
-        """By size and time, without reading the file."""
+    def is_unchanged(self, source: IndexedImage) -> bool:
+        """Whether size and time are those that are stored, so that the file need not be read."""
         try:
-            return self._has_label(source) and self.stamps.get(source.path) == source.stamp()
+            return self._has_label(source) and self.stamps.get(source.path) == source.current_stamp()
         except DearError:
             return False  # reported when it is opened
 
-    def judge(self, record: _Record) -> str:
+    def judge(self, row: IndexedImage) -> str:
         """ "new", "already" or "duplicate", by content; a new image counts as stored from then on."""
-        path, owner = record.source.path, self.owners.get(record.sha256)
-        if owner == path and self._has_label(record.source):
+        path, owner = row.path, self.owners.get(row.sha256)
+        if owner == path and self._has_label(row):
             return "already"
         if path in self.contents:
             self.outdated.add(path)
             self.owners.pop(self.contents.pop(path), None)
         if owner is not None and owner != path:
             return "duplicate"
-        self.contents[path], self.owners[record.sha256] = record.sha256, path
+        self.contents[path], self.owners[row.sha256] = row.sha256, path
         return "new"
 
-    def _has_label(self, source: Source) -> bool:
+    def _has_label(self, source: IndexedImage) -> bool:
         """The source has no label, or the one that is stored."""
         return source.label is None or self.labels.get(source.path) == source.label
 
 
-def _table(gallery: "Gallery", rows: Sequence[_Record], vectors: Sequence[Mapping[str, Tensor]]) -> Any:
+def _table(gallery: "Gallery", rows: Sequence[IndexedImage], vectors: Sequence[Mapping[str, Tensor]]) -> Any:
     """An Arrow table of rows, and of the vectors [batch, dim] of each component, batch by batch."""
     import pyarrow as pa
 
-    images = [(row.source.path, *row.stamp, row.sha256, row.source.label) for row in rows]
+    images = [(row.path, *row.stamp, row.sha256, row.label) for row in rows]
     columns: list[Any] = [list(column) for column in zip(*images, strict=True)]
     for component in gallery.components:
         columns.append(to_column(torch.cat([batch[component] for batch in vectors]).float().cpu().numpy()))

@@ -18,7 +18,7 @@ from torch import Tensor
 from dear.core.errors import DearError
 from dear.core.progress import progress
 from dear.data.dataset import Picture
-from dear.gallery.encoders import Encoder
+from dear.gallery.encoders import ENCODE_BATCH, Encoder
 from dear.gallery.storage import AGAIN, reason_of_lance, to_matrix, vector_column
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _TRIES, _MAX_WEIGHT = 5, 1_000_000
 _LEVELS = 127
-_BATCH = 64
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ class Snapshot:
         return self.table.version == self.version
 
     def codes(self, component: str, centred: bool) -> Codes:
-        """Read once, in two passes. `centred`: compared after subtracting the mean over all images."""
+        """The codes of a component, read once in two passes; `centred`: minus their mean over all images."""
         with self._lock:
             if component not in self._codes:
                 total = sum(part.sum(0, dtype=np.float64) for _, part in self._parts(component))
@@ -154,14 +153,14 @@ def parse_by(text: str, components: Sequence[str]) -> dict[str, float]:
     return weights
 
 
-def search(
+def search_gallery(
     gallery: "Gallery",
     query: "Mapping[str, np.ndarray | Tensor]",
     weights: Mapping[str, float],
     k: int,
     where: str | None,
 ) -> list[Hit]:
-    """See `Gallery.search`. A search during which the table changed is repeated."""
+    """The hits of `Gallery.search`. A search during which the table changed is repeated."""
     shares = _shares(gallery.components, weights)
     if k < 1:
         raise DearError(f"{k} images cannot be found: ask for at least one.")
@@ -273,8 +272,8 @@ class MemoryGallery:
     def __init__(self, encoder: Encoder, pictures: Mapping[str, Picture]) -> None:
         self.encoder, self.components, self._pictures = encoder, encoder.components, pictures
         images = list(pictures.values())
-        starts = progress(range(0, len(images), _BATCH), "encode", "batch")
-        batches = [self._encode([image.open() for image in images[start : start + _BATCH]]) for start in starts]
+        starts = progress(range(0, len(images), ENCODE_BATCH), "encode", "batch")
+        batches = [self._encode([image.open() for image in images[start : start + ENCODE_BATCH]]) for start in starts]
         vectors = {name: np.concatenate([batch[name] for batch in batches]) for name in encoder.components}
         self._means = {name: vectors[name].mean(0) * (name in encoder.centred) for name in vectors}
         self._vectors = {name: unit(values - self._means[name]) for name, values in vectors.items()}

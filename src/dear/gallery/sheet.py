@@ -11,7 +11,7 @@ from dear.core.sheet import INK, PAPER, RULE, SOFT, fit_text, font, paste
 from dear.gallery.search import Hit
 
 
-class Pictures(Protocol):
+class PictureStore(Protocol):
     """A gallery, or anything else that opens the picture of a hit."""
 
     def image(self, path: str) -> Image.Image: ...
@@ -21,8 +21,8 @@ _CELL, _GAP, _COLUMNS, _CAPTION = 160, 12, 5, 36
 _QUERY = 2 * _CELL + _CAPTION + _GAP  # as high as two rows of hits
 
 
-def contact_sheet(query: "Image.Image | str", by: str, hits: Sequence[Hit], gallery: Pictures) -> Image.Image:
-    """`query`: the picture or the sentence of the search; `by`: the caption below it."""
+def contact_sheet(query: "Image.Image | str", by: str, hits: Sequence[Hit], gallery: PictureStore) -> Image.Image:
+    """The hits beside the query, a picture or a sentence; `by` is the caption below it."""
     columns = min(_COLUMNS, max(1, len(hits)))
     rows = max(2, math.ceil(len(hits) / _COLUMNS))
     step_x, step_y = _CELL + _GAP, _CELL + _CAPTION + _GAP
@@ -45,7 +45,7 @@ def contact_sheet(query: "Image.Image | str", by: str, hits: Sequence[Hit], gall
     return sheet
 
 
-def attribute_sheet(query: Image.Image, results: Mapping[str, Sequence[Hit]], gallery: Pictures) -> Image.Image:
+def attribute_sheet(query: Image.Image, results: Mapping[str, Sequence[Hit]], gallery: PictureStore) -> Image.Image:
     """One query searched by several components, one row each: {"color": hits, "shape": hits, ...}."""
     columns = max(1, *(len(hits) for hits in results.values()))
     step, name = _CELL + _GAP, 110
@@ -61,7 +61,7 @@ def attribute_sheet(query: Image.Image, results: Mapping[str, Sequence[Hit]], ga
     return sheet
 
 
-def _paste_hit(sheet: Image.Image, gallery: Pictures, hit: Hit, at: tuple[int, int]) -> None:
+def _paste_hit(sheet: Image.Image, gallery: PictureStore, hit: Hit, at: tuple[int, int]) -> None:
     try:
         paste(sheet, gallery.image(hit.path), at, _CELL)
     except DearError:  # the file was moved or removed since it was indexed; its score is still of use

@@ -1,4 +1,4 @@
-"""What a gallery is on disk: its address, gallery.json, and the columns of its table."""
+"""The files of a gallery: its address, gallery.json, and the columns of its table."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -17,7 +17,7 @@ from dear.core.schema import Name, Positive, check_shape
 from dear.core.version import __version__
 
 INFO = "gallery.json"
-FORMAT = 2
+GALLERY_FORMAT = 2
 AGAIN = "index its images again, into a new folder"
 
 
@@ -59,13 +59,13 @@ def one_writer(folder: Any) -> AbstractContextManager[None]:
 class GalleryInfo:
     """The content of gallery.json: the vectors of a gallery, and the encoder that made them."""
 
-    encoder: Mapping[str, Any]  # `Encoder.source`
+    encoder: Mapping[str, Any]  # `Encoder.spec`
     components: tuple[str, ...]
     centred: tuple[str, ...]
     dim: int
 
     def write(self, folder: Any) -> None:
-        value = {"format": FORMAT, "dear": __version__, **asdict(self)}
+        value = {"format": GALLERY_FORMAT, "dear": __version__, **asdict(self)}
         if is_local(folder):
             write_json(folder / INFO, value)
         else:
@@ -73,15 +73,13 @@ class GalleryInfo:
 
     @classmethod
     def read(cls, folder: Any) -> "GalleryInfo":
-        """Refuses a file that is missing, older, or damaged."""
+        """Reads a file; refuses one that is missing, damaged, or of another format."""
         file = folder / INFO
         if not file.is_file():
             raise DearError(f"{folder} is not a gallery: it has no {INFO}. `dear index` makes one.")
         value = read_json(file) if is_local(file) else _read_remote_json(file)
         version = value.get("format") if isinstance(value, dict) else None
-        if type(version) is int and 0 < version < FORMAT:
-            raise DearError(f"An older dear made the gallery {folder}: index its images again, into a new folder.")
-        if type(version) is not int or version != FORMAT:
+        if type(version) is not int or version != GALLERY_FORMAT:
             raise DearError(f"dear {__version__} cannot read the format of {file}: index the images again.")
         check_shape(value, _InfoFile, str(file), "index the images again")
         return cls(value["encoder"], tuple(value["components"]), tuple(value["centred"]), value["dim"])
@@ -106,7 +104,7 @@ def _read_remote_json(file: Any) -> Any:
 
 @contextmanager
 def read_errors(folder: Any) -> Iterator[None]:
-    """LanceDB's errors, wherever a table turns out to be damaged, as a sentence."""
+    """Turns LanceDB's errors into a sentence, wherever a table turns out to be damaged."""
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:
@@ -114,12 +112,12 @@ def read_errors(folder: Any) -> Iterator[None]:
 
 
 def reason_of_lance(error: Exception) -> str:
-    """LanceDB appends the place in its own source to the reason."""
+    """The reason in an error of LanceDB, without the place in its own source, which it appends."""
     return " ".join(str(error).split()).removeprefix("Invalid input, ").split(", /")[0].rstrip(".")[:200]
 
 
 def require_regular_files(folder: Path) -> None:
-    """OSError for a pipe or a device in the place of a file: LanceDB would wait for it."""
+    """Raises OSError for a pipe or a device in the place of a file: LanceDB would wait for it."""
     for file in folder.rglob("*"):
         if not file.is_dir():
             open_regular(file).close()

@@ -1,1 +1,1 @@
-"""What each attention head of a backbone does, and the role that follows from it."""
+"""Attention heads: their contributions to the image feature, their roles, and checks of these."""

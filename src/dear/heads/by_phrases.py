@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dear.clip import Backbone
-from dear.core.errors import DearError
+from dear.core.errors import DearError, warn
 from dear.core.files import parse_json
 from dear.core.names import CORE_ATTRIBUTES
 from dear.core.schema import damaged
@@ -22,17 +22,17 @@ from dear.core.tensors import read_tensors, save_tensors
 from dear.core.version import __version__
 from dear.heads.concepts import Concepts
 from dear.heads.contributions import HeadContributions
-from dear.heads.entropy import entropy_thresholds, judge_heads
 from dear.heads.head_role import Phrase
 from dear.heads.page import THUMBNAIL, Thumbnails
-from dear.heads.picture_list import PictureList
+from dear.heads.pictures import PictureList
 from dear.heads.role_map import Head, RoleMap
-from dear.heads.stream import BATCH, HeadStream, stream_heads
+from dear.heads.rules import entropy_thresholds, judge_heads
+from dear.heads.stream import STREAM_BATCH, HeadStream, stream_heads
 from dear.heads.textspan import RunningMoments, textspan
 from dear.parallel.cluster import Cluster
 
-_SAMPLE = 240  # pictures from which those that activate a head most and least are chosen
-_EXTREMES = 6  # pictures that activate a head most, and as many that activate it least
+_SAMPLED = 240  # pictures from which those that activate a head most and least are chosen
+EXTREMES = 6  # pictures that activate a head most, and as many that activate it least
 _SAVE_EVERY = 20.0  # seconds
 
 
@@ -120,6 +120,13 @@ def encode_phrases(backbone: Backbone, phrases: Sequence[str], batch: int = 512)
     return F.normalize(torch.cat(parts).cpu().double(), dim=-1)
 
 
+def both_ends(scores: Tensor) -> tuple[list[int], list[int]]:
+    """Indices of the highest and of the lowest scores, as many of each, the most extreme first; NaN is left out."""
+    order = [i for i in scores.argsort(descending=True, stable=True).tolist() if not scores[i].isnan()]
+    count = min(EXTREMES, len(order) // 2)
+    return order[:count], order[::-1][:count]
+
+
 def thumbnails(analysis: Analysis, pictures: PictureList) -> dict[Head, Thumbnails]:
     """Thumbnails of the extreme pictures, for the page."""
     images: dict[int, Image.Image] = {}
@@ -144,24 +151,23 @@ class _HeadStatistics:
         self.basis = contributions.span[0]
         heads, width = contributions.tower.heads, self.basis.shape[-1]
         self.moments = RunningMoments(self.layers, heads, width)
-        count = min(_SAMPLE, len(pictures))
+        count = min(_SAMPLED, len(pictures))
         self.sampled = [i * len(pictures) // count for i in range(count)]  # indices of the sample, spread evenly
         self.sample = torch.full((count, len(self.layers), heads, width), math.nan)
         self.skipped: list[str] = []
         self.done = 0
-        self.job = json.dumps([weights, pictures.digest, contributions.first_layer, BATCH])
+        self.job = json.dumps([weights, pictures.digest, contributions.first_layer, STREAM_BATCH])
 
     def run(self, stream: HeadStream, checkpoint: Path | None) -> None:
-        """The pass itself, from the checkpoint on if there is one."""
+        """Runs the pass, from the checkpoint on if there is one."""
         if checkpoint is not None and checkpoint.exists():
             self._resume(checkpoint)
         last_save, reason = time.monotonic(), ""  # reason: why an image could not be read
         for batch in stream(self.pictures.pictures, self.done):
             if batch.indices:
                 self.add(batch.indices, batch.coordinates)
-            for index, reason in batch.unreadable:
-                self.skipped.append(self.pictures.names[index])
-                print(f"skipped one: {reason}")
+            self.skipped += [self.pictures.names[index] for index in batch.unreadable]
+            *_, reason = reason, *batch.unreadable.values()
             self.done += len(batch.indices) + len(batch.unreadable)
             if checkpoint is not None and time.monotonic() - last_save > _SAVE_EVERY:
                 self._save(checkpoint)
@@ -186,10 +192,8 @@ class _HeadStatistics:
     def extremes(self, head: Head, phrase: Tensor) -> tuple[list[int], list[int]]:
         """The sampled pictures in which the head writes most, and least, along `phrase` [width]."""
         scores = self.sample[:, self.layers.index(head[0]), head[1]].double() @ phrase
-        order = [i for i in scores.argsort(descending=True, stable=True).tolist() if not scores[i].isnan()]
-        ranked = [self.sampled[i] for i in order]
-        count = min(_EXTREMES, len(ranked) // 2)
-        return ranked[:count], ranked[::-1][:count]
+        most, least = both_ends(scores)
+        return [self.sampled[i] for i in most], [self.sampled[i] for i in least]
 
     def _save(self, path: Path) -> None:
         state = {**self.moments.state_dict(), "sample": self.sample}
@@ -208,9 +212,9 @@ class _HeadStatistics:
                     self.sample.copy_(state["sample"])
                     self.done, self.skipped = done, skipped
         except DearError:
-            print(f"{path} can't be read: starting again.")
+            warn(f"{path} can't be read: starting again.")
             return
         if not same:
-            print(f"{path} belongs to another backbone or other images: starting again.")
+            warn(f"{path} belongs to another backbone or other images: starting again.")
             return
         print(f"continuing after {self.done} of {len(self.pictures)} images from {path}.")

@@ -17,11 +17,10 @@ from dear.core.errors import DearError
 from dear.core.names import CORE_ATTRIBUTES
 from dear.core.version import __version__
 from dear.heads.contributions import HeadContributions
-from dear.heads.entropy import entropy_thresholds
-from dear.heads.probes import COLOR, Probe
+from dear.heads.pictures import COLOR, Probe
 from dear.heads.role_map import RoleMap
-from dear.heads.rules import RESAMPLES, judge_shares
-from dear.heads.shares import GROUPS, AttributeMoments, HeadMoments, label_numbers
+from dear.heads.rules import RESAMPLES, entropy_thresholds, judge_shares
+from dear.heads.shares import PICTURE_GROUPS, AttributeMoments, HeadMoments, label_numbers
 from dear.heads.stream import HeadBatch, stream_heads
 from dear.parallel.cluster import Cluster
 
@@ -79,9 +78,7 @@ def measure(
             for attribute, labels in probe.labels.items():
                 moments[attribute] = AttributeMoments.empty(max(labels) + 2, 1, *sizes)
             for batch in stream(probe.pictures.pictures, colors=probe.by_pixels):
-                for index, reason in batch.unreadable:
-                    measured.skipped.append(probe.pictures.names[index])
-                    print(f"skipped one: {reason}")
+                measured.skipped += [probe.pictures.names[index] for index in batch.unreadable]
                 if not batch.indices:
                     continue
                 measured.pictures += len(batch.indices)
@@ -90,16 +87,16 @@ def measure(
                 indices = torch.tensor(batch.indices)
                 for attribute, labels in probe.labels.items():
                     z = label_numbers(torch.tensor(labels)[indices], max(labels) + 1)
-                    moments[attribute].add(z, batch.coordinates, indices % GROUPS)
+                    moments[attribute].add(z, batch.coordinates, indices % PICTURE_GROUPS)
                 if probe.by_pixels:
                     stratum = torch.tensor(_strata(probe))[indices] + sum(strata[:number])
                     measured.colored[number] += _add_colors(moments[COLOR], batch, F.one_hot(stratum, sum(strata)))
     order = [*CORE_ATTRIBUTES, *(attribute for attribute in moments if attribute not in CORE_ATTRIBUTES)]
     measured.moments = {attribute: moments[attribute] for attribute in order if attribute in moments}
     for attribute, of_attribute in measured.moments.items():
-        if of_attribute.count < 2 * GROUPS:
+        if of_attribute.count < 2 * PICTURE_GROUPS:
             raise DearError(
-                f"There are only {of_attribute.count} pictures for {attribute}, and {2 * GROUPS} are needed: "
+                f"There are only {of_attribute.count} pictures for {attribute}, and {2 * PICTURE_GROUPS} are needed: "
                 f"give more with --probe {attribute}=DATA."
             )
     return measured
@@ -115,6 +112,6 @@ def _add_colors(moments: AttributeMoments, batch: HeadBatch, strata: Tensor) -> 
     assert batch.colors is not None
     assert batch.colored is not None
     z = torch.cat([strata, batch.colors[:, 1:]], 1)
-    groups = torch.tensor(batch.indices) % GROUPS
+    groups = torch.tensor(batch.indices) % PICTURE_GROUPS
     moments.add(z[batch.colored], batch.coordinates[batch.colored], groups[batch.colored])
     return int(batch.colored.sum())

@@ -6,123 +6,47 @@ concept, whatever their role: the specialised fifth of a small backbone is only 
 concepts would have none. The control is as many random heads of the same layers (the concept's own among them).
 """
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from random import Random
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from dear.clip import Backbone
-from dear.core.errors import DearError
 from dear.core.metrics import accuracy
-from dear.core.progress import Progress
-from dear.core.table import Table
 from dear.data.dataset import Example
 from dear.data.loading import evaluation_batches
 from dear.data.world.tasks import world_task
 from dear.data.world.vocabulary import VALUES, Scene
+from dear.heads.checks import ABLATION, RoleCheck, checked_groups, measured_groups
 from dear.heads.contributions import run_layer_heads
+from dear.heads.pictures import spread_evenly
 from dear.heads.role_map import Head, RoleMap
+from dear.heads.stream import STREAM_BATCH
 
 TASK_OF = {"color": "colors", "shape": "shapes", "texture": "textures", "object": "objects", "location": "places"}
-_BATCH = 64
 
 
-@dataclass(frozen=True)
-class ConceptEffect:
-    """Points of accuracy that each attribute loses without the heads of a concept, and without as many random heads."""
+def causal_check(backbone: Backbone, role_map: RoleMap, pictures: int = 960, draws: int = 8) -> RoleCheck:
+    """Points of zero-shot accuracy on the five attributes that are lost without the heads of each concept."""
+    heads_of = {c: [at for at, head in role_map.roles.items() if head.concept == c] for c in role_map.concepts}
+    groups = checked_groups(role_map, backbone, heads_of)
+    held_out = _HeldOut(backbone, role_map.layers[0], pictures)
+    whole = held_out.accuracies([])
 
-    concept: str
-    heads: tuple[Head, ...]
-    drop: Mapping[str, float]
-    random_mean: Mapping[str, float]
-    random_std: Mapping[str, float]
+    def lost(heads: Sequence[Head]) -> dict[str, float]:
+        return {attribute: whole[attribute] - left for attribute, left in held_out.accuracies(heads).items()}
 
-    def excess(self, attribute: str) -> float:
-        """Points lost beyond those without random heads."""
-        return self.drop[attribute] - self.random_mean[attribute]
-
-
-@dataclass(frozen=True)
-class CausalResult:
-    """`accuracy`: zero-shot accuracy (%) on each attribute with all heads."""
-
-    pictures: int
-    draws: int
-    accuracy: Mapping[str, float]
-    effects: tuple[ConceptEffect, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        chosen = "heads whose dominant concept it is, of any role; random: as many of the same layers"
-        return {"chosen": chosen, **asdict(self)}
-
-    def table(self) -> Table:
-        """One row per concept, one column per attribute: points lost (without random heads: mean ± std)."""
-        table = Table(["without heads of", "heads", *self.accuracy])
-        for effect in self.effects:
-            control = {a: f"{effect.random_mean[a]:.1f} ± {effect.random_std[a]:.1f}" for a in self.accuracy}
-            cells = [f"{effect.drop[a]:.1f} ({control[a]})" for a in self.accuracy]
-            table.add(effect.concept, len(effect.heads), *cells)
-        return table
-
-    def verdict(self) -> str:
-        """The concepts whose heads are needed for their own attribute, in two or three sentences."""
-        own = [e for e in self.effects if e.concept in self.accuracy]
-        causal = [e.concept for e in own if e.excess(e.concept) > 2 * e.random_std[e.concept]]
-        lines = [f"Own attribute loses more than two std beyond random heads: {', '.join(causal) or 'none'}."]
-        others = [e.excess(a) for e in own for a in self.accuracy if a != e.concept]
-        if own and others:
-            on_own, on_others = statistics.fmean(e.excess(e.concept) for e in own), statistics.fmean(others)
-            lines.append(
-                f"Beyond random heads, their own attribute loses {on_own:.1f} points, the others {on_others:.1f}."
-            )
-        if missing := [a for a in self.accuracy if a not in {e.concept for e in own}]:
-            lines.append(f"No head has this dominant concept: {', '.join(missing)}.")
-        return " ".join(lines)
-
-
-def causal_check(backbone: Backbone, role_map: RoleMap, pictures: int = 960, draws: int = 8) -> CausalResult:
-    """Zero-shot accuracy on the five attributes without the heads of each concept, on held-out pictures."""
-    tower = backbone.image
-    role_map.check_backbone(backbone.identity.to_json(), tower.layers, tower.heads)
-    groups = {c: [at for at, head in sorted(role_map.roles.items()) if head.concept == c] for c in role_map.concepts}
-    groups = {concept: heads for concept, heads in groups.items() if heads}
-    if not groups:
-        raise DearError("No head of this role map has a concept, so there is nothing to test.")
-    trial = _Trial(backbone, role_map.layers[0], pictures)
-    whole = trial.accuracies([])
-    effects = []
-    with Progress("ablations", len(groups) * (1 + draws), "set", leave=True) as bar:
-        for concept, heads in groups.items():
-            rng = Random(concept)
-            sets = [heads, *(random_heads(heads, role_map.heads, rng) for _ in range(draws))]
-            drops = []
-            for chosen in sets:
-                without = trial.accuracies(chosen)
-                drops.append({a: whole[a] - without[a] for a in whole})
-                bar.update()
-            of_random = {a: [drop[a] for drop in drops[1:]] for a in whole}
-            mean = {a: statistics.fmean(values) for a, values in of_random.items()}
-            std = {a: statistics.stdev(values) for a, values in of_random.items()}
-            effects.append(ConceptEffect(concept, tuple(heads), drops[0], mean, std))
-    return CausalResult(len(trial.states), draws, whole, tuple(effects))
-
-
-def random_heads(like: Sequence[Head], heads: int, rng: Random) -> list[Head]:
-    """As many heads per layer as `like` has, drawn from all `heads` of the layer."""
-    layers = [layer for layer, _ in like]
-    return [(layer, h) for layer in sorted(set(layers)) for h in rng.sample(range(heads), layers.count(layer))]
+    found = measured_groups(groups, role_map.heads, draws, lost, "ablations")
+    counts, sources = dict.fromkeys(whole, len(held_out.states)), dict.fromkeys(whole, "Attribute World")
+    return RoleCheck(ABLATION, counts, sources, draws, whole, found)
 
 
 def mean_outputs(backbone: Backbone, states: Tensor, first_layer: int) -> dict[int, Tensor]:
     """Mean outputs over pictures: layer -> [heads, tokens, head_dim]; of CLS alone in the last layer, if it is read."""
     tower = backbone.image
     totals: dict[int, Tensor] = {}
-    for x in states.split(_BATCH):
+    for x in states.split(STREAM_BATCH):
         for layer in range(first_layer, tower.layers + 1):
             x, of_heads = run_layer_heads(tower, layer, x)
             total = of_heads.sum(0)
@@ -142,14 +66,14 @@ def features_without(
         return lambda outputs: torch.where(ablated, means[layer], outputs)
 
     features = []
-    for x in states.split(_BATCH):
+    for x in states.split(STREAM_BATCH):
         for layer in range(first_layer, tower.layers + 1):
             x, _ = run_layer_heads(tower, layer, x, without(layer))
         features.append(F.normalize(tower.project(tower.pool(x)), dim=-1))
     return torch.cat(features)
 
 
-class _Trial:
+class _HeldOut:
     """Held-out pictures, encoded up to the first layer of the map; each is classified by all five attributes."""
 
     @torch.no_grad()
@@ -158,14 +82,13 @@ class _Trial:
         tasks = {attribute: world_task(name) for attribute, name in TASK_OF.items()}
         self.texts = {a: F.normalize(backbone.text.encode(task.prompts), dim=-1) for a, task in tasks.items()}
         tests = [example for task in tasks.values() for example in task.test]
-        pictures = min(pictures, len(tests))
-        chosen: list[Example] = [tests[i * len(tests) // pictures] for i in range(pictures)]
+        chosen: Sequence[Example] = spread_evenly(tests, pictures)
         scenes = [example.picture for example in chosen]
         self.labels = {
             a: torch.tensor([VALUES[a].index(getattr(s.traits, a)) for s in scenes if isinstance(s, Scene)])
             for a in tasks
         }
-        batches = evaluation_batches(chosen, backbone.preprocess, "pictures", _BATCH)
+        batches = evaluation_batches(chosen, backbone.preprocess, "pictures", STREAM_BATCH)
         states = [backbone.image.trunk(pixels.to(backbone.device), first_layer - 1) for pixels, _ in batches]
         self.states = torch.cat(states)
         self.means = mean_outputs(backbone, self.states, first_layer)

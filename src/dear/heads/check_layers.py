@@ -18,10 +18,9 @@ from dear.core.metrics import accuracy
 from dear.core.table import Table
 from dear.data.dataset import Dataset, Picture
 from dear.heads.contributions import HeadContributions
-from dear.heads.picture_list import picture_batches
+from dear.heads.stream import picture_batches
 
 ENOUGH = 0.9  # share of the measure that must be left
-_BATCH = 32
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class LayerLosses:
 
 
 def layer_losses(backbone: Backbone, pictures: Sequence[Picture], dataset: Dataset | None = None) -> LayerLosses:
-    """Measured by zero-shot accuracy on the test images of `dataset`, otherwise by the features of `pictures`.
+    """The losses in zero-shot accuracy on the test images of `dataset`, or else in the features of `pictures`.
 
     The measure of features is the mean cosine with the full feature, both centred, because all features of CLIP have
     much in common.
@@ -73,7 +72,7 @@ def layer_losses(backbone: Backbone, pictures: Sequence[Picture], dataset: Datas
         pictures = [example.picture for example in dataset.test]
         labels = torch.tensor([example.label for example in dataset.test])
     indices, features, by_layer = [], [], []
-    for batch in picture_batches(pictures, backbone.preprocess, _BATCH):
+    for batch in picture_batches(pictures, backbone.preprocess):
         if batch.indices:
             codes, feature = contributions.codes_and_feature(batch.pixels.to(backbone.device))
             # [images, layers, dim]: the sum over the heads of a layer

@@ -6,11 +6,8 @@ random heads of the same layers. Where color is measured by pixels, the measure 
 and less is better.
 """
 
-import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from random import Random
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,115 +15,37 @@ from torch.nn import functional as F
 
 from dear.clip import Backbone
 from dear.core.errors import DearError
-from dear.core.progress import Progress
-from dear.core.table import Table
-from dear.heads.check_causal import random_heads
+from dear.heads.checks import SEARCH, RoleCheck, checked_groups, measured_groups
 from dear.heads.contributions import HeadContributions
-from dear.heads.picture_list import picture_batches
-from dear.heads.probes import COLOR, Probe
+from dear.heads.pictures import COLOR, Probe
 from dear.heads.role_map import Head, RoleMap
 from dear.heads.shares import mean_colors
-from dear.heads.stream import has_color, to_rgb
+from dear.heads.stream import has_color, picture_batches, to_rgb
 
 NEAREST = 10
-DRAWS = 20
-_BATCH = 32
-CLASS = "class feature"
 
 
-@dataclass(frozen=True)
-class AttributeSearch:
-    """Search by the heads for one attribute: the measure of every attribute, and the same by random heads."""
-
-    attribute: str
-    heads: tuple[Head, ...]
-    values: Mapping[str, float]
-    random_mean: Mapping[str, float]
-    random_std: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class CheckResult:
-    """`by_class`: the measures of the class feature; `by_distance`: attributes for which less is better."""
-
-    pictures: Mapping[str, int]
-    sources: Mapping[str, str]
-    by_class: Mapping[str, float]
-    by_distance: tuple[str, ...]
-    searches: tuple[AttributeSearch, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        measure = f"share of the {NEAREST} nearest with the same label in %; by_distance: mean a*b* distance"
-        return {"measure": measure, "draws": DRAWS, **asdict(self)}
-
-    def gain(self, search: AttributeSearch, attribute: str, over: Mapping[str, float]) -> float:
-        """Improvement over `over`; positive is better for distances, too."""
-        gain = search.values[attribute] - over[attribute]
-        return -gain if attribute in self.by_distance else gain
-
-    def measures(self) -> list[str]:
-        """The name of each attribute's measure."""
-        return [f"{a} (a*b* distance)" if a in self.by_distance else f"same {a} (%)" for a in self.by_class]
-
-    def table(self) -> Table:
-        """One row per feature, one column per attribute; in parentheses the same by as many random heads."""
-        table = Table(["searched by", "heads", *self.measures()])
-        table.add(CLASS, None, *(f"{value:.1f}" for value in self.by_class.values()))
-        for s in self.searches:
-            cells = [f"{s.values[a]:.1f} ({s.random_mean[a]:.1f} ± {s.random_std[a]:.1f})" for a in self.by_class]
-            table.add(f"{s.attribute} heads", len(s.heads), *cells)
-        return table
-
-    def verdict(self) -> str:
-        """The attributes that are found best by their own heads, in a few sentences."""
-        own = [s for s in self.searches if s.attribute in self.by_class]
-        beyond = [s for s in own if self.gain(s, s.attribute, s.random_mean) > 2 * s.random_std[s.attribute]]
-        better = [s for s in own if self.gain(s, s.attribute, self.by_class) > 0]
-        best = [s for s in own if all(self.gain(s, s.attribute, o.values) > 0 for o in own if o is not s)]
-        lines = [
-            f"Attributes that their own heads find more than two std better than random heads: {_names(beyond)};",
-            f"better than the class feature: {_names(better)};",
-            f"better than the heads for any other attribute: {_names(best)} ({len(best)} of {len(self.by_class)}).",
-        ]
-        if missing := [a for a in self.by_class if a not in {s.attribute for s in own}]:
-            lines.append(f"There is no head for {', '.join(missing)}.")
-        return " ".join(lines)
-
-
-def check_by_search(backbone: Backbone, role_map: RoleMap, probes: Sequence[Probe], draws: int = DRAWS) -> CheckResult:
+def check_by_search(backbone: Backbone, role_map: RoleMap, probes: Sequence[Probe], draws: int = 20) -> RoleCheck:
     """Searches by the heads for each attribute in the pictures of `probes`, which the map should not be made from."""
-    tower = backbone.image
-    role_map.check_backbone(backbone.identity.to_json(), tower.layers, tower.heads)
+    groups = checked_groups(role_map, backbone, {a: role_map.heads_for(a) for a in role_map.core})
     contributions = HeadContributions(backbone, role_map.layers[0])
-    groups = {attribute: role_map.heads_for(attribute) for attribute in role_map.core}
-    groups = {attribute: heads for attribute, heads in groups.items() if heads}
-    if not groups:
-        raise DearError("This role map has no head for any attribute, so there is nothing to check.")
     sets = [pictures for probe in probes for pictures in _search_sets(backbone, contributions, probe)]
-    order = [a for a in role_map.core if any(pictures.attribute == a for pictures in sets)]
+    sets_of = {a: of_a for a in role_map.core if (of_a := [pictures for pictures in sets if pictures.attribute == a])}
 
     def search(heads: Sequence[Head] | None) -> dict[str, float]:
         """The measure of each attribute by these heads (None: by the class feature), over all sets for it."""
-        values = {a: [s.measure(heads, contributions) for s in sets if s.attribute == a] for a in order}
+        values = {a: [s.measure(heads, contributions) for s in of_a] for a, of_a in sets_of.items()}
         return {a: sum(v * n for v, n in pairs) / sum(n for _, n in pairs) for a, pairs in values.items()}
 
-    searches = []
-    with Progress("searches", len(groups) * (1 + draws), "search") as bar:
-        for attribute, heads in groups.items():
-            rng = Random(attribute)
-            rows = []
-            for chosen in [heads, *(random_heads(heads, role_map.heads, rng) for _ in range(draws))]:
-                rows.append(search(chosen))
-                bar.update()
-            mean = {a: statistics.fmean(row[a] for row in rows[1:]) for a in order}
-            std = {a: statistics.stdev(row[a] for row in rows[1:]) for a in order}
-            searches.append(AttributeSearch(attribute, tuple(heads), rows[0], mean, std))
-    return CheckResult(
-        {a: sum(len(s.codes) for s in sets if s.attribute == a) for a in order},
-        {a: ", ".join(s.source for s in sets if s.attribute == a) for a in order},
+    return RoleCheck(
+        SEARCH,
+        {a: sum(len(s.codes) for s in of_a) for a, of_a in sets_of.items()},
+        {a: ", ".join(s.source for s in of_a) for a, of_a in sets_of.items()},
+        draws,
         search(None),
-        tuple(a for a in order if any(s.attribute == a and s.colors is not None for s in sets)),
-        tuple(searches),
+        measured_groups(groups, role_map.heads, draws, search, "searches"),
+        tuple(a for a, of_a in sets_of.items() if any(s.colors is not None for s in of_a)),
+        NEAREST,
     )
 
 
@@ -158,7 +77,7 @@ class _SearchSet:
 def _search_sets(backbone: Backbone, contributions: HeadContributions, probe: Probe) -> list[_SearchSet]:
     """One set per attribute of the probe, from one pass over its pictures."""
     indices, codes, features, colors, colored = [], [], [], [], []
-    for batch in picture_batches(probe.pictures.pictures, backbone.preprocess, _BATCH):
+    for batch in picture_batches(probe.pictures.pictures, backbone.preprocess):
         if batch.indices:
             of_batch = contributions.codes_and_feature(batch.pixels.to(backbone.device))
             rgb = to_rgb(backbone, batch.pixels)
@@ -178,7 +97,3 @@ def _search_sets(backbone: Backbone, contributions: HeadContributions, probe: Pr
     if probe.by_pixels and rows.sum() > NEAREST:
         sets.append(_SearchSet(COLOR, source, all_codes[rows], all_features[rows], colors=torch.cat(colors)[rows]))
     return sets
-
-
-def _names(searches: Sequence[AttributeSearch]) -> str:
-    return ", ".join(search.attribute for search in searches) or "none"

@@ -1,8 +1,11 @@
-"""The concept of a phrase (method.md 1.3): shipped phrases by a frozen table, other phrases by SBERT."""
+"""Phrases that may describe a head, and their concepts (method.md 1.3).
+
+Shipped phrases have their concept in a frozen table; other phrases get that of the nearest centroid of SBERT's space.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -11,11 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load_file
 
 from dear.core.errors import DearError, first_line
-from dear.core.files import atomic_path, read_json, write_json
-from dear.heads.phrases import ASSETS
+from dear.core.files import read_json, read_text
+
+ASSETS = Path(__file__).parent / "assets"
+SHIPPED_PHRASES = ASSETS / "phrases.tsv"
+WORLD_PHRASES = ASSETS / "world_phrases.tsv"
 
 CONCEPTS = (
     "location", "object", "color", "shape", "texture", "animal",
@@ -33,18 +39,35 @@ _BOILERPLATE = re.compile(
 _ARTICLE = re.compile(r"^(?:an?|the) ", re.IGNORECASE)
 
 
+def load_phrases(path: str | Path | None = None) -> list[str]:
+    """The phrases of a file, one per line, without duplicates and in order; None: the shipped corpus.
+
+    Blank lines and lines that start with # are ignored. A line may be `concept<TAB>phrase`; the concept is dropped,
+    because only an evaluation may use it.
+    """
+    return list(dict.fromkeys(phrase for _, phrase in read_phrases(path)))
+
+
+def read_phrases(path: str | Path | None = None) -> list[tuple[str, str]]:
+    """(concept or "", phrase) of every line of a file that has a phrase; None: the shipped corpus."""
+    path = SHIPPED_PHRASES if path is None else Path(path)
+    lines = [line.strip() for line in read_text(path).splitlines()]
+    pairs = [line.rpartition("\t") for line in lines if line and not line.startswith("#")]
+    if not pairs:
+        raise DearError(f"{path} has no phrases; write one per line.")
+    return [(concept.strip(), phrase.strip()) for concept, _, phrase in pairs]
+
+
 @dataclass(frozen=True, eq=False)
 class Concepts:
     """Named concepts and their places in the space of sentence embeddings.
 
     names: k concepts. centroids: [k, 384] float32, unit rows. table: the frozen concept of each shipped phrase.
-    report: statistics of the clustering (clusters, noise share, DBCV, agreement with hidden labels).
     """
 
     names: tuple[str, ...]
     centroids: NDArray[np.float32]
     table: Mapping[str, str]
-    report: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         centroids = np.array(self.centroids, dtype=np.float32)
@@ -53,12 +76,11 @@ class Concepts:
         centroids.setflags(write=False)
         object.__setattr__(self, "centroids", centroids)
         object.__setattr__(self, "table", MappingProxyType(dict(self.table)))
-        object.__setattr__(self, "report", MappingProxyType(dict(self.report)))
 
     @classmethod
     def shipped(cls) -> "Concepts":
         """The frozen concepts of this package; every shipped phrase is in the table, so that SBERT is not needed."""
-        return _load(ASSETS)
+        return load_concepts(ASSETS)
 
     def assign(self, phrases: Sequence[str], sbert: str | Path | None = None) -> list[str]:
         """The concept of each phrase: from the table, otherwise that of the nearest centroid by cosine.
@@ -78,23 +100,17 @@ class Concepts:
             )
         return [self.names[index] for index in (vectors @ self.centroids.T).argmax(axis=1)]
 
-    def save(self, folder: str | Path) -> None:
-        """Writes concepts.safetensors and concepts.json."""
-        phrases = {name: [p for p, concept in self.table.items() if concept == name] for name in self.names}
-        with atomic_path(Path(folder) / "concepts.safetensors") as path:
-            path.write_bytes(save({"centroids": np.array(self.centroids)}))
-        write_json(Path(folder) / "concepts.json", {"report": dict(self.report), "phrases": phrases})
-
 
 @cache
-def _load(folder: Path) -> Concepts:
+def load_concepts(folder: Path) -> Concepts:
+    """The concepts in concepts.json and concepts.safetensors of a folder."""
     stored = read_json(folder / "concepts.json")
     try:
         centroids = load_file(folder / "concepts.safetensors")["centroids"]
     except (OSError, SafetensorError, KeyError) as error:
         raise DearError(f"{folder / 'concepts.safetensors'} cannot be read, reinstall dear-vlm: {error}.") from None
     table = {phrase: concept for concept, phrases in stored["phrases"].items() for phrase in phrases}
-    return Concepts(tuple(stored["phrases"]), centroids, table, stored["report"])
+    return Concepts(tuple(stored["phrases"]), centroids, table)
 
 
 def strip_boilerplate(phrase: str) -> str:

@@ -21,8 +21,6 @@ from dear.clip.layer_input import LayerInput
 from dear.clip.read_out import CLS
 from dear.core.errors import DearError
 
-Block = Any  # OpenCLIP's ResidualAttentionBlock; torch types a module's parts as "Tensor or Module"
-
 
 class Decomposition(NamedTuple):
     """The terms of the normalised image feature, in the joint space."""
@@ -34,7 +32,7 @@ class Decomposition(NamedTuple):
     pool_mlp: Tensor | None = None  # the MLP behind a probe, [images, dim]
 
     def feature(self) -> Tensor:
-        """Their sum, the normalised image feature: [images, dim]."""
+        """The sum of all terms, which is the normalised image feature: [images, dim]."""
         whole = self.embedding + self.heads.sum((1, 2)) + self.mlps.sum(1)
         return sum((part for part in (self.constant, self.pool_mlp) if part is not None), whole)
 
@@ -50,7 +48,7 @@ class HeadContributions:
     """
 
     def __new__(cls, backbone: Backbone, *args: Any, **options: Any) -> "HeadContributions":
-        """Of the kind that fits the tower: other read-outs than a plain CLS are in `token_contributions`."""
+        """Makes a `TokenContributions` for a tower that is not read by a plain CLS."""
         if cls is HeadContributions and not is_plain(backbone):
             from dear.heads.token_contributions import TokenContributions
 
@@ -103,32 +101,15 @@ class HeadContributions:
         basis, triangle = torch.linalg.qr(self.maps.cpu().double().mT)
         return basis, triangle
 
-    def coordinates(self, pixels: Tensor) -> Tensor:
-        """Normalised pixels -> coordinates in the span of each head, [images, layers, heads, width], float64."""
-        return self.coordinates_and_outputs(pixels)[0]
-
     def coordinates_and_outputs(self, pixels: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The coordinates, and the sum over the images of what heads put out at CLS, [layers, heads, head_dim]; None
-        for towers that read another token."""
+        """Coordinates in the span of each head, [images, layers, heads, width] in float64, from normalised pixels.
+
+        Also the sum over the images of what heads put out at CLS, [layers, heads, head_dim]; None for towers that read
+        another token.
+        """
         codes = self.codes(pixels).cpu().double()
         # The scale of the feature is the first of the shared numbers.
         return torch.einsum("nlhc,lhkc->nlhk", codes, self.span[1]), (codes[..., :-3] / codes[..., -3:-2]).sum(0)
-
-
-def head_contributions(backbone: Backbone, pixels: Tensor, first_layer: int | None = None) -> Tensor:
-    """Contribution of each head from `first_layer` on (default: the last third): [images, layers, heads, dim]."""
-    return HeadContributions(backbone, first_layer).contributions(pixels.to(backbone.device))
-
-
-@torch.no_grad()
-def head_similarity(backbone: Backbone, pixels: Tensor, texts: Sequence[str], first_layer: int | None = None) -> Tensor:
-    """The part of the cosine of image and text that each head adds: [images, layers, heads, texts].
-
-    >>> backbone = load_backbone("dear-mini")
-    >>> pixels = backbone.preprocess(Image.open("photo.jpg"))[None]
-    >>> head_similarity(backbone, pixels, ["a red sign", "a sign with a cat"])
-    """
-    return head_contributions(backbone, pixels, first_layer) @ F.normalize(backbone.text.encode(texts), dim=-1).T
 
 
 @torch.no_grad()
@@ -140,20 +121,13 @@ def decompose(backbone: Backbone, pixels: Tensor) -> Decomposition:
         return decompose_tokens(backbone, pixels)
     heads = HeadContributions(backbone, 1)
     tower = heads.tower
-    x = tower.embed(pixels.to(backbone.device))
-    outputs, others = [], [x[:, 0]]
-    block: Block
-    for layer, block in enumerate(tower.blocks, 1):
-        before = x[:, 0]
-        x, of_heads = run_layer_heads(tower, layer, x)
-        outputs.append(of_heads[:, :, 0])
-        attended = before + block.ls_1(block.attn.out_proj(outputs[-1].flatten(1)))
-        others.append(run_mlp(block, attended))
+    embedding, outputs, mlps, x = layer_terms(tower, pixels.to(backbone.device))
     scale, constants = _scales(tower, x[:, 0])
     gain, shares = _fold(tower)
-    embedding, *mlps = [(term * scale[:, None]) @ gain + constants @ shares for term in others]
-    by_head = torch.einsum("nlhc,lhcd->nlhd", _head_codes(torch.stack(outputs, 1), scale, constants), heads.maps)
-    return Decomposition(embedding, by_head, torch.stack(mlps, 1))
+    first, *others = [(term[:, 0] * scale[:, None]) @ gain + constants @ shares for term in (embedding, *mlps)]
+    at_cls = torch.stack([of_heads[:, :, 0] for of_heads in outputs], 1)
+    by_head = torch.einsum("nlhc,lhcd->nlhd", _head_codes(at_cls, scale, constants), heads.maps)
+    return Decomposition(first, by_head, torch.stack(others, 1))
 
 
 def is_plain(backbone: Backbone) -> bool:
@@ -193,9 +167,31 @@ def run_layer_heads(
     return finish_block(tower.blocks[layer - 1], residual, merge_heads(of_heads)), of_heads
 
 
+def layer_terms(tower: ImageTower, pixels: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor], Tensor]:
+    """The terms of the residual stream: the embedding, then per layer the outputs of heads, and the output of the MLP.
+
+    Last come the states after the last layer; where CLS is read, that layer has CLS alone.
+    """
+    x = embedding = tower.embed(pixels)
+    outputs, mlps = [], []
+    block: Any
+    for layer, block in enumerate(tower.blocks, 1):
+        before = x
+        x, of_heads = run_layer_heads(tower, layer, x)
+        merged = merge_heads(of_heads)
+        if (norm := getattr(block.attn, "inner_norm", None)) is not None:
+            merged = norm(merged)
+        attended = before[:, : merged.shape[1]] + block.ls_1(block.attn.out_proj(merged))
+        outputs.append(of_heads)
+        mlps.append(run_mlp(block, attended))
+    return embedding, outputs, mlps, x
+
+
 def _fold(tower: ImageTower) -> tuple[Tensor, Tensor]:
-    """LayerNorm and projection as one matrix, gain [width, dim]; the share of a layer's attention, of an MLP or of the
-    embedding in mean and bias, [2, dim]."""
+    """LayerNorm and projection as one matrix, gain [width, dim], and shares of its mean and bias, [2, dim].
+
+    The attention of each layer, each MLP and the embedding get one share.
+    """
     visual: Any = tower.visual
     norm, projection = visual.ln_post, visual.proj
     gain = norm.weight[:, None] * projection
@@ -211,7 +207,7 @@ def _scales(tower: ImageTower, cls: Tensor) -> tuple[Tensor, Tensor]:
     return scale, torch.stack([mean * scale, 1 / length], -1)
 
 
-def _head_maps(tower: ImageTower, block: Block) -> Tensor:
+def _head_maps(tower: ImageTower, block: Any) -> Tensor:
     """Matrices from code to contribution for the heads of one block: [heads, head_dim + 3, dim]."""
     gain, shares = _fold(tower)
     weight, bias = (part.to(gain.dtype) for part in (block.attn.out_proj.weight, block.attn.out_proj.bias))

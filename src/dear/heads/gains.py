@@ -1,4 +1,4 @@
-"""Gains: what chosen heads add to an image feature beyond their mean, scaled. Gain 1 is CLIP, gain 0 the mean head.
+"""Gains scale what chosen heads add to an image feature beyond their mean. Gain 1 is CLIP, gain 0 the mean head.
 
 The CLS state x after the last layer is a sum to which every head adds its part; so is the mean over patches. With gains
 g, and mean outputs m over some images, it becomes x + sum_h (g_h - 1) (o_h - m_h) W_h. Later layers do not see it: only
@@ -29,7 +29,7 @@ NOT_FROZEN = (
     "leaves the image tower as it is, such as zero-shot, head-gains, gda or coop."
 )
 _HEAD = r"\d+\.\d+"
-_KEPT = 256  # images whose head outputs stay in memory
+_KEPT_IMAGES = 256  # images whose head outputs stay in memory
 
 
 class Gains(NamedTuple):
@@ -88,13 +88,13 @@ class GainTower(ImageTower):
             new = self.plain.head_outputs(images[missing], first)
             for row, *tensors in zip(missing, *new, strict=True):
                 found[keys[row]] = self._kept[keys[row]] = CachedHeads(*tensors)
-        while len(self._kept) > _KEPT:
+        while len(self._kept) > _KEPT_IMAGES:
             self._kept.popitem(last=False)
         return CachedHeads(*(torch.stack(parts) for parts in zip(*(found[key] for key in keys), strict=True)))
 
 
 class TimmGainTower(GainTower, TimmTower):
-    """The same of a tower of timm."""
+    """A tower of timm with gains."""
 
 
 def require_sum(backbone: Backbone) -> None:
@@ -110,7 +110,10 @@ def with_gains(backbone: Backbone, gains: Gains) -> Backbone:
     """The backbone with a `GainTower`; weights are shared."""
     require_sum(backbone)
     kind = TimmGainTower if isinstance(backbone.image, TimmTower) else GainTower
-    return replace(backbone, image=kind(backbone.image, gains))
+    changed = replace(backbone, image=kind(backbone.image, gains))
+    if "identity" in vars(backbone):  # the weights are the same, and were hashed
+        vars(changed)["identity"] = backbone.identity
+    return changed
 
 
 def parse_gains(texts: Sequence[str]) -> dict[str, float]:
@@ -126,14 +129,14 @@ def parse_gains(texts: Sequence[str]) -> dict[str, float]:
 
 
 def gain_text(gains: Mapping[str, float]) -> str:
-    """Such as "color=2, 12.10=0"."""
+    """The gains in a line, such as "color=2, 12.10=0"."""
     return ", ".join(f"{name}={gain:g}" for name, gain in gains.items())
 
 
 def named_gains(names: Mapping[str, float], roles: RoleMap) -> Gains:
     """Gains by attribute ("color"), by role ("mixed"), for one head ("12.10": layer 12, head 10), or for "all".
 
-    What is more special wins: a head over its attribute, and that over "all".
+    The more specific name wins: head, then attribute, then "all".
     """
     if roles.means is None:
         raise DearError("This role map has no means of its heads, which gains need: make it again with `dear roles`.")
@@ -142,17 +145,17 @@ def named_gains(names: Mapping[str, float], roles: RoleMap) -> Gains:
     known = _parts(roles)
     gains = torch.ones(len(roles.layers), roles.heads)
     for name in sorted(names, key=lambda name: (name != ALL, bool(re.fullmatch(_HEAD, name)))):
-        for layer, head in _heads(name, known, roles):
-            gains[layer - roles.layers[0], head] = _checked(name, names[name])
+        for layer, head in _heads_named(name, known, roles):
+            gains[layer - roles.layers[0], head] = _checked_gain(name, names[name])
     return Gains(roles.layers[0], torch.tensor(roles.means), gains)
 
 
 def require_measured(names: Iterable[str]) -> None:
-    """Refuses a name that no measured role map has: known before a backbone, and with it its map, is loaded."""
+    """Refuses names that no measured role map has, before a backbone is loaded."""
     known = dict.fromkeys(part for preset in MEASURED for part in _parts(RoleMap.preset(preset)))
     for name in names:
         if not re.fullmatch(_HEAD, name):
-            _require(name, known)
+            _require_known(name, known)
 
 
 def _parts(roles: RoleMap) -> dict[str, list[Head]]:
@@ -163,12 +166,12 @@ def _parts(roles: RoleMap) -> dict[str, list[Head]]:
     return known | {name: [] for name in roles.core if name not in known}
 
 
-def _require(name: str, known: Iterable[str]) -> None:
+def _require_known(name: str, known: Iterable[str]) -> None:
     if name not in known:
         raise DearError(f"There is no gain for {name!r}: choose from {', '.join(known)}, or a head such as 12.10.")
 
 
-def _heads(name: str, known: Mapping[str, list[Head]], roles: RoleMap) -> list[Head]:
+def _heads_named(name: str, known: Mapping[str, list[Head]], roles: RoleMap) -> list[Head]:
     if re.fullmatch(_HEAD, name):
         layer, head = map(int, name.split("."))
         if (layer, head) not in roles.roles:
@@ -177,13 +180,13 @@ def _heads(name: str, known: Mapping[str, list[Head]], roles: RoleMap) -> list[H
                 f"There is no head {name}: layers {first} to {last} have heads 0 to {roles.heads - 1}, as in {last}.0."
             )
         return [(layer, head)]
-    _require(name, known)
+    _require_known(name, known)
     if not known[name]:
         raise DearError(f"No head has the attribute {name} in this role map, so it can have no gain.")
     return known[name]
 
 
-def _checked(name: str, gain: Any) -> float:
+def _checked_gain(name: str, gain: Any) -> float:
     if not isinstance(gain, Real) or not -100 <= float(gain) <= 100:
         raise DearError(f"The gain of {name} must be a number from -100 to 100, not {gain!r}.")
     return float(gain)

@@ -45,45 +45,55 @@ class HeadRole:
     sure: float | None = None
     mean: tuple[float, ...] | None = None  # [head_dim]
 
+    def require_valid(self, who: str, concepts: Sequence[str], core: Sequence[str]) -> None:
+        """Refuses a role that contradicts itself or the concepts of its map; `who` is the head, for the sentence."""
+        demand(self.role in ROLES, f"{who} has the unknown role {self.role!r}; known: {listed(ROLES)}")
+        for concept in (self.concept, *(phrase.concept for phrase in self.phrases)):
+            valid = concept is None or concept in concepts
+            demand(valid, f"{who} has the concept {concept!r}, which is not among its concepts")
+        if self.role == CORE_ATTRIBUTE:
+            demand(self.concept in core, f"{who} is a core attribute head, but {self.concept} is not core")
+        if self.role == OTHER_SPECIALIZED:
+            other = self.concept is not None and self.concept not in core
+            demand(other, f"{who} is specialised in something else, but has the concept {self.concept}")
+        for row in (self.distribution, self.shares):
+            sized = row is None or len(row) == len(concepts)
+            demand(sized, f"{who} has a distribution over another number of concepts")
+
     def to_json(self, concepts: Sequence[str]) -> dict[str, Any]:
         """JSON values; rows become mappings from concept to number, and missing evidence is left out."""
-        entry: dict[str, Any] = {"role": self.role, "concept": self.concept}
-        if self.entropy is not None:
-            entry["entropy"] = self.entropy
-        if self.sure is not None:
-            entry["sure"] = self.sure
-        for name, row in (("distribution", self.distribution), ("shares", self.shares)):
-            if row is not None:
-                entry[name] = dict(zip(concepts, row, strict=True))
-        if self.mean is not None:
-            entry["mean"] = " ".join(map(str, self.mean))  # a list would be a line for each number
-        if self.phrases:
-            entry["phrases"] = [asdict(phrase) for phrase in self.phrases]
-        return entry
+        rows = {
+            name: None if row is None else dict(zip(concepts, row, strict=True))
+            for name, row in (("distribution", self.distribution), ("shares", self.shares))
+        }
+        mean = None if self.mean is None else " ".join(map(str, self.mean))  # a list would be a line for each number
+        phrases = [asdict(phrase) for phrase in self.phrases] or None
+        entry = {"entropy": self.entropy, "sure": self.sure, **rows, "mean": mean, "phrases": phrases}
+        known = {name: value for name, value in entry.items() if value is not None}
+        return {"role": self.role, "concept": self.concept, **known}
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any], concepts: Sequence[str]) -> "HeadRole":
+        """`entry` must have the shape of `HeadFile`."""
+
         def row(name: str) -> tuple[float, ...] | None:
             if (values := entry.get(name)) is None:
                 return None
-            if unknown := [concept for concept in values if concept not in concepts]:
-                raise DearError(f"Not a valid role map: the concept {listed(unknown)} is not among its concepts.")
-            return tuple(float(values.get(concept, 0)) for concept in concepts)
-
-        def number(name: str) -> float | None:
-            return None if entry.get(name) is None else float(entry[name])
+            unknown = [concept for concept in values if concept not in concepts]
+            demand(not unknown, f"the concept {listed(unknown)} is not among its concepts")
+            return tuple(values.get(concept, 0.0) for concept in concepts)
 
         mean = None if entry.get("mean") is None else tuple(float(part) for part in entry["mean"].split())
-        if mean is not None and not (mean and all(map(math.isfinite, mean))):
-            raise DearError("Not a valid role map: the mean of a head is not a row of finite numbers.")
+        finite = mean is None or (len(mean) > 0 and all(map(math.isfinite, mean)))
+        demand(finite, "the mean of a head is not a row of finite numbers")
         return cls(
             role=entry["role"],
             concept=entry.get("concept"),
-            entropy=number("entropy"),
+            entropy=entry.get("entropy"),
             distribution=row("distribution"),
-            phrases=tuple(Phrase(p["text"], float(p["variance"]), p["concept"]) for p in entry.get("phrases", ())),
+            phrases=tuple(Phrase(p["text"], p["variance"], p["concept"]) for p in entry.get("phrases", ())),
             shares=row("shares"),
-            sure=number("sure"),
+            sure=entry.get("sure"),
             mean=mean,
         )
 
@@ -106,6 +116,12 @@ class HeadFile(RoleFile, total=False):
     sure: Finite | None
     mean: Annotated[str, Meta(max_length=100_000)] | None
     phrases: list[PhraseFile]
+
+
+def demand(condition: bool, sentence: str) -> None:
+    """Refuses a role map of which the condition is not true."""
+    if not condition:
+        raise DearError(f"Not a valid role map: {sentence}.")
 
 
 def listed(values: Sequence[object]) -> str:

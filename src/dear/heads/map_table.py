@@ -1,12 +1,13 @@
-"""A role map in words: the paper's Table 2 as text, and the names, colours and numbers that all pictures share."""
+"""A role map as a table (the paper's Table 2), and as the record that its picture and its pages draw."""
 
 import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from dear.core.errors import DearError
+from dear.core.palette import color_of
 from dear.core.table import Table
 from dear.heads.head_role import CORE_ATTRIBUTE, GENERALIZATION, MIXED, OTHER_SPECIALIZED, ROLES, HeadRole
 from dear.heads.role_map import Head, RoleMap
@@ -35,43 +36,78 @@ def color_strength(head: HeadRole, role_map: RoleMap) -> float:
     return 1 - 0.85 * (head.entropy - low) / (high - low) if high > low else 0.9
 
 
-# --- evidence as numbers ---------------------------------------------------------------------------------
+# --- the record ------------------------------------------------------------------------------------------
 
 
-def mean_shares(role_map: RoleMap) -> tuple[float, ...] | None:
-    """Shares of the mean head, one per concept; None for a map without shares."""
-    rows = [head.shares for head in role_map.roles.values() if head.shares is not None]
-    return tuple(sum(column) / len(rows) for column in zip(*rows, strict=True)) if rows else None
-
-
-def head_lifts(role_map: RoleMap) -> dict[Head, tuple[float, ...]]:
-    """Shares of each head divided by those of the mean head, one per concept; only heads judged by pictures."""
-    mean = mean_shares(role_map) or ()
+def map_record(role_map: RoleMap) -> dict[str, Any]:
+    """The map with all that it has about each head, as JSON values: what its picture and its pages show."""
+    lifts = head_lifts(role_map)
     return {
-        at: tuple(share / average if average else 0.0 for share, average in zip(head.shares, mean, strict=True))
-        for at, head in role_map.roles.items()
-        if head.shares is not None
+        "layers": list(role_map.layers),
+        "heads": role_map.heads,
+        "core": list(role_map.core),
+        "summary": role_summary(role_map),
+        "origin": _origin(role_map),
+        "legend": _cell_legend(role_map),
+        "roles": {role: {"name": ROLE_NAMES[role], "mark": ROLE_MARKS[role]} for role in ROLES},
+        "cells": [_head_record(role_map, at, lifts.get(at)) for at in role_map.roles],
     }
 
 
-def cell_numbers(role_map: RoleMap) -> dict[Head, str]:
-    """The number in each cell of a picture: the lift of the head's concept, or its entropy, or none."""
-    lifts = head_lifts(role_map)
-    numbers = {}
-    for at, head in role_map.roles.items():
-        numbers[at] = "" if head.entropy is None else f"{head.entropy:.2f}"
-        if at in lifts and head.concept is not None:
-            numbers[at] = f"{lifts[at][role_map.concepts.index(head.concept)]:.1f}x"
-    return numbers
+def _head_record(role_map: RoleMap, at: Head, lifts: Sequence[float] | None) -> dict[str, Any]:
+    """One head. `number` is the lift of its concept, or its entropy.
+
+    `distribution` has each concept's share of the head's variance with its lift, or else its share of the phrases.
+    """
+    head, concepts = role_map[at], role_map.concepts
+    number = "" if head.entropy is None else f"{head.entropy:.2f}"
+    if lifts and head.concept is not None:
+        number = f"{lifts[concepts.index(head.concept)]:.1f}x"
+    known: Sequence[float | None] = lifts or [None] * len(concepts)
+    rows = zip(concepts, head.shares or head.distribution or [0.0] * len(concepts), known, strict=True)
+    return {
+        "layer": at[0],
+        "head": at[1],
+        "role": head.role,
+        "concept": head.concept,
+        "color": color_of(head.concept),
+        "strength": round(color_strength(head, role_map), 3),
+        "entropy": head.entropy,
+        "sure": head.sure,
+        "number": number,
+        "distribution": [{"concept": c, "share": s, "lift": lift, "color": color_of(c)} for c, s, lift in rows if s],
+        "phrases": [{**asdict(phrase), "color": color_of(phrase.concept)} for phrase in head.phrases],
+    }
 
 
-def cell_legend(role_map: RoleMap) -> str:
-    """The meaning of the numbers and colours in a picture; empty for a map without evidence."""
+def _origin(role_map: RoleMap) -> str:
+    """The pictures that the map was made from, in one line, if it names them."""
+    origin = role_map.origin
+    made_by = f"found by {origin.get('made_by', 'dear')} on"
+    if images := origin.get("images"):
+        return f"{made_by} {images.get('used')} images of {images.get('source')}"
+    if probes := origin.get("probes"):
+        pictures = [f"{probe['used']} {probe['kind']} of {probe['source']}" for probe in probes]
+        return f"{made_by} {', '.join(pictures)}"
+    return str(origin.get("source", ""))
+
+
+def _cell_legend(role_map: RoleMap) -> str:
+    """The meaning of the numbers and colours of the heads; empty for a map without evidence."""
     if any(head.shares for head in role_map.roles.values()):
         return "number: share of variance over the mean head's; strong colour: specialised, the surer the stronger"
     if any(head.entropy is not None for head in role_map.roles.values()):
         return "number: Concept Entropy in nats; strong colour: low entropy"
     return ""
+
+
+def head_lifts(role_map: RoleMap) -> dict[Head, tuple[float, ...]]:
+    """Shares of each head divided by those of the mean head, one per concept; only heads judged by pictures."""
+    rows = {at: head.shares for at, head in role_map.roles.items() if head.shares is not None}
+    means = [sum(column) / len(rows) for column in zip(*rows.values(), strict=True)]
+    return {
+        at: tuple(s / mean if mean else 0.0 for s, mean in zip(row, means, strict=True)) for at, row in rows.items()
+    }
 
 
 # --- the table, and what the map rests on ----------------------------------------------------------------
@@ -86,7 +122,7 @@ def role_table(role_map: RoleMap, phrases: int = 3) -> Table:
     lifts = head_lifts(role_map)
     evidence = ["sure", *role_map.concepts] if lifts else ["top phrases"]
     table = Table(["layer", "head", "role", "concept", "entropy", *evidence])
-    for at, head in sorted(role_map.roles.items()):
+    for at, head in role_map.roles.items():
         entropy = None if head.entropy is None else f"{head.entropy:.2f}"
         cells: list[object] = ["; ".join(phrase.text for phrase in head.phrases[:phrases]) or None]
         if lifts:
@@ -99,7 +135,7 @@ def role_table(role_map: RoleMap, phrases: int = 3) -> Table:
 
 def table_legend(role_map: RoleMap) -> str:
     """One line that explains the evidence in `role_table`; empty where it needs no explanation."""
-    if mean_shares(role_map) is None:
+    if not head_lifts(role_map):
         return ""
     return (
         "2.0x: the attribute explains twice as much of the head's variance as of the mean head's; concept: the "
@@ -161,7 +197,7 @@ class Overlap:
 
 def overlap(a: RoleMap, b: RoleMap) -> Overlap:
     """Compares two role maps head by head."""
-    both = sorted(set(a.roles) & set(b.roles))
+    both = [at for at in a.roles if at in b.roles]
     if not both:
         raise DearError("The two role maps have no head in common; compare maps of the same layers.")
     table = Table(["layer", "head", "role", "concept", "other role", "other concept", "same"])

@@ -20,10 +20,9 @@ from dear.heads.head_role import (
     CORE_ATTRIBUTE,
     GENERALIZATION,
     MIXED,
-    OTHER_SPECIALIZED,
-    ROLES,
     HeadFile,
     HeadRole,
+    demand,
     listed,
 )
 
@@ -34,8 +33,8 @@ Head = tuple[int, int]  # (layer, head)
 AUTO = "auto"  # the name for "the measured map of this backbone"
 MEASURED = ("dear-mini", "openai-vit-b-16")  # shipped maps that `auto` chooses from
 _PRECISION = 5e-3  # largest difference of a weight of CLIP from itself in lower precision
-_MOST = 1000  # layers, and heads per layer: more than any backbone has, and few enough to list
-_ADVICE = "make it again with `dear roles`"
+_MOST_HEADS = 1000  # layers, and heads per layer: more than any backbone has, and few enough to list
+_REMAKE = "make it again with `dear roles`"
 _PRESETS = Path(__file__).parent / "assets"
 
 
@@ -58,6 +57,7 @@ class RoleMap:
     def __post_init__(self) -> None:
         for name in ("layers", "concepts", "core"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        object.__setattr__(self, "roles", dict(sorted(self.roles.items())))
         for name in ("backbone", "roles", "origin"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         self._validate()
@@ -69,18 +69,13 @@ class RoleMap:
         return self.roles[head]
 
     @property
-    def tokens(self) -> tuple[str, ...]:
-        """The attributes that get a learnable token: all of the core, even those without a head."""
-        return self.core
-
-    @property
     def means(self) -> list[list[tuple[float, ...]]] | None:
-        """What each head puts out at CLS on average, [layers, heads, head_dim]; None: some head has none."""
+        """Mean output of each head at CLS, [layers, heads, head_dim]; None if a head has none."""
         means = [[self.roles[layer, head].mean for head in range(self.heads)] for layer in self.layers]
         return None if any(mean is None for row in means for mean in row) else means  # type: ignore[return-value]
 
     def part_of(self, head: Head) -> str:
-        """The attribute of a core attribute head, and the role of any other: what gains are named by."""
+        """The name by which gains refer to a head: its attribute if it has a core attribute, else its role."""
         role = self.roles[head]
         return role.concept if role.role == CORE_ATTRIBUTE and role.concept else role.role
 
@@ -108,27 +103,24 @@ class RoleMap:
 
     def shuffled(self, seed: int) -> "RoleMap":
         """The same roles with their concepts, assigned to the heads at random."""
-        roles = [(head.role, head.concept) for head in self._ordered()]
+        roles = [(head.role, head.concept) for head in self.roles.values()]
         random.Random(seed).shuffle(roles)
         return self._with_roles(roles, strategy="shuffled", seed=seed)
 
     def _with_roles(self, roles: Sequence[tuple[str, str | None]], **origin: Any) -> "RoleMap":
         """New roles in order of layer and head. The evidence stays: it does not depend on the role."""
-        triples = zip(self._positions(), self._ordered(), roles, strict=True)
-        changed = {at: replace(head, role=role, concept=concept) for at, head, (role, concept) in triples}
+        pairs = zip(self.roles.items(), roles, strict=True)
+        changed = {at: replace(head, role=role, concept=concept) for (at, head), (role, concept) in pairs}
         return replace(self, roles=changed, origin={**self.origin, **origin})
-
-    def _positions(self) -> list[Head]:
-        return [(layer, head) for layer in self.layers for head in range(self.heads)]
-
-    def _ordered(self) -> list[HeadRole]:
-        return [self.roles[at] for at in self._positions()]
 
     # --- checks ------------------------------------------------------------------------------------------
 
     def is_of(self, identity: Mapping[str, str | None], class_embedding: Sequence[float]) -> bool:
-        """Whether the map was made for these weights: by their hash. A map that is valid in any precision has none: it
-        goes by their published name, or by the first numbers of the CLS embedding, which identify a renamed copy."""
+        """Whether the map was made for these weights, which their hash tells.
+
+        A map that is valid in any precision has no hash: the published name decides, or the first numbers of the CLS
+        embedding, which identify a renamed copy.
+        """
         if self.backbone.get("activation") != identity["activation"]:
             return False
         if (numbers := self.backbone.get("class_embedding")) is None:
@@ -166,11 +158,10 @@ class RoleMap:
             )
 
     def _validate(self) -> None:
-        def demand(condition: bool, sentence: str) -> None:
-            if not condition:
-                raise DearError(f"Not a valid role map: {sentence}.")
-
-        demand(len(self.layers) <= _MOST and self.heads <= _MOST, f"at most {_MOST} layers and heads are allowed")
+        demand(
+            len(self.layers) <= _MOST_HEADS and self.heads <= _MOST_HEADS,
+            f"at most {_MOST_HEADS} layers and heads are allowed",
+        )
         increasing = list(self.layers) == sorted(set(self.layers))
         demand(bool(self.layers) and increasing and self.layers[0] >= 1, "layers must increase, from 1 up")
         demand(self.heads >= 1, "a layer needs at least one head")
@@ -178,33 +169,22 @@ class RoleMap:
         demand(bool(self.core) and len(set(self.core)) == len(self.core), "the core needs concepts, without duplicates")
         unknown = [concept for concept in self.core if concept not in self.concepts]
         demand(not unknown, f"core concept {listed(unknown)} is not among its concepts")
-        missing = [at for at in self._positions() if at not in self.roles]
+        expected = [(layer, head) for layer in self.layers for head in range(self.heads)]
+        missing = [at for at in expected if at not in self.roles]
         demand(not missing, f"no role for (layer, head) {listed(missing)}")
-        extra = sorted(set(self.roles) - set(self._positions()))
+        extra = sorted(set(self.roles) - set(expected))
         demand(not extra, f"(layer, head) {listed(extra)} is outside of its layers and {self.heads} heads per layer")
+        head_dim = len(self.roles[self.layers[0], 0].mean or ())
         for at, head in self.roles.items():
-            who = f"head {at}"
-            demand(head.role in ROLES, f"{who} has the unknown role {head.role!r}; known: {listed(ROLES)}")
-            for concept in (head.concept, *(phrase.concept for phrase in head.phrases)):
-                valid = concept is None or concept in self.concepts
-                demand(valid, f"{who} has the concept {concept!r}, which is not among its concepts")
-            if head.role == CORE_ATTRIBUTE:
-                demand(head.concept in self.core, f"{who} is a core attribute head, but {head.concept} is not core")
-            if head.role == OTHER_SPECIALIZED:
-                other = head.concept is not None and head.concept not in self.core
-                demand(other, f"{who} is specialised in something else, but has the concept {head.concept}")
-            sized = head.mean is None or len(head.mean) == len(self.roles[self.layers[0], 0].mean or ())
-            demand(sized, f"{who} has a mean of another length than the first head")
-            for row in (head.distribution, head.shares):
-                sized = row is None or len(row) == len(self.concepts)
-                demand(sized, f"{who} has a distribution over another number of concepts")
+            head.require_valid(f"head {at}", self.concepts, self.core)
+            demand(head.mean is None or len(head.mean) == head_dim, f"head {at} has a mean of another length")
 
     # --- files -------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
         """JSON values; missing evidence of a head is left out."""
         roles: dict[str, dict[str, Any]] = {str(layer): {} for layer in self.layers}
-        for (layer, number), head in zip(self._positions(), self._ordered(), strict=True):
+        for (layer, number), head in self.roles.items():
             roles[str(layer)][str(number)] = head.to_json(self.concepts)
         return {
             "backbone": dict(self.backbone),
@@ -218,8 +198,8 @@ class RoleMap:
 
     @classmethod
     def from_json(cls, value: Any) -> "RoleMap":
-        check_shape(value, _MapFile, "The role map", _ADVICE)
-        with damaged("The role map", _ADVICE):
+        check_shape(value, _MapFile, "The role map", _REMAKE)
+        with damaged("The role map", _REMAKE):
             concepts = value["concepts"]
             roles = {
                 (int(layer), int(number)): HeadRole.from_json(entry, concepts)
@@ -275,10 +255,10 @@ def _preset_names() -> list[str]:
     return sorted(path.stem.removeprefix("rolemap_") for path in _PRESETS.glob("rolemap_*.json"))
 
 
-class _Needed(TypedDict):
+class _MapFields(TypedDict):
     backbone: dict[str, str | None]
-    layers: Annotated[list[int], Meta(max_length=_MOST)]
-    heads: Annotated[int, Meta(le=_MOST)]
+    layers: Annotated[list[int], Meta(max_length=_MOST_HEADS)]
+    heads: Annotated[int, Meta(le=_MOST_HEADS)]
     concepts: list[str]
     core: list[str]
     roles: dict[str, dict[str, HeadFile]]
@@ -299,5 +279,5 @@ class _Origin(TypedDict, total=False):
     quantile: Finite | None
 
 
-class _MapFile(_Needed, total=False):
+class _MapFile(_MapFields, total=False):
     origin: _Origin

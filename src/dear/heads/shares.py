@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-GROUPS = 10
+PICTURE_GROUPS = 10
 _RANK = 1e-10  # eigenvalues below this share of the largest are rounding errors
 
 
@@ -36,8 +36,8 @@ class AttributeMoments:
 
     @classmethod
     def empty(cls, z: int, nuisance: int, layers: int, heads: int, width: int) -> "AttributeMoments":
-        outer, square = torch.zeros(GROUPS, z, z), torch.zeros(GROUPS, layers, heads)
-        cross = torch.zeros(GROUPS, z, layers, heads, width)
+        outer, square = torch.zeros(PICTURE_GROUPS, z, z), torch.zeros(PICTURE_GROUPS, layers, heads)
+        cross = torch.zeros(PICTURE_GROUPS, z, layers, heads, width)
         return cls(outer.double(), cross.double(), square.double(), nuisance)
 
     @property
@@ -48,21 +48,13 @@ class AttributeMoments:
     def add(self, z: Tensor, x: Tensor, groups: Tensor) -> None:
         """Adds z [pictures, z] with contributions x [pictures, layers, heads, width] and groups [pictures], from 0."""
         x = x.double()
-        in_group = F.one_hot(groups, GROUPS).double()
+        in_group = F.one_hot(groups, PICTURE_GROUPS).double()
         z_by_group = torch.einsum("ng,nz->gzn", in_group, z.double())
         self.outer += z_by_group @ z.double()
         self.cross += (z_by_group.flatten(0, 1) @ x.flatten(1)).view_as(self.cross)
         self.square += torch.einsum("ng,nlh->glh", in_group, x.square().sum(-1))
 
-    def __add__(self, other: "AttributeMoments") -> "AttributeMoments":
-        return AttributeMoments(
-            self.outer + other.outer,
-            self.cross + other.cross,
-            self.square + other.square,
-            max(self.nuisance, other.nuisance),
-        )
-
-    def share(self, groups: Sequence[int] = range(GROUPS)) -> Tensor:
+    def share(self, groups: Sequence[int] = range(PICTURE_GROUPS)) -> Tensor:
         """Omega squared of every head in the pictures of these groups, [layers, heads]; zero if it is undefined."""
         chosen = list(groups)
         outer, cross, square = (part[chosen].sum(0) for part in (self.outer, self.cross, self.square))
@@ -80,7 +72,7 @@ class AttributeMoments:
 
 @dataclass
 class HeadMoments:
-    """What one pass over the probes measured: for each attribute the moments of all heads."""
+    """The measurements of one pass over the probes: for each attribute the moments of all heads."""
 
     layers: tuple[int, ...]
     moments: dict[str, AttributeMoments] = field(default_factory=dict)
@@ -89,7 +81,7 @@ class HeadMoments:
     pictures: int = 0
     outputs: Tensor | None = None  # sum over them of what heads put out at CLS, [layers, heads, head_dim]
 
-    def shares(self, groups: Sequence[int] = range(GROUPS)) -> Tensor:
+    def shares(self, groups: Sequence[int] = range(PICTURE_GROUPS)) -> Tensor:
         """Omega squared, [attributes, layers, heads], in some groups of the pictures."""
         return torch.stack([moments.share(groups) for moments in self.moments.values()])
 

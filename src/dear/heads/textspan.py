@@ -44,11 +44,11 @@ class RunningMoments:
     head's span. With the texts in the same basis, both give the same picks; coordinates take less memory.
     """
 
-    def __init__(self, layers: Sequence[int], heads: int, dim: int, device: str | torch.device = "cpu") -> None:
+    def __init__(self, layers: Sequence[int], heads: int, dim: int) -> None:
         self.layers = tuple(layers)  # counted from 1
         self.count = 0
-        self.total = torch.zeros(len(self.layers), heads, dim, dtype=torch.float64, device=device)
-        self.outer = torch.zeros(len(self.layers), heads, dim, dim, dtype=torch.float64, device=device)
+        self.total = torch.zeros(len(self.layers), heads, dim, dtype=torch.float64)
+        self.outer = torch.zeros(len(self.layers), heads, dim, dim, dtype=torch.float64)
 
     def update(self, contributions: Tensor) -> None:
         """Adds `contributions` [images, layers, heads, dim]: all of them, or none if one is not finite."""

@@ -23,7 +23,7 @@ from dear.clip import Backbone
 from dear.clip.attention import attention_weights, merge_heads
 from dear.clip.read_out import CLS, MEAN, PROBE
 from dear.core.errors import DearError
-from dear.heads.contributions import Decomposition, HeadContributions, check_first_layer, run_layer_heads
+from dear.heads.contributions import Decomposition, HeadContributions, check_first_layer, layer_terms, run_layer_heads
 
 
 class TokenContributions(HeadContributions):
@@ -87,11 +87,10 @@ class TokenContributions(HeadContributions):
 
 
 class _Reading:
-    """What is held fixed for some pictures, from their states after the last layer, and the way to the feature."""
+    """The way from the residual stream to the feature, with all that some pictures hold fixed."""
 
     def __init__(self, tower: Any, states: Tensor, through: str, pooled: Tensor | None = None) -> None:
-        """states [images, tokens, width]; of CLS alone, if CLS is read. `pooled`: the state that is read, if `states`
-        are that alone."""
+        """states [images, tokens, width]: CLS alone where it is read; `pooled`: `states` are this read state alone."""
         self.tower, self.through = tower, through
         norm = self.norm = final_norm(tower)
         if tower.read == CLS or pooled is not None:
@@ -145,7 +144,7 @@ class _Reading:
         return self.finish(added)
 
     def of_states(self, states: Tensor) -> Tensor:
-        """What a term adds at every token, [images, tokens, width] -> contribution [images, dim]."""
+        """Contribution [images, dim] of a term that adds [images, tokens, width] to the stream."""
         return self.finish(torch.einsum("njt,ntd->njd", self.weights, states))
 
     def finish(self, summed: Tensor) -> Tensor:
@@ -204,17 +203,7 @@ class _Reading:
 def decompose_tokens(backbone: Backbone, pixels: Tensor, through: str = "own") -> Decomposition:
     """All terms of the normalised image feature of pixels [images, 3, height, width]."""
     tower: Any = backbone.image
-    x = tower.embed(pixels.to(backbone.device))
-    embedding, outputs, mlps = x, [], []
-    for layer, block in enumerate(tower.blocks, 1):
-        before = x
-        x, of_heads = run_layer_heads(tower, layer, x)
-        outputs.append(of_heads)
-        merged = merge_heads(of_heads)
-        if (norm := getattr(block.attn, "inner_norm", None)) is not None:
-            merged = norm(merged)
-        attended = before[:, : merged.shape[1]] + block.ls_1(block.attn.out_proj(merged))
-        mlps.append(block.ls_2(block.mlp(block.ln_2(attended))))
+    embedding, outputs, mlps, x = layer_terms(tower, pixels.to(backbone.device))
     read = _Reading(tower, x, through)
     tokens = read.weights.shape[-1]
     heads = torch.stack([read.of_heads(layer, out[:, :, :tokens]) for layer, out in enumerate(outputs, 1)], 1)
@@ -237,7 +226,7 @@ def final_norm(tower: Any) -> Any:
 
 
 def _std(x: Tensor, norm: Any) -> Tensor:
-    """Of the last axis, as the LayerNorm divides by it, [...]."""
+    """The std over the last axis by which a LayerNorm divides, [...]."""
     return (x.var(-1, correction=0) + norm.eps).sqrt()
 
 

@@ -3,17 +3,17 @@
     Config, recipe, components                  settings, published recipe, names of the features
     encode_text, encode_image, logits, loss     the method itself
     first_layer, first_text_layer, masks        the first adapted layers: all before them is constant and cached
-    views                                       the views of a training image in a step
     prompts, encode_classes                     class texts
     before_training ... can_answer              hooks
     set_classes, layer_input, votes, ...        provided
 
-`Method` itself is frozen CLIP: no parameters, one component (the class feature), CLIP's own logits.
+`Method` itself is frozen CLIP: no parameters, one component (the class feature), CLIP's own logits. Hooks that few
+methods need are protocols in `optional.py`: a method has them by defining their members.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,21 +25,12 @@ from dear.clip.masks import Masks
 from dear.clip.text import ClassTexts
 from dear.core.config import Config as Settings
 from dear.core.names import CLS, FUSION, inferences
-from dear.data.augment import RANDOM
 from dear.data.prompts import fill
-from dear.heads.role_map import RoleMap
 from dear.methods.recipe import Recipe
 from dear.methods.registry import require_towers
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-
-class Gradients(Protocol):
-    """Gradients of a loss with respect to all parameters, scaled for AMP and summed over processes."""
-
-    def __call__(self, loss: Tensor, keep_graph: bool = False) -> list[Tensor | None]:
-        """`keep_graph`: the gradients of another part of the same loss follow."""
 
 
 @dataclass(frozen=True)
@@ -66,45 +57,16 @@ class LabelledImages(Protocol):
     def val(self) -> Iterator[tuple[Images, Tensor]]: ...
 
 
-class Teacher(NamedTuple):
-    """A method, its backbone (empty: the student's own), and changes to its recipe."""
-
-    method: str
-    backbone: str
-    pretrained: str | None
-    recipe: Mapping[str, Any]
-
-
-@runtime_checkable
-class Student(Protocol):
-    """A method that imitates a teacher on unlabelled images of all classes: it is transductive."""
-
-    def teacher(self) -> Teacher: ...
-
-    def set_teacher(self, names: Sequence[str], text: Tensor, logits: Tensor) -> None:
-        """Before training: the teacher's class features [classes, its dim] and its logits [images, classes].
-
-        The labels of training images are rows of the logits.
-        """
-
-
 class Method(nn.Module):
     """The backbone is not part of the module: its state_dict is the adapter."""
 
     Config: ClassVar[type[Settings]] = NoSettings
     recipe: ClassVar[Recipe] = Recipe(epochs=0)
     components: tuple[str, ...] = (CLS,)
-    roles: RoleMap | None = None
     masks: Masks | None = None
     """Attention masks for learned tokens (None: no mask). If no original token attends to a learned one, the image side
     is constant: the tower runs once per image and the result is cached."""
-    heads_from: int | None = None
-    """The first layer whose heads' outputs at CLS the method needs besides the frozen CLS state (None: of no layer)."""
-    views: tuple[str, ...] = (RANDOM,)
-    """The views of each training image that `loss` gets, one after the other along the batch."""
     classes: ClassTexts
-    done: float = 0.0
-    """The finished share of the steps of a training, set before each step."""
 
     def __init__(self, backbone: Backbone, config: Settings) -> None:
         super().__init__()
@@ -118,7 +80,7 @@ class Method(nn.Module):
 
     @property
     def first_text_layer(self) -> int:
-        """The same in the text tower."""
+        """The first adapted text layer, counted alike."""
         return self.backbone.text.layers + 1
 
     # --- text --------------------------------------------------------------------------------------------
@@ -146,16 +108,14 @@ class Method(nn.Module):
         frozen = text.project(text.eot_states(states, prompts, first))
         return ClassTexts(tuple(names), prompts, first, states, F.normalize(frozen, dim=-1))
 
-    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
-        """w: features of the current classes, or of others, normalised, [classes, dim]."""
-        return (classes or self.classes).frozen
+    def encode_text(self, classes: ClassTexts) -> Tensor:
+        """w: features of classes (as of `encode_classes`), normalised, [classes, dim]."""
+        return classes.frozen
 
     # --- image -------------------------------------------------------------------------------------------
 
     def layer_input(self, images: Images) -> LayerInput:
         """The constant part of the image tower: everything before `first_layer`, without a graph."""
-        if self.heads_from is not None:
-            images = self.backbone.image.head_outputs(images, self.heads_from)
         return self.backbone.image.layer_input(images, self.first_layer, self.masks)
 
     def encode_image(self, x: LayerInput) -> Tensor:
@@ -169,7 +129,9 @@ class Method(nn.Module):
         return torch.ones(1, device=self.backbone.device)
 
     def votes(self, features: Tensor, text: Tensor) -> Tensor:
-        """tau cos(f, w) of each component, [batch, components, classes]."""
+        """tau cos(f, w) of each component, or the logits if there is one, [batch, components, classes]."""
+        if len(self.components) == 1:
+            return self.logits(features, text)[:, None]
         return self.backbone.temperature * features @ text.T
 
     def logits(self, features: Tensor, text: Tensor, inference: str | None = None) -> Tensor:
@@ -181,13 +143,9 @@ class Method(nn.Module):
         fused = self.fusion_weights().to(features) @ features if inference == FUSION else features[:, 0]
         return self.backbone.temperature * fused @ text.T
 
-    def targets(self, labels: Tensor) -> Tensor:
-        """What `loss` gets for the labels of a batch [images], before it is sent to the device; by default itself."""
-        return labels
-
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         """Cross entropy of a batch, unless a method has more."""
-        logits = self.logits(self.encode_image(x), self.encode_text())
+        logits = self.logits(self.encode_image(x), self.encode_text(self.classes))
         total = F.cross_entropy(logits, labels)
         return Loss(total, {"cross_entropy": total}, logits)
 
@@ -196,11 +154,8 @@ class Method(nn.Module):
     def before_training(self, images: LabelledImages) -> None:
         """Computes what depends on the labelled images: a cache, means, initial values."""
 
-    def after_training(self, images: LabelledImages) -> None:
-        """Chooses on validation images the values that are not trained."""
-
     def extra_state(self) -> dict[str, Any]:
-        """What `restore` needs besides settings and weights, as JSON values."""
+        """JSON values that `restore` needs besides settings and weights."""
         return {}
 
     @classmethod
@@ -212,22 +167,15 @@ class Method(nn.Module):
         """Groups of `params` and `lr` for the optimizer."""
         return [{"params": list(self.parameters()), "lr": lr}]
 
-    def backward(self, loss: Loss, gradients: Gradients) -> None:
-        """Sets the gradients of all parameters."""
-        for parameter, gradient in zip(self.parameters(), gradients(loss.total), strict=True):
-            parameter.grad = gradient
-
-    def learned(self) -> str:
-        """What training found out about the classes, in a sentence; empty: nothing that can be said."""
-        return ""
-
     def can_answer(self, names: Sequence[str]) -> bool:
         """Whether the method can classify into these classes; most can into any."""
         return True
 
     def attention_maps(self, pixels: Tensor) -> dict[str, Tensor]:
-        """Attention to the patches, [batch, rows, columns]: of each component; by default of CLS in the last layer,
-        and, where the tower is frozen, in the heads of each attribute."""
+        """Attention of each component to the patches, [batch, rows, columns].
+
+        By default that of CLS in the last layer and, where the tower is frozen, in the heads of each attribute.
+        """
         from dear.methods.shared.attention_maps import cls_attention, head_attention
         from dear.methods.shared.role_settings import attribute_heads
 

@@ -9,8 +9,8 @@ from dear.clip import Backbone
 from dear.clip.layer_input import LayerInput
 from dear.core.config import Config, setting
 from dear.methods.base import Method, normalized
+from dear.methods.coop import COOP, epochs_by_shots
 from dear.methods.recipe import Recipe
-from dear.methods.shared.context import COOP, epochs_by_shots
 
 
 @dataclass(frozen=True)

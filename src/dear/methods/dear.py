@@ -24,9 +24,8 @@ from dear.heads.role_map import RoleMap
 from dear.methods.base import Loss, Method, cosine_distance
 from dear.methods.recipe import Recipe
 from dear.methods.shared.attention_maps import token_attention
-from dear.methods.shared.fixed_texts import learns_texts
-from dear.methods.shared.layers import first_layer
 from dear.methods.shared.role_settings import RoleSettings, pick_roles
+from dear.methods.shared.towers import first_layer, learns_texts
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -117,7 +116,7 @@ class Dear(Method):
 
     def token_attributes(self) -> tuple[str, ...]:
         """The attributes that get a token."""
-        return self.roles.tokens
+        return self.roles.core
 
     def initial_projection(self, clip_projection: Tensor) -> Tensor:
         """P_attr before training, [width, dim]."""
@@ -140,13 +139,13 @@ class Dear(Method):
         layers = range(self.first_layer, self.backbone.image.layers + 1)
         return LearnedTokens.in_all(self.tokens, layers, self.config.beta)
 
-    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
+    def encode_text(self, classes: ClassTexts) -> Tensor:
         """Eq. 6: w, adapted class features, normalised, [classes, dim]; those of frozen CLIP without text tokens."""
         if not self.learns_texts:
-            return (classes or self.classes).frozen
+            return classes.frozen
         layers = range(self.first_text_layer, self.backbone.text.layers + 1)
         tokens = LearnedTokens.in_all(self.text_tokens, layers, self.config.beta)
-        return self.backbone.text.features(classes or self.classes, tokens)
+        return self.backbone.text.features(classes, tokens)
 
     # --- role masks: Eq. 7-9 -----------------------------------------------------------------------------
 
@@ -203,7 +202,7 @@ class Dear(Method):
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         """Eq. 12: cross entropy of the fused logits, self-regularisation, and a pull towards the class feature."""
-        features, text = self.encode_image(x), self.encode_text()
+        features, text = self.encode_image(x), self.encode_text(self.classes)
         logits = self.logits(features, text)
         parts = {"cross_entropy": F.cross_entropy(logits, labels)}
         total = parts["cross_entropy"]
@@ -248,6 +247,6 @@ class Dear(Method):
         return [{"params": rest, "lr": lr}, {"params": [self.fusion], "lr": fusion_lr}]
 
     def attention_maps(self, pixels: Tensor) -> dict[str, Tensor]:
-        """Of CLS in the last layer; of each attribute's tokens in its own heads, in all heads if it has none."""
+        """Attention of CLS in the last layer; of each attribute's tokens in its own heads, in all if it has none."""
         heads = {name: self.roles.heads_for(name) or list(self.roles.roles) for name in self.attributes}
         return super().attention_maps(pixels) | token_attention(self, pixels, heads, self.token_of, self.masks)

@@ -26,7 +26,7 @@ from dear.heads.role_map import Head, RoleMap
 from dear.methods.base import LabelledImages, Loss
 from dear.methods.dear import AttributeConfig, Dear
 from dear.methods.recipe import Recipe
-from dear.methods.shared.attention_maps import registers
+from dear.methods.shared.attention_maps import read_queries, without_registers
 
 REST = "rest"
 
@@ -112,8 +112,7 @@ class Experts(Dear):
             start += (first.states[:, 0] if tower.read == READ_CLS else first.states[:, tower.prefix :].mean(1)).sum(0)
             count += len(first.states)
             for x in tower.walk(first):
-                queries = x.cls_q if tower.read == READ_CLS else x.q[:, :, tower.prefix :]
-                at_read = F.scaled_dot_product_attention(queries, *x.kv)
+                at_read = F.scaled_dot_product_attention(read_queries(x), *x.kv)
                 means[x.layer - self.first_layer] += at_read.mean(2).sum(0)
         self.head_means.copy_(means / count)
         self.tokens.add_(start / count)
@@ -157,7 +156,7 @@ class Experts(Dear):
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         """DeAR's loss without the class feature's drift, which is zero, and with a pull of P_attr to its start."""
-        text = self.encode_text()
+        text = self.encode_text(self.classes)
         logits = self.logits(self.encode_image(x), text)
         parts = {
             "cross_entropy": F.cross_entropy(logits, labels),
@@ -171,11 +170,9 @@ class Experts(Dear):
 
     @torch.no_grad()
     def attention_maps(self, pixels: Tensor) -> dict[str, Tensor]:
-        """Of CLS in the last layer, and of each attribute's tokens, mean over its heads; without registers, [batch,
-        rows, columns]."""
+        """Attention of CLS in the last layer, and of each attribute's tokens, mean over its heads."""
         tower = self.backbone.image
-        rows, columns = tower.grid
-        sums = {name: pixels.new_zeros(len(pixels), rows * columns) for name in self.attributes}
+        sums = {name: pixels.new_zeros(len(pixels), tower.originals - tower.prefix) for name in self.attributes}
 
         def add(layer: int, q: Tensor, k: Tensor) -> None:
             weights = attention_weights(q, k, None)[..., tower.prefix :].mean(2)  # [batch, heads, patches]
@@ -184,6 +181,5 @@ class Experts(Dear):
                 sums[name] += weights[:, i] / len(self.heads_for(name))
 
         self.token_states(self.layer_input(pixels), add)
-        visible = ~registers(tower.trunk(pixels, self.first_layer - 1), tower.prefix)
-        maps = {name: (values * visible).unflatten(1, (rows, columns)) for name, values in sums.items()}
+        maps = without_registers(sums, tower.trunk(pixels, self.first_layer - 1), tower)
         return super().attention_maps(pixels) | maps

@@ -1,6 +1,6 @@
 """Head gains: a gain for what each late head writes, CLIP's projection close to its start, and GDA behind them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -11,20 +11,23 @@ from torch.nn import functional as F
 
 from dear.clip import Backbone
 from dear.clip.image import last_third
-from dear.clip.layer_input import CachedHeads, LayerInput
+from dear.clip.layer_input import CachedHeads, Images, LayerInput
 from dear.core.config import Config as Settings
 from dear.core.config import setting
 from dear.core.errors import DearError
 from dear.heads.gains import Gains, require_sum
 from dear.heads.role_map import AUTO, find_role_map
 from dear.methods.base import LabelledImages
-from dear.methods.gda import SHRINKS, GdaHead
+from dear.methods.closed_forms import SHRINKS, GdaHead
 from dear.methods.shared.closed_form import Corrected, LeftOut
 from dear.methods.shared.leave_one_out import Gaussians
 from dear.methods.shared.role_settings import RoleSettings, pick_roles
+from dear.methods.shared.stacking import minimise
+from dear.methods.shared.towers import project_by
 
-_TOLD, _TELLING = 4, 0.1  # heads that are named, and the least logarithm of their gains
-_FOLDS = 4
+_MAX_REPORTED, _MIN_LOG_GAIN = 4, 0.1  # heads that `learned` names, and the least logarithm of their gains
+_GDA_FOLDS = 4
+_LBFGS: dict[str, Any] = {"max_iter": 100, "tolerance_grad": 1e-6, "history_size": 10}
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class HeadGains(Corrected):
     Config = HeadGainsConfig
     head: GdaHead
     config: HeadGainsConfig
+    heads_from: int
     gains: Tensor  # [layers, heads]
     head_means: Tensor  # [layers, heads, head_dim]
     projection: Tensor  # [width, dim]
@@ -82,9 +86,11 @@ class HeadGains(Corrected):
         return super().restore(backbone, replace(config, roles=AUTO), extra_state)
 
     def scaled(self, images: CachedHeads) -> Tensor:
-        """States that are read, [batch, width], with the gains."""
-        assert self.heads_from is not None
+        """The states that are read, with the gains, [batch, width]."""
         return Gains(self.heads_from, self.head_means, self.gains).apply(self.backbone.image, images).frozen_cls
+
+    def layer_input(self, images: Images) -> LayerInput:
+        return super().layer_input(self.backbone.image.head_outputs(images, self.heads_from))
 
     def encode_image(self, x: LayerInput) -> Tensor:
         assert x.frozen_cls is not None
@@ -94,13 +100,10 @@ class HeadGains(Corrected):
 
     def project(self, cls: Tensor) -> Tensor:
         """States that are read, [batch, width] -> features, normalised, [batch, dim]."""
-        tower = self.backbone.image
-        feature, bias = tower.head_input(cls) @ self.projection, tower.head_bias
-        return F.normalize(feature if bias is None else feature + bias, dim=-1)
+        return F.normalize(project_by(self.backbone.image, cls, self.projection), dim=-1)
 
     @torch.no_grad()
     def before_training(self, images: LabelledImages) -> None:
-        assert self.heads_from is not None
         tower, device = self.backbone.image, self.backbone.device
         batches = [(tower.head_outputs(batch, self.heads_from), truth) for batch, truth in images.train()]
         seen = CachedHeads(*(torch.cat(parts) for parts in zip(*(heads for heads, _ in batches), strict=True)))
@@ -121,21 +124,21 @@ class HeadGains(Corrected):
             self.projection = self.fitted_projection(self.backbone.image.head_input(self.scaled(seen)), labels)
 
     def gaussians(self, seen: CachedHeads, labels: Tensor) -> Gaussians:
-        """On the present features; on the CPU, because not every device has fp64."""
+        """GDA of the present features; on the CPU, because not every device has fp64."""
         return Gaussians(self.project(self.scaled(seen)).cpu(), labels.cpu(), len(self.trained))
 
     def cross_validated(self, seen: CachedHeads, labels: Tensor) -> dict[float, LeftOut]:
-        """For each shrinkage of GDA: logits of the features, and GDA's scores, by a fit without the fold of an image.
+        """Logits and GDA's scores of each image by a fit without its fold, for each shrinkage of GDA.
 
-        Means, gains and projection are those of the last fold afterwards.
+        Afterwards means, gains and projection are those of the last fold.
         """
         own, *scores = torch.zeros(1 + len(SHRINKS), len(labels), len(self.trained))
-        folds, text = folds_of(labels.cpu(), _FOLDS), self.encode_text()
+        folds, text = folds_of(labels.cpu(), _GDA_FOLDS), self.encode_text(self.classes)
         for fold in range(int(folds.max()) + 1 if folds.any() else 0):
             used, out = (rows.nonzero()[:, 0].to(labels.device) for rows in (folds != fold, folds == fold))
-            self.fit(CachedHeads(*(part[used] for part in seen)), labels[used])
-            gaussians = self.gaussians(CachedHeads(*(part[used] for part in seen)), labels[used])
-            features = self.project(self.scaled(CachedHeads(*(part[out] for part in seen))))
+            fitted, shown = (CachedHeads(*_rows_of(seen, rows)) for rows in (used, out))
+            self.fit(fitted, labels[used])
+            gaussians, features = self.gaussians(fitted, labels[used]), self.project(self.scaled(shown))
             logits, features = self.head.zero_shot(features, text).cpu().float(), features.cpu().double()
             own[out.cpu()] = logits
             for shrink, gda in zip(SHRINKS, scores, strict=True):
@@ -145,25 +148,23 @@ class HeadGains(Corrected):
 
     def learned(self) -> str:
         """The heads whose gain is farthest from 1, with their parts in the backbone's role map, if it has one."""
-        assert self.heads_from is not None
         try:
             known = find_role_map(self.config.roles, self.backbone)
             parts = {at: f" ({known.part_of(at)})" for at in known.roles}
         except DearError:  # there is no role map
             parts = {}
         logarithms = self.gains.clamp(min=1e-6).log().abs().flatten()
-        told = [n for n in logarithms.argsort(descending=True).tolist()[:_TOLD] if logarithms[n] > _TELLING]
+        changed = [n for n in logarithms.argsort(descending=True).tolist() if logarithms[n] > _MIN_LOG_GAIN]
         words = []
-        for number in told:
+        for number in changed[:_MAX_REPORTED]:
             row, head = divmod(number, self.gains.shape[1])
             at = self.heads_from + row, head
             words.append(f"{at[0]}.{head}{parts.get(at, '')} x {self.gains[row, head]:.2f}")
         return f"heads (layer.head) that count more or less than in CLIP: {', '.join(words)}" if words else ""
 
     def fitted_gains(self, seen: CachedHeads, labels: Tensor) -> Tensor:
-        """Scales what heads put out, [images, heads, head_dim], not what they write, which is ten times as large."""
+        """Gains by L-BFGS on head outputs, [images, heads, head_dim]; what heads write is ten times as large."""
         tower, groups = self.backbone.image, self.groups().to(labels.device)
-        assert self.heads_from is not None
         maps = tower.head_maps(self.heads_from).to(self.gains).flatten(0, 2)  # [layers * heads * head_dim, width]
         deviations = (seen.outputs - self.head_means).flatten(1, 2)  # [images, layers * heads, head_dim]
         logarithms = self.gains.new_zeros(int(groups.max()) + 1)
@@ -173,16 +174,16 @@ class HeadGains(Corrected):
             features = F.normalize(tower.project(seen.frozen_cls + change.flatten(1) @ maps), dim=-1)
             return self.cross_entropy(features, labels) + self.config.gain_pull * logarithms.square().sum()
 
-        return minimise(logarithms, loss).exp()[groups].view_as(self.gains)
+        minimise([logarithms], loss, **_LBFGS)
+        return logarithms.exp()[groups].view_as(self.gains)
 
     def groups(self) -> Tensor:
-        """[layers * heads]: heads with the same number share a gain."""
+        """A number for each head, [layers * heads]: heads with the same number share a gain."""
         heads = torch.arange(self.gains.numel())
         if self.config.gains == "heads":
             return heads
         if self.config.gains == "one":
             return torch.zeros_like(heads)
-        assert self.heads_from is not None
         tower = self.backbone.image
         roles = pick_roles(self.config, self.backbone)
         roles.check_backbone(self.backbone.identity.to_json(), tower.layers, tower.heads)
@@ -191,7 +192,7 @@ class HeadGains(Corrected):
         return torch.tensor([numbers[name] for name in names])
 
     def fitted_projection(self, states: Tensor, labels: Tensor) -> Tensor:
-        """`states`: after the last LayerNorm, [images, width]."""
+        """The projection, close to CLIP's, by L-BFGS; `states`: after the last LayerNorm, [images, width]."""
         tower = self.backbone.image
         start, bias = tower.head_matrix.detach().contiguous(), 0 if tower.head_bias is None else tower.head_bias
         change = torch.zeros_like(start)
@@ -200,10 +201,11 @@ class HeadGains(Corrected):
             features = F.normalize(states @ (start + change) + bias, dim=-1)
             return self.cross_entropy(features, labels) + (self.config.pull or 0.0) * change.square().sum()
 
-        return start + minimise(change, loss)
+        minimise([change], loss, **_LBFGS)
+        return start + change
 
     def cross_entropy(self, features: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(self.backbone.temperature * features @ self.encode_text().T, labels)
+        return F.cross_entropy(self.backbone.temperature * features @ self.encode_text(self.classes).T, labels)
 
 
 def folds_of(labels: Tensor, count: int) -> Tensor:
@@ -217,21 +219,3 @@ def folds_of(labels: Tensor, count: int) -> Tensor:
 
 def _rows_of(parts: Sequence[Tensor], rows: Tensor) -> list[Tensor]:
     return [part[rows] for part in parts]
-
-
-def minimise(value: Tensor, loss: Callable[[], Tensor]) -> Tensor:
-    """The tensor that minimises a loss of it, from its present content on, by L-BFGS."""
-    value.requires_grad_()
-    optimizer = torch.optim.LBFGS(
-        [value], max_iter=100, tolerance_grad=1e-6, history_size=10, line_search_fn="strong_wolfe"
-    )
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        now = loss()
-        now.backward()
-        return now
-
-    with torch.enable_grad():
-        optimizer.step(closure)
-    return value.detach()

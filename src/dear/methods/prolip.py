@@ -10,6 +10,7 @@ from dear.core.config import Config as Settings
 from dear.core.config import setting
 from dear.methods.base import LabelledImages, Loss, Method, normalized
 from dear.methods.recipe import Recipe
+from dear.methods.shared.towers import project_by
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,7 @@ class ProLip(Method):
 
     def encode_image(self, x: LayerInput) -> Tensor:
         tower = self.backbone.image
-        feature, bias = tower.head_input(tower.cls_state(x)) @ self.projection, tower.head_bias
-        return normalized(feature if bias is None else feature + bias)
+        return normalized(project_by(tower, tower.cls_state(x), self.projection))
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         loss = super().loss(x, labels)

@@ -1,24 +1,20 @@
 """PromptKD: learned image tokens that imitate a teacher on unlabelled images (Li et al., CVPR 2024)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dear.clip import Backbone
 from dear.clip.layer_input import LayerInput
 from dear.clip.text import ClassTexts
 from dear.core.config import setting
 from dear.core.errors import DearError
-from dear.methods.base import Loss, Teacher, normalized
+from dear.methods.base import Loss, normalized
 from dear.methods.deep_prompts import DASSL, VptConfig, VptDeep
+from dear.methods.optional import Teacher
 from dear.methods.recipe import Recipe
-from dear.methods.shared.class_index import TrainedClasses
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from dear.methods.shared.per_class import OnlyTrained
 
 
 @dataclass(frozen=True)
@@ -35,7 +31,7 @@ class PromptKDConfig(VptConfig):
 
 
 class _BatchNorm(nn.BatchNorm1d):
-    """As PyTorch's, but a batch of one image, which has no variance, is normalised as in evaluation."""
+    """Batch normalisation; a batch of one image, which has no variance, is normalised as in evaluation."""
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training and len(x) == 1:
@@ -43,7 +39,7 @@ class _BatchNorm(nn.BatchNorm1d):
         return super().forward(x)
 
 
-class PromptKD(TrainedClasses, VptDeep):
+class PromptKD(OnlyTrained, VptDeep):
     """A teacher is trained with PromptSRC on the labelled images. Then, on *all* training images of *all* classes,
     without labels, L = 1000 KL(teacher || student), summed and divided by images and classes. A projector maps the
     student's class feature into the teacher's space, where it is compared with the teacher's class texts.
@@ -60,27 +56,24 @@ class PromptKD(TrainedClasses, VptDeep):
     class_texts: Tensor  # the teacher's, normalised, [trained classes, teacher's dim]
     probabilities: Tensor  # the teacher's, [unlabelled images, trained classes], on the host; only in training
 
-    @classmethod
-    def restore(cls, backbone: Backbone, config: Any, extra_state: Mapping[str, Any]) -> "Self":
-        method, names = cls(backbone, config), extra_state["classes"]
-        method._build(names, method.image_tokens.new_zeros(len(names), extra_state["dim"]))
-        return method
-
-    def _build(self, names: Sequence[str], texts: Tensor) -> None:
-        self.trained, dim = tuple(names), texts.shape[1]
-        self.register_buffer("class_texts", texts.to(self.image_tokens))
+    def set_sizes(self, classes: int, dim: int = 0) -> None:
+        self.register_buffer("class_texts", self.image_tokens.new_zeros(classes, dim))
+        if not dim:  # before its teacher is known
+            return
         self.projector = nn.Sequential(
             nn.Linear(self.backbone.dim, dim), _BatchNorm(dim), nn.ReLU(), nn.Linear(dim, dim)
         ).to(self.image_tokens)
 
-    def extra_state(self) -> dict[str, Any]:
-        return {"classes": list(self.trained), "dim": self.class_texts.shape[1]}
+    def sizes(self) -> dict[str, int]:
+        return {"dim": self.class_texts.shape[1]}
 
     def teacher(self) -> Teacher:
         return Teacher("promptsrc", self.config.teacher, self.config.teacher_pretrained, {"lr": 0.005, "batch": 8})
 
     def set_teacher(self, names: Sequence[str], text: Tensor, logits: Tensor) -> None:
-        self._build(names, text)
+        self.trained = tuple(names)
+        self.set_sizes(*text.shape)
+        self.class_texts = text.to(self.image_tokens)
         self.probabilities = logits.to("cpu", self.class_texts.dtype)
         for rows in self.probabilities.split(4096):  # in place: for ImageNet they have 5 GB
             rows.copy_(rows.softmax(-1))
@@ -89,14 +82,13 @@ class PromptKD(TrainedClasses, VptDeep):
         """The teacher's probabilities of a batch, [images, trained classes]; `labels` are their rows."""
         return self.probabilities[labels]
 
-    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
+    def encode_text(self, classes: ClassTexts) -> Tensor:
         """The teacher's class features, normalised, [classes, teacher's dim]."""
-        names = (classes or self.classes).names
-        if names != self.trained and not self.can_answer(names):
+        if classes.names != self.trained and not self.can_answer(classes.names):
             raise DearError(
                 "PromptKD has features of its training classes only: search by image, or choose another method."
             )
-        return self.class_texts[self.trained_rows(names)]
+        return self.class_texts[self.trained_rows(classes.names)]
 
     def encode_image(self, x: LayerInput) -> Tensor:
         """Class features in the teacher's space, normalised, [batch, 1, teacher's dim]."""

@@ -17,7 +17,7 @@ class Recipe:
         self.changes: dict[str, dict[str, Any]] = {}
 
     def on(self, *protocols: str, shots: int | None = None, **settings: Any) -> "Recipe":
-        """The same recipe with other settings under some protocols, or under them with this number of shots."""
+        """A copy with other settings under some protocols, or under them with this number of shots."""
         recipe = Recipe(self.settings)
         names = [name if shots is None else f"{name} {shots}" for name in protocols]
         recipe.changes = {**self.changes, **{name: {**self.changes.get(name, {}), **settings} for name in names}}

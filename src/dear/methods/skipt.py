@@ -14,13 +14,14 @@ from torch.nn import functional as F
 from dear.clip import Backbone, exact_copy
 from dear.clip.layer_input import LayerInput
 from dear.clip.low_rank import with_blocks
-from dear.clip.probe import Probe
+from dear.clip.probe import ProbePool
 from dear.clip.text import ClassTexts
 from dear.clip.timm_tower import TimmTower
 from dear.core.config import Config as Settings
 from dear.core.config import setting
 from dear.core.runtime import autocast, to_device
 from dear.methods.base import Loss, Method, normalized
+from dear.methods.deep_prompts import DASSL
 from dear.methods.recipe import Recipe
 
 
@@ -44,18 +45,7 @@ class SkipT(Method):
 
     Config = SkipConfig
     recipe = (
-        Recipe(
-            optimizer="sgd",
-            lr=2e-5,
-            weight_decay=5e-4,
-            epochs=20,
-            batch=4,
-            order="one_class",
-            drop_last=True,
-            warmup_epochs=1,
-            warmup_lr=1e-6,
-            crop=0.08,
-        )
+        Recipe(DASSL, lr=2e-5, epochs=20, batch=4, order="one_class", warmup_lr=1e-6)
         .on("few-shot", lr=1e-5, image_rate=1.0, epochs=40, warmup_epochs=0)
         .on("cross-dataset", "domain", lr=1e-5, image_rate=0.1, epochs=5, warmup_lr=1e-8)
     )
@@ -76,7 +66,7 @@ class SkipT(Method):
             end = SimpleNamespace(ln_post=self.image_norm, proj=self.projection)
             if image.reader is not None:
                 self.image_pool = end.attn_pool = deepcopy(visual.attn_pool)
-                self._image.reader = Probe(end)
+                self._image.reader = ProbePool(end)
             self._image.visual = end
         self.text_blocks = nn.ModuleList(map(exact_copy, text.blocks[self.first_text_layer - 1 :]))
         self.text_norm, self.text_projection = deepcopy(module.ln_final), deepcopy(module.text_projection)
@@ -102,10 +92,9 @@ class SkipT(Method):
         """Trained blocks are fp32: in half precision, autocast casts them once per tower."""
         return autocast(self.backbone.device, self.backbone.precision)
 
-    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
+    def encode_text(self, classes: ClassTexts) -> Tensor:
         with self._autocast():
-            text = classes or self.classes
-            states = self._text.eot_states(text.states, text.prompts, text.first_layer)
+            states = self._text.eot_states(classes.states, classes.prompts, classes.first_layer)
         return F.normalize(self._text.project(states), dim=-1)
 
     def encode_image(self, x: LayerInput) -> Tensor:

@@ -21,8 +21,7 @@ from dear.data.augment import CLEAN, RANDOM
 from dear.methods.base import LabelledImages, Loss, Method, normalized
 from dear.methods.deep_prompts import DASSL, WORDS
 from dear.methods.recipe import Recipe
-from dear.methods.shared.templates import SIXTY
-from dear.methods.zero_shot import ensemble
+from dear.methods.zero_shot import SIXTY, ensemble
 
 CENTRES = 5
 _Descriptions = dict[str, Annotated[list[str], Meta(min_length=1)]]
@@ -98,8 +97,8 @@ class Tac(Method):
         count = CENTRES + self.config.tokens
         return [f"{'X ' * count}{WORDS} {name}." for name in names], range(1, 1 + count)
 
-    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
-        text, classes, task = self.backbone.text, classes or self.classes, self.into_text(self.centres)
+    def encode_text(self, classes: ClassTexts) -> Tensor:
+        text, task = self.backbone.text, self.into_text(self.centres)
         raw = {layer: torch.cat([task, own]) for layer, own in enumerate(self.text_tokens, 1)}
         raw[1] = text.add_positions(raw[1], classes.prompts)
         return text.features(classes, LearnedTokens(raw))
@@ -113,7 +112,7 @@ class Tac(Method):
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         images, count = len(x.states) // len(self.views), self.config.views
-        features, text = self.encode_image(x.rows(slice(0, -images))), self.encode_text()
+        features, text = self.encode_image(x.rows(slice(0, -images))), self.encode_text(self.classes)
         logits = self.logits(features, text)
         frozen = self.backbone.image.frozen_feature(x.rows(slice(-images, None))).repeat(count, 1)
         parts = {

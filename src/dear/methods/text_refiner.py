@@ -12,10 +12,9 @@ from dear.clip.read_out import CLS as READ_CLS
 from dear.clip.text import ClassTexts
 from dear.core.config import setting
 from dear.methods.base import Loss
-from dear.methods.coop import CoOp, CoOpConfig
+from dear.methods.coop import COOP, CoOp, CoOpConfig
 from dear.methods.recipe import Recipe
 from dear.methods.shared.attention_maps import read_attention
-from dear.methods.shared.context import COOP
 
 _LOCAL = 5  # patches with the most attention of CLS
 
@@ -60,7 +59,7 @@ class TextRefiner(CoOp):
         """Training needs the patches after the last layer; evaluation only the frozen class feature."""
         return self.backbone.image.layers + (not self.training)
 
-    def encode_text(self, classes: ClassTexts | None = None) -> Tensor:
+    def encode_text(self, classes: ClassTexts) -> Tensor:
         """Corrected class texts, *not* normalised, [classes, dim]."""
         return self._corrected(super().encode_text(classes))
 
@@ -70,7 +69,7 @@ class TextRefiner(CoOp):
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         images, projected, local = self.local_features(x)
-        text = super().encode_text()
+        text = super().encode_text(self.classes)
         corrected = self._corrected(text)
         logits = self.logits(images[:, None], corrected)
         local_logits = self.backbone.temperature * local.flatten(0, 1) @ text.T

@@ -1,8 +1,7 @@
 """Tip-Adapter and Tip-Adapter-F: zero-shot plus a cache of the few-shot features (Zhang et al., ECCV 2022)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -11,18 +10,15 @@ from dear.clip import Backbone
 from dear.core.config import Config as Settings
 from dear.core.config import setting
 from dear.core.metrics import accuracy
-from dear.methods.base import LabelledImages, Method
+from dear.methods.base import LabelledImages
 from dear.methods.recipe import Recipe
-from dear.methods.shared.class_index import PositionRows, frozen_features
+from dear.methods.shared.per_class import PerClass, frozen_features
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-_ALPHAS = tuple(0.25 * step for step in range(1, 21))
-_BETAS = (0.5, 1.0, 2.0, 3.0, 4.0, 5.5, 7.0)
+_GRID_ALPHA = tuple(0.25 * step for step in range(1, 21))
+_GRID_BETA = (0.5, 1.0, 2.0, 3.0, 4.0, 5.5, 7.0)
 
 
-class TipAdapter(Method):
+class TipAdapter(PerClass):
     """logits = tau f W + alpha exp(-beta (1 - f F)) L.
 
     Classes that are not in the cache get the zero-shot logits alone. Differs from the official code: alpha and beta are
@@ -38,31 +34,22 @@ class TipAdapter(Method):
 
     def __init__(self, backbone: Backbone, config: Settings) -> None:
         super().__init__(backbone, config)
-        self._rows = PositionRows()
         self.register_buffer("strength", backbone.image.like.new_tensor([1.0, 5.5]))  # the published start
-        self.set_cache((), 0)
 
-    def set_cache(self, classes: Sequence[str], shots: int) -> None:
-        """An empty cache for `shots` images of these classes."""
-        like, self.trained = self.backbone.image.like, tuple(classes)
+    def set_sizes(self, classes: int, shots: int = 0) -> None:
+        like = self.backbone.image.like
         self.set_keys(like.new_zeros(shots, self.backbone.dim))
         self.register_buffer("labels", torch.zeros(shots, dtype=torch.long, device=like.device))
 
     def set_keys(self, keys: Tensor) -> None:
         self.register_buffer("keys", keys)
 
-    def extra_state(self) -> dict[str, Any]:
-        return {"classes": list(self.trained), "shots": len(self.keys)}
-
-    @classmethod
-    def restore(cls, backbone: Backbone, config: Settings, extra_state: Mapping[str, Any]) -> "Self":
-        method = cls(backbone, config)
-        method.set_cache(extra_state["classes"], extra_state["shots"])
-        return method
+    def sizes(self) -> dict[str, int]:
+        return {"shots": len(self.keys)}
 
     def before_training(self, images: LabelledImages) -> None:
         self.fill(images)
-        self.choose(images, _ALPHAS, _BETAS)
+        self.choose(images, _GRID_ALPHA, _GRID_BETA)
 
     def fill(self, images: LabelledImages) -> None:
         self.trained = images.classes
@@ -75,7 +62,7 @@ class TipAdapter(Method):
         features, truth = frozen_features(self, images.val())
         if not len(truth):
             return
-        plain, similar, values = self._parts(features, self.encode_text())
+        plain, similar, values = self._parts(features, self.encode_text(self.classes))
         accuracies: dict[tuple[float, float], float] = {}
         for beta in betas:
             cached = (-beta * (1 - similar)).exp() @ values
@@ -87,12 +74,9 @@ class TipAdapter(Method):
         alpha, beta = self.strength
         return plain + alpha * (-beta * (1 - similar)).exp() @ values
 
-    def votes(self, features: Tensor, text: Tensor) -> Tensor:
-        return self.logits(features, text)[:, None]
-
     def _parts(self, images: Tensor, text: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Zero-shot logits [images, classes], similarity to the cache [images, shots], its labels [shots, classes]."""
-        rows = self._rows(self.trained, self.classes.names, self.labels.device)
+        rows = self.trained_rows(self.classes.names)
         values = (self.labels[:, None] == rows).to(images.dtype)
         return self.backbone.temperature * images @ text.T, images @ self.keys.T, values
 

@@ -1,8 +1,9 @@
-"""Frozen CLIP: the class feature against the class texts."""
+"""Frozen CLIP: the class feature against class texts, of one template or of several."""
 
 from collections.abc import Sequence
 
 import torch
+from open_clip import OPENAI_IMAGENET_TEMPLATES
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -52,3 +53,7 @@ def ensemble(method: Method, names: Sequence[str], templates: Sequence[str], nor
     if normalised:
         by_template = [F.normalize(features, dim=-1) for features in by_template]
     return F.normalize(torch.stack(by_template).mean(0), dim=-1)
+
+
+SIXTY = tuple(template("{}") for template in OPENAI_IMAGENET_TEMPLATES[:60])
+"""PromptSRC's choice for every dataset: the first sixty of the eighty that CLIP's authors wrote for ImageNet."""

@@ -15,7 +15,7 @@ class Vote:
     weight: float
     choice: str
     probability: float  # of its own choice
-    for_answer: float  # the probability it gave to the final answer
+    for_answer: float  # probability that it gave to the final answer
     lead: float = 0.0  # its part of the margin over the next best class, in logits; negative: it voted against
 
 
@@ -31,6 +31,8 @@ class Without:
 
 @dataclass(frozen=True)
 class Answer:
+    """The class of an image, with the votes that decided for it."""
+
     choice: str
     probability: float
     top: tuple[tuple[str, float], ...]
@@ -39,7 +41,7 @@ class Answer:
 
     @property
     def lead(self) -> float:
-        """Of the answer over the next best class, in logits."""
+        """The margin of the answer over the next best class, in logits."""
         return sum(vote.lead for vote in self.votes)
 
     def to_json(self) -> dict[str, Any]:
@@ -68,7 +70,7 @@ def make_answer(
     components: Sequence[str],
     topk: int,
 ) -> Answer:
-    """From logits [classes] and votes [components, classes], whose weighted sum they are."""
+    """The answer for logits [classes], the weighted sum of votes [components, classes]."""
     fused, own_probabilities = _softmax(logits), _softmax(votes)
     order = np.argsort(-logits, kind="stable")
     best, second = order[0], order[min(1, len(order) - 1)]

@@ -7,10 +7,10 @@ from typing import Any
 
 from dear.core.errors import DearError, warn
 from dear.data.dataset import Dataset, Example
-from dear.data.memory import Item
+from dear.data.memory import ImageInMemory
 from dear.data.resolve import resolve_dataset
 from dear.data.splits import OWN_SPLIT, divide_again
-from dear.model.predictor import Predictor
+from dear.model.predictor import Predictor, check_inference
 from dear.training.adapt import predict_logits
 from dear.training.images import ImageSource
 from dear.training.run_folder import RunFolder
@@ -19,18 +19,19 @@ from dear.trials.outcome import Outcome, labels_of, outcome_of
 _CHOICES = ("train", "val", "test", "all")
 
 
-def evaluate(
+def evaluate_predictor(
     predictor: Predictor,
+    origin: RunFolder | Collection[str] | None,
     data: Any,
     split: str = "test",
     data_root: str | Path | None = None,
     class_names: str | Path | None = None,
     inference: str | None = None,
 ) -> Outcome:
-    """See `Predictor.evaluate`."""
+    """The work of `Predictor.evaluate`; `origin`: the run, or the names of the images that it was fitted to."""
     root, names = (None if path is None else str(path) for path in (data_root, class_names))
-    data = _divided_as_in_training(resolve_dataset(data, None, names, root), predictor)
-    examples, inference = _images_of_split(data, split), predictor.check_inference(inference)
+    data = _divided_as_in_training(resolve_dataset(data, None, names, root), origin)
+    examples, inference = _images_of_split(data, split), check_inference(predictor.model, inference)
     model, classes, template = predictor.model, predictor.classes, predictor.template
     if data.classes != classes and set(data.classes) <= set(classes):
         places = [classes.index(name) for name in data.classes]
@@ -47,19 +48,17 @@ def evaluate(
     return outcome_of(logits, labels_of(examples), classes, method=predictor.method, inference=inference)
 
 
-def _divided_as_in_training(data: Dataset, predictor: Predictor) -> Dataset:
+def _divided_as_in_training(data: Dataset, origin: RunFolder | Collection[str] | None) -> Dataset:
     """Divides the user's images as the run divided them, so that no image that was trained on is a test image."""
-    if not data.rule:
+    if not data.rule or origin is None:
         return data
-    if predictor.fitted:
-        _warn_of_trained(data, predictor.fitted, "`model.comparison`")
+    if not isinstance(origin, RunFolder):
+        _warn_of_trained(data, origin, "`model.comparison`")
         return data
-    run = None if predictor.folder is None else RunFolder(predictor.folder)
-    settings = {} if run is None else run.settings()
-    if run is None or not settings:
+    if not (settings := origin.settings()):
         return data
-    if run.uses_all_images:
-        _warn_of_trained(data, [name for name, _ in run.few_shot().get("train", ())], "the run")
+    if origin.uses_all_images:
+        _warn_of_trained(data, [name for name, _ in origin.few_shot().get("train", ())], "the run")
         return data
     return divide_again(data, settings.get("split") or OWN_SPLIT)
 
@@ -80,7 +79,7 @@ def _warn_of_trained(data: Dataset, names: Collection[str], owner: str) -> None:
 
 def _count_trained(examples: Sequence[Example], names: Collection[str]) -> int | None:
     """How many were trained on; None: names do not tell, as those of images in memory, or of files that have moved."""
-    if any(isinstance(example.picture, Item) for example in examples) or not any(map(os.path.exists, names)):
+    if any(isinstance(example.picture, ImageInMemory) for example in examples) or not any(map(os.path.exists, names)):
         return None
     files = {os.path.realpath(name) for name in names}
     return sum(os.path.realpath(str(example.picture)) in files for example in examples)

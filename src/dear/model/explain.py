@@ -13,19 +13,21 @@ from dear.core.errors import DearError
 from dear.core.figure import check_suffix, save_figure
 from dear.core.names import CLS
 from dear.core.palette import color_of
+from dear.data.decode import ImageLike, open_image
 from dear.heads.gains import gain_text
+from dear.methods.optional import HasRoles
 from dear.methods.shared.attention_maps import read_place
 from dear.methods.shared.role_settings import attribute_heads
 from dear.model.answer import Answer, Without
-from dear.model.predictor import ImageLike, Predictor
+from dear.model.predictor import Predictor, answer_features, encode_pixels, logits_and_votes
 
 
-def explain(predictor: Predictor, image: ImageLike, out: Path, topk: int = 3) -> Answer:
+def explain_image(predictor: Predictor, image: ImageLike, out: Path, topk: int = 3) -> Answer:
     """Draws the image, the votes and where each component looked; returns the answer."""
     check_suffix(out)
-    pixels = predictor.pixels([image]).to(predictor.model.backbone.device)
+    pixels = predictor.preprocess(open_image(image))[None].to(predictor.model.backbone.device)
     answer = explained(predictor, pixels, topk)
-    roles = predictor.model.roles
+    roles = predictor.model.roles if isinstance(predictor.model, HasRoles) else None
     headless = set() if roles is None else {name for name in roles.core if not roles.heads_for(name)}
     maps = {
         f"{name}*" if name in headless else name: values[0].float().cpu().numpy()
@@ -39,30 +41,33 @@ def explain(predictor: Predictor, image: ImageLike, out: Path, topk: int = 3) ->
 
 def explained(predictor: Predictor, pixels: Tensor, topk: int) -> Answer:
     """The answer for pixels [1, 3, height, width], with what it would be without each attribute."""
-    answer = predictor.predict_batch(pixels, max(2, topk))[0]
-    return replace(answer, top=answer.top[:topk], without=without_attributes(predictor, pixels, answer))
+    features = encode_pixels(predictor, pixels)
+    answer = answer_features(predictor, features, max(2, topk))[0]
+    _, votes = logits_and_votes(predictor, features)
+    return replace(answer, top=answer.top[:topk], without=_without_attributes(predictor, pixels, votes[0], answer))
 
 
-def without_attributes(predictor: Predictor, pixels: Tensor, answer: Answer) -> tuple[Without, ...]:
-    """For pixels [1, 3, height, width] and each attribute: what the answer would be without it.
+def _without_attributes(predictor: Predictor, pixels: Tensor, votes: Tensor, answer: Answer) -> tuple[Without, ...]:
+    """The answer for pixels [1, 3, height, width] with votes [components, classes], without each attribute in turn.
 
     A method with a component for an attribute answers without that component's vote. CLIP's own class feature has none:
     there the heads of the attribute are put at their mean, if a role map tells them.
     """
     model = predictor.model
     if len(model.components) > 1:
-        weights, (votes,) = model.fusion_weights(), predictor.votes(pixels)  # [components], [components, classes]
-        found = {}
-        for i, name in enumerate(model.components):
-            if name != CLS and weights[i] < 1:
-                rest = torch.cat([weights[:i], weights[i + 1 :]]) @ torch.cat([votes[:i], votes[i + 1 :]])
-                found[name] = rest / (1 - weights[i])
+        weights = model.fusion_weights()
+        fused = weights @ votes
+        found = {
+            name: (fused - weight * vote) / (1 - weight)
+            for name, weight, vote in zip(model.components, weights, votes, strict=True)
+            if name != CLS and weight < 1
+        }
     else:
         try:
             others = {name: predictor.with_gain({**predictor.gain, name: 0.0}) for name in attribute_heads(model)}
         except DearError:  # a role map without means
             return ()
-        found = {name: other.logits(pixels)[0] for name, other in others.items()}
+        found = {name: logits_and_votes(other, encode_pixels(other, pixels))[0][0] for name, other in others.items()}
     places = [predictor.classes.index(name) for name, _ in answer.top[:2]]
     without = []
     for name, logits in found.items():

@@ -1,4 +1,4 @@
-"""What `dear doctor --gpu` runs: a few real steps on the card, compared with the CPU and with OpenCLIP's plain step."""
+"""`dear doctor --gpu`: a few real steps on the card, compared with the CPU and with OpenCLIP's plain step."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,19 +17,20 @@ from dear.heads.head_role import CORE_ATTRIBUTE, MIXED, HeadRole
 from dear.heads.role_map import RoleMap
 from dear.methods.base import Method
 from dear.methods.dear import Dear
+from dear.methods.optional import set_gradients
 from dear.methods.registry import find_method
 from dear.training.config import TrainConfig
 from dear.training.loop import make_optimizer
 
-METHODS = ("dear", "maple", "coop")
+CHECKED = ("dear", "maple", "coop")
 STEPS = 3
-_TIMED = 10
-_CLASSES, _BATCH = 37, 16
+_TIMED_STEPS = 10
+_CLASSES, _IMAGES = 37, 16
 # Largest difference of a loss that rounding explains, as a share of it.
-_ROUNDING = {"fp32": 1e-3, "fp16": 0.02, "bf16": 0.05}
+_TOLERANCE = {"fp32": 1e-3, "fp16": 0.02, "bf16": 0.05}
 
 
-class _Run(NamedTuple):
+class _Steps(NamedTuple):
     losses: list[float]
     step: Callable[[], Tensor]
 
@@ -50,12 +51,12 @@ def check_gpu(model: str = "ViT-B-16", device: str = "cuda") -> str:
     title = f"{torch.cuda.get_device_name(where)}, capability {major}.{minor}, {free / 2**30:.1f} of "
     title += f"{total / 2**30:.1f} GiB free; CUDA {torch.version.cuda}, PyTorch {torch.__version__}"
     table = Table(["precision", "method", "loss, CPU", "loss, GPU", "difference", "ms a step", "times plain", "GiB"])
-    expected = {name: _train(name, _backbone(model, torch.device("cpu"), "fp32")).losses for name in METHODS}
+    expected = {name: _train(name, _backbone(model, torch.device("cpu"), "fp32")).losses for name in CHECKED}
     wrong: list[str] = []
     for precision in _precisions(where):
         plain = _milliseconds(_plain_step(model, where, precision))
         backbone = _backbone(model, where, precision)
-        for name in METHODS:
+        for name in CHECKED:
             torch.cuda.reset_peak_memory_stats()
             try:
                 run = _train(name, backbone)
@@ -64,13 +65,13 @@ def check_gpu(model: str = "ViT-B-16", device: str = "cuda") -> str:
                 wrong.append(f"{name} in {precision} ended with: {first_line(error)[:200]}")
                 continue
             difference = max(abs(a - b) / abs(b) for a, b in zip(run.losses, expected[name], strict=True))
-            if not difference < _ROUNDING[precision]:
+            if not difference < _TOLERANCE[precision]:
                 wrong.append(f"{name} in {precision} differs from the CPU by more than rounding")
             table.add(
                 precision, name, f"{expected[name][-1]:.4f}", f"{run.losses[-1]:.4f}", f"{difference:.1e}",
                 f"{taken:.1f}", f"{taken / plain:.2f}", f"{peak:.2f}",
             )  # fmt: skip
-    report = f"{title}\n{model}, {_BATCH} images, {_CLASSES} classes, after {STEPS} steps\n\n{table.text()}"
+    report = f"{title}\n{model}, {_IMAGES} images, {_CLASSES} classes, after {STEPS} steps\n\n{table.text()}"
     if wrong:
         raise DearError(f"{'; '.join(wrong)}. Please report this:\n{report}")
     return report
@@ -103,7 +104,7 @@ def _method(name: str, backbone: Backbone) -> Method:
     return kind(backbone, settings, RoleMap(identity, layers, tower.heads, CORE_ATTRIBUTES, CORE_ATTRIBUTES, roles))
 
 
-def _train(name: str, backbone: Backbone) -> _Run:
+def _train(name: str, backbone: Backbone) -> _Steps:
     """Three steps on fixed pixels, started alike on every device; and a function that takes one more."""
     seed_everything(1)
     method = _method(name, backbone)
@@ -112,8 +113,8 @@ def _train(name: str, backbone: Backbone) -> _Run:
     with torch.no_grad():
         for parameter in method.parameters():  # a GPU draws other numbers
             parameter.copy_(0.02 * torch.randn(parameter.shape, generator=generator))
-    pixels = torch.randn(_BATCH, 3, *backbone.image.image_size, generator=generator)
-    device, labels = backbone.device, torch.arange(_BATCH) % _CLASSES
+    pixels = torch.randn(_IMAGES, 3, *backbone.image.image_size, generator=generator)
+    device, labels = backbone.device, torch.arange(_IMAGES) % _CLASSES
     pixels, labels = to_device(pixels, device), to_device(labels, device)
     optimizer = make_optimizer(method, TrainConfig(optimizer="adamw", lr=1e-3))
     scaler, parameters = gradient_scaler(device, backbone.precision), list(method.parameters())
@@ -124,21 +125,21 @@ def _train(name: str, backbone: Backbone) -> _Run:
     def step() -> Tensor:
         optimizer.zero_grad(set_to_none=True)
         loss = method.loss(method.layer_input(pixels), labels)
-        method.backward(loss, gradients)
+        set_gradients(method, loss, gradients)
         scaler.step(optimizer)
         scaler.update()
         return loss.total.detach()
 
-    return _Run([step().item() for _ in range(STEPS)], step)
+    return _Steps([step().item() for _ in range(STEPS)], step)
 
 
 def _plain_step(model: str, device: torch.device, precision: str) -> Callable[[], Any]:
     """OpenCLIP's own forward and backward of both towers, all weights trained, every text with all its places."""
     backbone = _backbone(model, device, "fp32")
     clip = backbone.model.requires_grad_(True)
-    pixels = torch.randn(_BATCH, 3, *backbone.image.image_size, device=device)
+    pixels = torch.randn(_IMAGES, 3, *backbone.image.image_size, device=device)
     texts = backbone.text.tokenizer([f"a photo of a class {number}." for number in range(_CLASSES)]).to(device)
-    labels = torch.arange(_BATCH, device=device) % _CLASSES
+    labels = torch.arange(_IMAGES, device=device) % _CLASSES
     dtype = pick_precision(precision, device)
 
     def step() -> None:
@@ -156,7 +157,7 @@ def _milliseconds(step: Callable[[], Any]) -> float:
         step()
     torch.cuda.synchronize()
     start = time.perf_counter()
-    for _ in range(_TIMED):
+    for _ in range(_TIMED_STEPS):
         step()
     torch.cuda.synchronize()
-    return 1000 * (time.perf_counter() - start) / _TIMED
+    return 1000 * (time.perf_counter() - start) / _TIMED_STEPS

@@ -1,24 +1,30 @@
-"""Adapters on the Hugging Face hub: the files that are pushed, and those that are accepted when one is loaded."""
+"""Adapters on the Hugging Face hub: the files and the model card that are pushed, and the files that are accepted."""
 
+import json
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from dear.core.errors import DearError, first_line
 from dear.core.files import write_json
+from dear.core.palette import color_of
 from dear.core.schema import damaged
-from dear.training.adapter import CONFIG, TEXT_TABLE, WEIGHTS, component_names, read_config, write_config
+from dear.training.adapter import CONFIG, TEXT_TABLE, WEIGHTS, read_config, write_config
 from dear.training.run_folder import RunFolder
 
-PREFIX = "hf-hub:"
+HUB_PREFIX = "hf-hub:"
 ROLES, CARD, PICTURE = "roles.json", "README.md", "fusion.png"
 _PUSHED = (WEIGHTS, CONFIG, ROLES, CARD, PICTURE)
 _ALLOWED = {*_PUSHED, TEXT_TABLE, ".gitattributes", "LICENSE"}
 _NAMES = ("classes", "components", "template")  # words, even if they look like paths
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_RECIPE = ("shots", "seed", "classes", "epochs", "batch", "lr", "precision")
+_LISTED_CLASSES = 200  # of a model card
+_CARD_TEMPLATE = Path(__file__).parent / "assets" / "card.md.j2"
 
 
 def push(run: Path, name: str, private: bool = False) -> tuple[str, list[str]]:
@@ -46,7 +52,7 @@ def fetch(source: str) -> Path:
     """hf-hub:ORG/NAME or hf-hub:ORG/NAME@REVISION -> a local copy of the adapter, from the cache when offline."""
     from huggingface_hub import HfApi, snapshot_download
 
-    name, _, revision = source.removeprefix(PREFIX).partition("@")
+    name, _, revision = source.removeprefix(HUB_PREFIX).partition("@")
     _check_name(name)
     try:
         # Not list_repo_files, which tries for 23 seconds where there is no network.
@@ -69,8 +75,6 @@ def fetch(source: str) -> Path:
 
 def write_folder(run: Path, name: str, folder: Path) -> list[str]:
     """Writes what is pushed: adapter, config, role map, card and picture, without paths of this machine."""
-    from dear.model.card import draw_fusion, model_card
-
     config = without_paths(read_config(run))
     for file in (WEIGHTS, TEXT_TABLE):
         if (run / file).is_file():
@@ -81,7 +85,7 @@ def write_folder(run: Path, name: str, folder: Path) -> list[str]:
     opened = RunFolder(run)
     history = opened.history()
     with damaged(f"The run {run}", "train it again"):
-        components, fusion = component_names(config), history[-1].get("fusion", []) if history else []
+        components, fusion = config["components"], history[-1].get("fusion", []) if history else []
         has_picture = len(fusion) == len(components) > 1
         if has_picture:
             draw_fusion(components, fusion, folder / PICTURE)
@@ -120,3 +124,36 @@ def _refuse_traces(folder: Path, run: Path) -> None:
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise DearError(f"{name!r} is not a name on the hub: write ORG/NAME.")
+
+
+def model_card(
+    name: str, config: dict[str, Any], settings: dict[str, Any], result: dict[str, float], picture: str | None
+) -> str:
+    """Markdown with the hub's front matter, for an adapter's config, and its run's settings and test accuracies."""
+    from jinja2 import Environment, StrictUndefined
+
+    backbone = config["backbone"]
+    local = backbone["model"].startswith(("local-dir:", "transformers:")) and "/" not in backbone["model"]
+    environment = Environment(
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    return environment.from_string(_CARD_TEMPLATE.read_text(encoding="utf-8")).render(
+        name=name, config=config, backbone=backbone, has_public_name=not local, accuracies=result, picture=picture,
+        settings=settings, recipe=_RECIPE, most=_LISTED_CLASSES, json=json.dumps,
+    )  # fmt: skip
+
+
+def draw_fusion(components: Sequence[str], weights: Sequence[float], out: Path) -> None:
+    """A bar for the fusion weight of each component."""
+    from matplotlib.figure import Figure
+
+    from dear.core.figure import save_figure
+
+    figure = Figure(figsize=(5, 0.4 * len(components) + 0.6), layout="constrained")
+    axes = figure.add_subplot()
+    bars = axes.barh(components, weights, color=[color_of(name) for name in components])
+    axes.bar_label(bars, [f"{weight:.3f}" for weight in weights], padding=3)
+    axes.invert_yaxis()
+    axes.set(xlim=(0, 1.12 * max(weights)), xlabel="fusion weight")
+    axes.spines[["top", "right"]].set_visible(False)
+    save_figure(figure, out, dpi=100)

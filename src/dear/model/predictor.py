@@ -1,7 +1,7 @@
 """An adapted model in use: answers, evaluation, explanation, features."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -16,7 +16,7 @@ from dear.core.errors import DearError
 from dear.core.names import DECOUPLED, inferences
 from dear.core.runtime import to_device
 from dear.core.tensors import LOWER_RATE, require_finite
-from dear.data.decode import Decoder, ImageLike, open_image
+from dear.data.decode import ImageLike, open_image
 from dear.data.memory import images_of
 from dear.heads.gains import NOT_FROZEN, gain_text, named_gains, require_sum, with_gains
 from dear.methods.base import Method
@@ -25,33 +25,36 @@ from dear.model.answer import Answer, make_answer
 from dear.training.adapter import CONFIG, Adapter, save_adapter
 
 if TYPE_CHECKING:
+    from dear.training.run_folder import RunFolder
     from dear.trials.outcome import Outcome
     from dear.trials.selection import Selection
 
-_BATCH = 32
+_IMAGES_AT_ONCE = 32
 
 
 class Predictor:
-    """An adapted model: what `dear.load`, `dear.train` and `dear.fit` return."""
+    """An adapted model: what `dear.load`, `dear.train` and `dear.fit` return.
+
+    `classes`: the names that it answers with, and `template` their prompt; `method`: the name of the method, and
+    `model` its towers with all that was learned; `gain`: the gains of heads given to `with_gain`.
+    """
 
     comparison: "Selection | None" = None
     """Why `dear.fit` chose this method; also of a run that is loaded."""
-    fitted: frozenset[str] = frozenset()
-    """Names of the images that `dear.fit` was given."""
 
-    def __init__(self, adapter: Adapter, folder: str | Path | None = None) -> None:
-        """`folder`: that of the run, if there is one; it tells which images were trained on."""
+    def __init__(
+        self,
+        adapter: Adapter,
+        origin: "RunFolder | Collection[str] | None" = None,
+        comparison: "Selection | None" = None,
+    ) -> None:
+        """`origin`: the run, or the names of the images that `dear.fit` was given, to warn of in an evaluation."""
         self.model: Method = adapter.model
-        self.folder = None if folder is None else Path(folder)
         self.method, self.classes, self.template = adapter.method, adapter.classes, adapter.template
-        self.gain: dict[str, float] = {}  # of `with_gain`
+        self.gain: dict[str, float] = {}
+        self.comparison, self._origin = comparison, origin
         with torch.no_grad():
-            self._text = self.model.encode_text()
-
-    @property
-    def dim(self) -> int:
-        """Size of the features that images and texts are compared by."""
-        return self._text.shape[-1]
+            self._text = self.model.encode_text(self.model.classes)
 
     def __repr__(self) -> str:
         names = ", ".join(self.classes[:3]) + (", ..." if len(self.classes) > 3 else "")
@@ -75,32 +78,14 @@ class Predictor:
         `topk`: number of classes in `Answer.top`. `inference="decoupled"` uses the class feature alone.
         """
         several, is_one = _as_sequence(images), _is_one(images)
-        starts = range(0, len(several), _BATCH)
-        parts = ([several[i] for i in range(start, min(start + _BATCH, len(several)))] for start in starts)
-        answers = [answer for part in parts for answer in self.predict_batch(self.pixels(part), topk, inference)]
+        starts = range(0, len(several), _IMAGES_AT_ONCE)
+        parts = ([several[i] for i in range(start, min(start + _IMAGES_AT_ONCE, len(several)))] for start in starts)
+        answers = [answer for part in parts for answer in self.predict_batch(self._pixels(part), topk, inference)]
         return answers[0] if is_one else answers
 
     def predict_batch(self, pixels: Tensor, topk: int = 3, inference: str | None = None) -> list[Answer]:
-        """Answers for normalised pixels [batch, 3, height, width]."""
-        return self.answers(self._features(pixels), topk, inference)
-
-    def predict_files(
-        self, files: Sequence[str | Path], topk: int = 3, inference: str | None = None, fast_decode: bool = False
-    ) -> "list[Answer | DearError]":
-        """Answers for image files as one batch, with the error in place of an unreadable one.
-
-        `fast_decode`: see `dear.data.decode.Decoder`.
-        """
-        decoder = Decoder(self.preprocess, fast_decode)
-        pixels: list[Tensor] = []
-        errors: dict[int, DearError] = {}
-        for place, file in enumerate(files):
-            try:
-                pixels.append(decoder(file))
-            except DearError as error:
-                errors[place] = error
-        answers = iter(self.predict_batch(torch.stack(pixels), topk, inference) if pixels else ())
-        return [errors[place] if place in errors else next(answers) for place in range(len(files))]
+        """Answers for normalised pixels [batch, 3, height, width], such as a loader with `preprocess` gives."""
+        return answer_features(self, encode_pixels(self, pixels), topk, inference)
 
     def evaluate(
         self,
@@ -116,23 +101,23 @@ class Predictor:
         `data`: anything that `dear.train` takes; `split`: train, val, test, or all. The model chooses among
         its own classes if these include all of the data's, else among the data's classes.
         """
-        from dear.model.evaluation import evaluate
+        from dear.model.evaluation import evaluate_predictor
 
-        return evaluate(self, data, split, data_root, class_names, inference)
+        return evaluate_predictor(self, self._origin, data, split, data_root, class_names, inference)
 
     def explain(self, image: ImageLike, out: str | Path = "explain.png", topk: int = 3) -> Answer:
         """Draws the image, the votes and where each component looked to `out`; returns the answer."""
-        from dear.model.explain import explain
+        from dear.model.explain import explain_image
 
-        return explain(self, image, Path(out), topk)
+        return explain_image(self, image, Path(out), topk)
 
     def features(self, images: Tensor | ImageLike | Sequence[ImageLike]) -> dict[str, Tensor]:
         """Normalised features [images, dim] of each component, {"cls": ..., "color": ..., ...}.
 
         `images` may also be normalised pixels [images, 3, height, width].
         """
-        pixels = images if isinstance(images, Tensor) else self.pixels(_as_sequence(images))
-        return dict(zip(self.model.components, self._features(pixels).unbind(1), strict=True))
+        pixels = images if isinstance(images, Tensor) else self._pixels(_as_sequence(images))
+        return dict(zip(self.model.components, encode_pixels(self, pixels).unbind(1), strict=True))
 
     def encode_text(self, sentences: Sequence[str]) -> Tensor:
         """Adapted, normalised features [sentences, dim] of any texts; the classes stay as they are."""
@@ -177,49 +162,49 @@ class Predictor:
         """The backbone's transform: an RGB picture -> normalised pixels [3, height, width]."""
         return self.model.backbone.preprocess
 
-    def pixels(self, images: Sequence[ImageLike]) -> Tensor:
+    def _pixels(self, images: Sequence[ImageLike]) -> Tensor:
         """Normalised pixels [images, 3, height, width]."""
         if not len(images):
             raise DearError("There are no images: give at least one.")
         return torch.stack([self.preprocess(open_image(image)) for image in images])
 
-    @torch.no_grad()
-    def _features(self, pixels: Tensor) -> Tensor:
-        return self.model.encode_image(self.model.layer_input(to_device(pixels, self.model.backbone.device)))
 
-    @torch.no_grad()
-    def logits(self, pixels: Tensor) -> Tensor:
-        """Normalised pixels [images, 3, height, width] -> logits [images, classes] by the usual inference."""
-        return self.model.logits(self._features(pixels), self._text)
+@torch.no_grad()
+def encode_pixels(predictor: Predictor, pixels: Tensor) -> Tensor:
+    """Features [images, components, dim] of normalised pixels [images, 3, height, width]."""
+    model = predictor.model
+    return model.encode_image(model.layer_input(to_device(pixels, model.backbone.device)))
 
-    @torch.no_grad()
-    def votes(self, pixels: Tensor) -> Tensor:
-        """Normalised pixels -> votes [images, components, classes]."""
-        return self.model.votes(self._features(pixels), self._text)
 
-    @torch.no_grad()
-    def answers(self, features: Tensor, topk: int, inference: str | None = None) -> list[Answer]:
-        """features [batch, components, dim] -> one answer per image."""
-        if not isinstance(topk, int) or topk < 1:
-            raise DearError(f"topk must be a whole number from 1 on, not {topk!r}.")
-        inference = self.check_inference(inference)
-        fused = self.model.logits(features, self._text, inference)  # [batch, classes]
-        votes = self.model.votes(features, self._text)  # [batch, components, classes]
-        require_finite({"answer": fused, "votes": votes}, "The answer of the model", LOWER_RATE)
-        weights = self.model.fusion_weights().tolist()
-        if inference == DECOUPLED:
-            weights = [1.0] + [0.0] * (len(weights) - 1)
-        return [
-            make_answer(one, each, weights, self.classes, self.model.components, topk)
-            for one, each in zip(fused.cpu().double().numpy(), votes.cpu().double().numpy(), strict=True)
-        ]
+@torch.no_grad()
+def logits_and_votes(predictor: Predictor, features: Tensor, inference: str | None = None) -> tuple[Tensor, Tensor]:
+    """Logits [images, classes] and votes [images, components, classes] of features [images, components, dim]."""
+    model, text = predictor.model, predictor._text
+    return model.logits(features, text, check_inference(model, inference)), model.votes(features, text)
 
-    def check_inference(self, name: str | None) -> str:
-        """The way of inference by name; None: the usual one."""
-        names = inferences(self.model.components)
-        if name is not None and name not in names:
-            raise DearError(f"This method answers by {' or '.join(names)}, not by {name}.")
-        return name or names[0]
+
+def answer_features(predictor: Predictor, features: Tensor, topk: int, inference: str | None = None) -> list[Answer]:
+    """One answer per image for features [images, components, dim]."""
+    if not isinstance(topk, int) or topk < 1:
+        raise DearError(f"topk must be a whole number from 1 on, not {topk!r}.")
+    model = predictor.model
+    fused, votes = logits_and_votes(predictor, features, inference)
+    require_finite({"answer": fused, "votes": votes}, "The answer of the model", LOWER_RATE)
+    weights = model.fusion_weights().tolist()
+    if inference == DECOUPLED:
+        weights = [1.0] + [0.0] * (len(weights) - 1)
+    return [
+        make_answer(one, each, weights, predictor.classes, model.components, topk)
+        for one, each in zip(fused.cpu().double().numpy(), votes.cpu().double().numpy(), strict=True)
+    ]
+
+
+def check_inference(model: Method, name: str | None) -> str:
+    """The way of inference by name; None: the usual one."""
+    names = inferences(model.components)
+    if name is not None and name not in names:
+        raise DearError(f"This method answers by {' or '.join(names)}, not by {name}.")
+    return name or names[0]
 
 
 def _is_one(images: Any) -> bool:

@@ -95,7 +95,7 @@ class Cluster:
 
     @contextmanager
     def workers(self, make: Callable[[str], Callable[[Any], Any]], chunks: int) -> Iterator[Stream]:
-        """As many workers as the cluster has room for, at most one per chunk; each runs its own `make(device)`.
+        """Starts as many workers as there is room for, at most one per chunk; each runs its own `make(device)`.
 
         Yields a function: chunks -> results of the workers, in the order of the chunks. A worker processes as many
         chunks at once as it has CPUs, one thread each.

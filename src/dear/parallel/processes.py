@@ -191,7 +191,7 @@ def local_count(total: int) -> int:
 
 
 def gather_rows(x: Tensor) -> Tensor:
-    """In a step: rows of the local images [views * images, ...] -> rows of the whole batch."""
+    """Rows of the local images [views * images, ...] -> rows of the whole batch; outside of a step, as they are."""
     return x if _images is None else gather(x, _images)
 
 

@@ -1,4 +1,4 @@
-"""The server of `dear serve` and `dear app`: an adapted model behind HTTP, safe to leave running."""
+"""The server of `dear serve`, with or without its page: an adapted model behind HTTP, safe to leave running."""
 
 import importlib.util
 

@@ -17,11 +17,10 @@ from PIL import Image
 from dear.core.errors import DearError
 from dear.core.version import __version__
 from dear.server import schemas
-from dear.server.admission import MAX_BODY, Admission
 from dear.server.engines import TorchEngine, open_engine
+from dear.server.limits import MAX_BODY, Admission, Json, RefusedError, busy
 from dear.server.metrics import Metrics
-from dear.server.model_thread import BATCH, Engine, ModelThread
-from dear.server.responses import Json, RefusedError, busy
+from dear.server.model_thread import MOST_IMAGES, Engine, ModelThread
 from dear.server.uploads import MAX_BYTES, MAX_REQUEST_PIXELS, open_uploads, parse_upload
 
 if TYPE_CHECKING:
@@ -64,8 +63,8 @@ class Service:
         admission: Admission | None = None,
     ) -> None:
         self.engine, self.name, self.gallery, self._encoder = engine, name, gallery, encoder
-        self.metrics, self.admission = Metrics(), admission or Admission()
-        self.metrics.watch_waiting(lambda: self.admission.images)
+        self.admission = admission or Admission()
+        self.metrics = Metrics(lambda: self.admission.images)
         self.model = ModelThread(engine, self.metrics.batch)
 
     @classmethod
@@ -122,9 +121,9 @@ class Api:
     def router(self) -> APIRouter:
         api = APIRouter(tags=["API"], default_response_class=Json)
         posts = (
-            ("/v1/predict", self.predict, "Classify images", (self._predict_settings, BATCH, True)),
+            ("/v1/predict", self.predict, "Classify images", (self._predict_settings, MOST_IMAGES, True)),
             ("/v1/search", self.search, "Find similar images in the gallery", (schemas.SearchSettings, 1, False)),
-            ("/v1/embed", self.embed, "Features of images and texts", (schemas.EmbedSettings, BATCH, False)),
+            ("/v1/embed", self.embed, "Features of images and texts", (schemas.EmbedSettings, MOST_IMAGES, False)),
         )
         for path, handler, summary, body in posts:
             documentation: dict[str, Any] = {
@@ -191,7 +190,7 @@ class Api:
             inferences=list(engine.inferences),
             gallery=gallery,
             limits=schemas.Limits(
-                images=BATCH, image_bytes=MAX_BYTES, request_bytes=MAX_BODY, request_pixels=MAX_REQUEST_PIXELS
+                images=MOST_IMAGES, image_bytes=MAX_BYTES, request_bytes=MAX_BODY, request_pixels=MAX_REQUEST_PIXELS
             ),
         )
 
@@ -205,8 +204,8 @@ class Api:
 
     @asynccontextmanager
     async def _read(
-        self, request: Request, model: type[schemas.S], prepare: Callable[[Image.Image], T]
-    ) -> AsyncIterator[tuple[schemas.S, list[T]]]:
+        self, request: Request, model: type[schemas.SettingsKind], prepare: Callable[[Image.Image], T]
+    ) -> AsyncIterator[tuple[schemas.SettingsKind, list[T]]]:
         """The settings of a request, and its images, prepared. They count as waiting until the block ends."""
         with ExitStack() as places:
             async with self._service.admission.body(request) as body:

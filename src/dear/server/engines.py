@@ -11,8 +11,8 @@ from dear.core.progress import report
 from dear.core.words import backbone_line
 from dear.model.answer import Answer, make_answer
 from dear.model.export.folder import ExportFolder
+from dear.server.limits import RefusedError
 from dear.server.model_thread import Engine
-from dear.server.responses import RefusedError
 
 if TYPE_CHECKING:
     from dear.model.predictor import Predictor
@@ -30,6 +30,8 @@ def open_engine(folder: Path, device: str = "auto", precision: str = "auto") -> 
 
 
 class TorchEngine:
+    """A run, with PyTorch."""
+
     runtime = "PyTorch"
 
     def __init__(self, predictor: "Predictor") -> None:
@@ -39,18 +41,22 @@ class TorchEngine:
         self.backbone: str = predictor.model.backbone.identity.model
 
     def pixels(self, image: Any) -> Any:
-        return self.predictor.pixels([image])[0]
+        return self.predictor.preprocess(image)
 
     def forward(self, pixels: Sequence[Any]) -> Any:
         import torch
 
-        return torch.stack(list(self.predictor.features(torch.stack(list(pixels))).values()), dim=1)
+        from dear.model.predictor import encode_pixels
+
+        return encode_pixels(self.predictor, torch.stack(list(pixels)))
 
     def features(self, output: Any) -> Any:
         return output
 
     def answers(self, output: Any, topk: int, inference: str) -> list[Answer]:
-        return self.predictor.answers(output, topk, inference)
+        from dear.model.predictor import answer_features
+
+        return answer_features(self.predictor, output, topk, inference)
 
     def encode_text(self, sentences: Sequence[str]) -> Any:
         return self.predictor.encode_text(sentences)

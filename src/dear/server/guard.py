@@ -1,17 +1,24 @@
-"""The first to see a request: checks its host, token and length, and adds security headers to every response."""
+"""The first to see a connection and a request.
 
+`Connection` is uvicorn's with deadlines for slow clients. `Guard` checks the host, token and length of a request, and
+adds security headers to every response.
+"""
+
+import asyncio
 import hmac
 import time
 import traceback
 from collections.abc import Collection
+from typing import Any
 
 import anyio
+import h11
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dear.server.admission import MAX_BODY
+from dear.server.limits import MAX_BODY, RefusedError, as_response
 from dear.server.metrics import Metrics
-from dear.server.responses import RefusedError, as_response
 
 _HEADERS = [
     # Makes the browser refuse anything from other sites, and any script inside a page.
@@ -20,11 +27,63 @@ _HEADERS = [
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 ]
+HEAD_SECONDS = 20.0
+READ_SECONDS = 60.0
 _LINGER_SECONDS = 2.0
 
 
+class Connection(H11Protocol):
+    """A connection with two deadlines: for the head of a request, and for a response that nobody reads.
+
+    Drops a client that sends nothing, sends one letter per minute, or never reads.
+    """
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._set_deadline(HEAD_SECONDS)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            super().data_received(data)
+        except h11.LocalProtocolError:  # not HTTP, in a body that was already refused
+            self.transport.abort()
+        if self.conn.their_state is not h11.IDLE:  # the head is complete
+            self._clear_deadline()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.their_state is h11.IDLE:
+            self._set_deadline(HEAD_SECONDS)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._set_deadline(READ_SECONDS)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._clear_deadline()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._clear_deadline()
+        super().connection_lost(exc)
+
+    def _set_deadline(self, seconds: float) -> None:
+        self._clear_deadline()
+        self._deadline = self.loop.call_later(seconds, self.transport.abort)
+
+    def _clear_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
 class Guard:
-    """`hosts`: the names it answers to, None for any; `token`: required of every request, except for `public` paths."""
+    """An app behind its checks.
+
+    `hosts`: the names it answers to, None for any; `token`: required of every request, except for `public` paths.
+    """
 
     def __init__(
         self, app: ASGIApp, hosts: Collection[str] | None, token: str | None, public: Collection[str], metrics: Metrics
@@ -66,7 +125,8 @@ class Guard:
             raise RefusedError(403, "This server answers only to its own name and its own pages.")
         token = headers.get("authorization", "").removeprefix("Bearer ").encode()
         if self._token and scope["path"] not in self._public and not hmac.compare_digest(token, self._token.encode()):
-            raise RefusedError(401, "This server needs its token: send the header 'Authorization: Bearer TOKEN'.")
+            sentence = "This server needs its token: send the header 'Authorization: Bearer TOKEN'."
+            raise RefusedError(401, sentence, {"WWW-Authenticate": "Bearer"})
         if "transfer-encoding" in headers:
             raise RefusedError(411, "The upload does not say how long it is.")
         if exchange.body_length > MAX_BODY:

@@ -17,7 +17,9 @@ _METHODS = ("GET", "HEAD", "POST")
 
 
 class Metrics:
-    def __init__(self) -> None:
+    """Figures of one server; `waiting` counts the images accepted and not yet answered."""
+
+    def __init__(self, waiting: Callable[[], float]) -> None:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
@@ -37,7 +39,8 @@ class Metrics:
             registry=registry,
         )
         self._model = Counter("dear_model_seconds", "Time in which the model worked on images", registry=registry)
-        self._waiting = Gauge("dear_waiting_images", "Images accepted and not yet answered", registry=registry)
+        gauge = Gauge("dear_waiting_images", "Images accepted and not yet answered", registry=registry)
+        gauge.set_function(waiting)
 
     def answered(self, method: str, path: str | None, status: int, seconds: float) -> None:
         """`path` None: no such address; all of these share one label, or their number would be unlimited.
@@ -51,9 +54,6 @@ class Metrics:
     def batch(self, images: int, seconds: float) -> None:
         self._batch.observe(images)
         self._model.inc(seconds)
-
-    def watch_waiting(self, count: Callable[[], float]) -> None:
-        self._waiting.set_function(count)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

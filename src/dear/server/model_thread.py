@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from dear.model.answer import Answer
 
 T = TypeVar("T")
-BATCH = 32  # most images of a batch, and so of a request
+MOST_IMAGES = 32  # most images of a batch, and so of a request
 _FILL_SECONDS = 0.003  # how long a batch with room in it waits for more images
 
 
@@ -63,7 +63,7 @@ class _Call:
 
 
 class ModelThread:
-    """`observe` gets the size of every batch and the seconds it took."""
+    """The model's thread and its queue; `observe` gets the size of every batch and the seconds it took."""
 
     def __init__(self, engine: Engine, observe: Callable[[int, float], None] = lambda images, seconds: None) -> None:
         self._engine, self._observe = engine, observe
@@ -77,7 +77,7 @@ class ModelThread:
         return self._add(_ImageJob(pixels, inference, topk))
 
     def features(self, pixels: Sequence[Any]) -> "Future[Any]":
-        """[images, components, dim]"""
+        """Normalised features [images, components, dim]."""
         return self._add(_ImageJob(pixels, None, 0))
 
     def call(self, job: Callable[[], T]) -> "Future[T]":
@@ -131,9 +131,9 @@ class ModelThread:
                 self._waiting.popleft()
                 return [first]
             until = time.monotonic() + _FILL_SECONDS
-            while self._images_in_front() < BATCH and (left := until - time.monotonic()) > 0:
+            while self._images_in_front() < MOST_IMAGES and (left := until - time.monotonic()) > 0:
                 self._changed.wait(left)
-            batch, room = [], BATCH
+            batch, room = [], MOST_IMAGES
             while self._waiting and isinstance(item := self._waiting[0], _ImageJob) and len(item.pixels) <= room:
                 batch.append(item)
                 room -= len(item.pixels)

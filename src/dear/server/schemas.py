@@ -20,7 +20,7 @@ from pydantic import (
 
 from dear.core.errors import DearError
 from dear.core.names import CLS
-from dear.server.model_thread import BATCH
+from dear.server.model_thread import MOST_IMAGES
 from dear.server.uploads import FORMATS_IN_WORDS
 
 _MAX_LETTERS = 2000  # of a sentence
@@ -42,7 +42,7 @@ class _Nullable:
         return {**handler.resolve_ref_schema(handler(core_schema["schema"])), "nullable": True}
 
 
-Count = Annotated[int, Field(ge=1, le=_MAX_RESULTS), BeforeValidator(_from_form)]
+Whole = Annotated[int, Field(ge=1, le=_MAX_RESULTS), BeforeValidator(_from_form)]
 Flag = Annotated[bool, BeforeValidator(_from_form)]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, max_length=_MAX_LETTERS)]
 Sentence = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=_MAX_LETTERS)]
@@ -65,13 +65,13 @@ class Settings(BaseModel):
 
 
 class PredictSettings(Settings):
-    topk: Annotated[Count, Field(description="how many classes to name")] = 3
+    topk: Annotated[Whole, Field(description="how many classes to name")] = 3
     votes: Annotated[Flag, Field(description="include the vote of each component")] = True
     inference: str = ""
 
     @classmethod
     def of(cls, inferences: tuple[str, ...]) -> "type[PredictSettings]":
-        """With the ways of inference that a model offers, the usual one first."""
+        """These settings with the ways of inference that a model offers, the usual one first."""
         choices = WithJsonSchema({"type": "string", "enum": list(inferences)})
         description = "decoupled: the class feature alone" if len(inferences) > 1 else None
         kind: Any = Annotated[Literal[inferences], choices, Field(description=description)]  # type: ignore[valid-type]
@@ -82,17 +82,17 @@ class SearchSettings(Settings):
     text: Annotated[Text, Field(description="search by this sentence")] = ""
     by: Annotated[Text, Field(description="components and their weights, such as color=0.7,shape=0.3")] = CLS
     label: Annotated[Text, Field(description="only images whose label contains this")] = ""
-    k: Annotated[Count, Field(description="how many images")] = 10
+    k: Annotated[Whole, Field(description="how many images")] = 10
 
 
 class EmbedSettings(Settings):
-    texts: Annotated[list[Sentence], Field(max_length=BATCH), FailFast()] = []
+    texts: Annotated[list[Sentence], Field(max_length=MOST_IMAGES), FailFast()] = []
 
 
-S = TypeVar("S", bound=Settings)
+SettingsKind = TypeVar("SettingsKind", bound=Settings)
 
 
-def check_settings(values: dict[str, Any], model: type[S]) -> S:
+def check_settings(values: dict[str, Any], model: type[SettingsKind]) -> SettingsKind:
     """The settings, or an error of one sentence. Unknown names are refused first: there may be millions of them."""
     for name in values:
         if name not in model.model_fields:
@@ -139,15 +139,15 @@ def request_body(settings: type[Settings], images: int, required: bool) -> dict[
 # --- responses ---------------------------------------------------------------------------------------------------
 
 
-class Result(BaseModel):
+class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Refusal(Result):
+class Refusal(Strict):
     error: str = Field(description="one sentence that says what to do")
 
 
-class Vote(Result):
+class Vote(Strict):
     component: str = Field(description="cls, color, ...")
     weight: float = Field(description="how much its vote counts")
     choice: str = Field(description="the class it chooses by itself")
@@ -156,46 +156,46 @@ class Vote(Result):
     lead: float = Field(description="its share of the answer's lead over the next best class, in logits")
 
 
-class Answer(Result):
+class Answer(Strict):
     choice: str
     probability: float
     top: list[ClassProbability] = Field(description="the likeliest classes with their probabilities")
     votes: list[Vote] = Field(default_factory=list, description="absent with votes=false")
 
 
-class Predictions(Result):
+class Predictions(Strict):
     answers: list[Answer]
 
 
-class Hit(Result):
+class Hit(Strict):
     path: str
     label: Annotated[str | None, _Nullable()]
     score: float = Field(description="the weighted mean of scores")
     scores: dict[str, float] = Field(description="cosine by component")
 
 
-class Hits(Result):
+class Hits(Strict):
     hits: list[Hit]
 
 
-class Embeddings(Result):
+class Embeddings(Strict):
     images: list[dict[str, Feature]] = Field(description="per image, the feature of each component")
     texts: list[Feature]
 
 
-class GallerySize(Result):
+class GallerySize(Strict):
     name: str
     images: int
 
 
-class Limits(Result):
+class Limits(Strict):
     images: int
     image_bytes: int
     request_bytes: int
     request_pixels: int
 
 
-class About(Result):
+class About(Strict):
     dear: str = Field(description="the version")
     run: str
     backbone: str
@@ -207,5 +207,5 @@ class About(Result):
     limits: Limits
 
 
-class Health(Result):
+class Health(Strict):
     status: str = Field(description="ok")

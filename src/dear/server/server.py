@@ -1,8 +1,7 @@
-"""From a service to an address: the whole app behind the guard, on uvicorn."""
+"""The whole app behind the guard, and its address, on uvicorn."""
 
 import errno
 import ipaddress
-import re
 import signal
 import socket
 import threading
@@ -15,7 +14,6 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
@@ -24,14 +22,12 @@ from starlette.types import ASGIApp
 from dear.core.errors import DearError
 from dear.core.version import __version__
 from dear.server.api import Api, Service
-from dear.server.connection import Connection
-from dear.server.guard import Guard
-from dear.server.responses import Json, respond
+from dear.server.guard import Connection, Guard
+from dear.server.limits import Json, respond
 
 _MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-_DOCS, _DOCS_SCRIPT, _OPENAPI = "/docs", "/docs/start.js", "/openapi.json"
-_SWAGGER_JS, _SWAGGER_CSS = "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css"
-_PUBLIC = ("/healthz", _DOCS, _DOCS_SCRIPT, _OPENAPI, _SWAGGER_JS, _SWAGGER_CSS)
+_DOCS, _OPENAPI = ("/docs", "/docs/start.js", "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css"), "/openapi.json"
+_PUBLIC = ("/healthz", _OPENAPI, *_DOCS)
 _DESCRIPTION = (
     "An adapted CLIP: the class of an image and the vote of each component, similar images, and features. "
     "Errors are JSON objects with one sentence, error."
@@ -42,7 +38,10 @@ _WAITING_CONNECTIONS = 1024
 def make_app(
     service: Service, hosts: Sequence[str] | None, token: str | None = None, more: Sequence[Route] = ()
 ) -> ASGIApp:
-    """`hosts`: the names it answers to, None for any; `more`: routes besides the API's, outside of its description."""
+    """The API of the service, and its documentation, behind a guard.
+
+    `hosts`: the names it answers to, None for any; `more`: routes besides the API's, outside of its description.
+    """
     app = FastAPI(
         title="dear",
         version=__version__,
@@ -84,23 +83,9 @@ def _docs_routes() -> list[Route]:
     """Swagger UI from its own package, so that the page works without the internet."""
     import swagger_ui_bundle
 
-    swagger = Path(swagger_ui_bundle.swagger_ui_path)
-    page = get_swagger_ui_html(
-        openapi_url=_OPENAPI,
-        title="dear · API",
-        swagger_js_url=_SWAGGER_JS,
-        swagger_css_url=_SWAGGER_CSS,
-        swagger_favicon_url="data:,",
-        swagger_ui_parameters={"validatorUrl": None, "tryItOutEnabled": True, "defaultModelsExpandDepth": -1},
-    )
-    # The content policy of the guard refuses scripts inside a page, so FastAPI's gets an address of its own.
-    before, script, after = re.split(r"<script>(.*?)</script>", bytes(page.body).decode(), maxsplit=1, flags=re.DOTALL)
-    html = f'{before}<script src="{_DOCS_SCRIPT}"></script>{after}'
-    return [
-        Route(_DOCS, lambda _: Response(html, media_type=_MEDIA_TYPES[".html"])),
-        Route(_DOCS_SCRIPT, lambda _: Response(script, media_type=_MEDIA_TYPES[".js"])),
-        *(static_file(path, swagger / Path(path).name) for path in (_SWAGGER_JS, _SWAGGER_CSS)),
-    ]
+    own, swagger = Path(__file__).parent / "assets", Path(swagger_ui_bundle.swagger_ui_path)
+    files = [own / "docs.html", own / "start.js", swagger / "swagger-ui-bundle.js", swagger / "swagger-ui.css"]
+    return [static_file(path, file) for path, file in zip(_DOCS, files, strict=True)]
 
 
 async def _http_error(_: Request, error: Exception) -> Response:
@@ -161,7 +146,7 @@ class Address:
             self._server.run([self._socket])
 
     def stop(self) -> None:
-        """From another thread."""
+        """Ends `serve`; called from another thread."""
         self._server.should_exit = True
 
     @staticmethod

@@ -20,12 +20,12 @@ from PIL import Image
 
 from dear.core.errors import DearError
 from dear.data.decode import declared_pixels, open_bytes
-from dear.server.model_thread import BATCH
-from dear.server.responses import RefusedError
+from dear.server.limits import RefusedError
+from dear.server.model_thread import MOST_IMAGES
 
 T = TypeVar("T")
 MAX_BYTES = 20_000_000
-MAX_PIXELS = 40_000_000
+MAX_IMAGE_PIXELS = 40_000_000
 MAX_REQUEST_PIXELS = 200_000_000
 DECODE_SECONDS = 10.0
 TOO_MANY_BYTES = f"The file has more than {MAX_BYTES // 10**6} MB: make the image smaller."
@@ -33,11 +33,11 @@ _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 FORMATS_IN_WORDS = f"{', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}"
 _IMAGE_FIELDS = ("image", "images")
 _UNREADABLE = f"This file cannot be read as an image ({{}}): choose a {FORMATS_IN_WORDS} file."
-_TOO_MANY_IMAGES = f"A request takes at most {BATCH} images: send several requests."
+_TOO_MANY_IMAGES = f"A request takes at most {MOST_IMAGES} images: send several requests."
 _NO_BASE64 = "An image in JSON must be the bytes of its file in base64."
 _TOO_MANY_PIXELS = f"The images have more than {MAX_REQUEST_PIXELS // 10**6} million pixels: send fewer at once."
 _TOO_SLOW = f"Decoding took more than {DECODE_SECONDS:g} seconds: send fewer or smaller images."
-_MAX_PARTS = 2 * BATCH
+_MAX_PARTS = 2 * MOST_IMAGES
 _MAX_VALUE = 1_000_000  # bytes of a setting in JSON
 _JPEG, _SCAN, _MAX_SCANS = b"\xff\xd8", b"\xff\xda", 200
 
@@ -54,7 +54,7 @@ def open_upload(data: bytes, until: float | None = None) -> Image.Image:
     if data.startswith(_JPEG) and data.count(_SCAN) > _MAX_SCANS:  # each is a pass over the whole picture
         raise DearError(f"The JPEG has more than {_MAX_SCANS} scans: save it again.")
     until = time.monotonic() + DECODE_SECONDS if until is None else until
-    return open_bytes(_UntilThen(data, until), _UNREADABLE, _FORMATS, MAX_PIXELS)
+    return open_bytes(_UntilThen(data, until), _UNREADABLE, _FORMATS, MAX_IMAGE_PIXELS)
 
 
 def open_uploads(files: Sequence[bytes], prepare: Callable[[Image.Image], T]) -> list[T]:
@@ -98,7 +98,7 @@ class Upload:
 
 
 def parse_upload(content_type: str, body: bytes, names: Collection[str]) -> Upload:
-    """`names`: of the settings that the request may have."""
+    """The content of a body; `names` are the settings that the request may have."""
     media_type = content_type.partition(";")[0].strip().lower()
     if media_type == "application/json":
         return _parse_json(body, tuple(names))
@@ -108,7 +108,7 @@ def parse_upload(content_type: str, body: bytes, names: Collection[str]) -> Uplo
 
 
 def _parse_json(body: bytes, names: tuple[str, ...]) -> Upload:
-    """In two steps: a value is parsed only if its name is known, and its kind and size are possible."""
+    """Parses in two steps: a value only if its name is known, and its kind and size are possible."""
     try:
         parts = _json_object(names).decode(body)
         images = [image for name in _IMAGE_FIELDS for image in _images_in_json(getattr(parts, name))]
@@ -119,7 +119,7 @@ def _parse_json(body: bytes, names: tuple[str, ...]) -> Upload:
         raise DearError('The request must be a JSON object, such as {"images": ["BASE64"]}.') from None
     except (ValueError, RecursionError):
         raise DearError("The request is not valid JSON.") from None
-    if len(images) > BATCH:
+    if len(images) > MOST_IMAGES:
         raise DearError(_TOO_MANY_IMAGES)
     return Upload([_decode_base64(image) for image in images], settings)
 
@@ -127,7 +127,7 @@ def _parse_json(body: bytes, names: tuple[str, ...]) -> Upload:
 def _images_in_json(raw: msgspec.Raw) -> list[str]:
     if not raw:
         return []
-    if bytes(raw).count(b'"') > 2 * BATCH + 2:  # two for each: base64 has none
+    if bytes(raw).count(b'"') > 2 * MOST_IMAGES + 2:  # two for each: base64 has none
         raise DearError(_TOO_MANY_IMAGES)
     try:
         value = msgspec.json.decode(raw, type=str | list[str])
@@ -163,7 +163,7 @@ def _parse_form(content_type: str, body: bytes) -> Upload:
     upload, numbers = Upload(), itertools.count(1)
 
     def count() -> None:
-        if len(upload.images) > BATCH:
+        if len(upload.images) > MOST_IMAGES:
             raise DearError(_TOO_MANY_IMAGES)
         if next(numbers) > _MAX_PARTS:
             raise DearError(f"A form takes at most {_MAX_PARTS} parts: send several requests.")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,7 +17,8 @@ from dear.core.progress import phase
 from dear.core.runtime import HostRows, precision_name, seed_everything
 from dear.core.tensors import LOWER_RATE, require_finite
 from dear.data.dataset import Dataset, Example
-from dear.methods.base import Method, Student
+from dear.methods.base import Method
+from dear.methods.optional import Student, Tuned
 from dear.methods.registry import find_method, recipe_of, with_overrides
 from dear.parallel import processes
 from dear.training.checkpoint import job_of
@@ -60,24 +62,13 @@ def adapt(
     cached = estimate is not None and train.augment != FRESH
     with phase("encoding the training images", has_bar=True) if cached else nullcontext():
         views = source.training(examples, model, train, epochs) if epochs else None
-    images = DatasetImages(data, source, model, views)
+    images = DatasetImages(data, source, model)
     model.before_training(images)
     if views is not None and any(p.requires_grad for p in model.parameters()):
-
-        def measure() -> float:
-            return evaluate(model, data.val, source, "validation")
-
-        fit(
-            model,
-            views,
-            train,
-            epochs,
-            steps,
-            out,
-            measure if validate and data.val else None,
-            estimate,
-        )
-    model.after_training(images)
+        measure = partial(evaluate, model, data.val, source, "validation") if validate and data.val else None
+        fit(model, views, train, epochs, steps, out, measure, estimate)
+    if isinstance(model, Tuned):
+        model.after_training(images)
     return model.eval()
 
 
@@ -95,14 +86,14 @@ def train_teacher(
     if choice.backbone:
         like, precision = source.backbone, precision_name(source.backbone.precision)
         backbone = load_backbone(choice.backbone, choice.pretrained, device=like.device, precision=precision)
-        source = ImageSource(backbone, source.cache, source.workers)
+        source = ImageSource(backbone, source.store.folder, source.workers)
     teacher = adapt(kind, kind.Config.pick(settings), data, TrainConfig.pick(settings), source, out)
     teacher.set_classes(pool.classes, pool.template)
     inference = inferences(teacher.components)[0]
     logits = predict_logits(teacher, pool.train, source, "teacher", [inference])[inference]
     seed_everything(train.seed)  # independent of the teacher's random numbers
     with torch.no_grad():
-        student.set_teacher(pool.classes, teacher.encode_text(), logits)
+        student.set_teacher(pool.classes, teacher.encode_text(teacher.classes), logits)
     return tuple(Example(example.picture, row) for row, example in enumerate(pool.train))
 
 
@@ -121,7 +112,7 @@ def predict_logits(
     Each process of a run computes its local images, and gets the logits of all.
     """
     model.eval()
-    text = model.encode_text()
+    text = model.encode_text(model.classes)
     rows = {name: HostRows() for name in by or inferences(model.components)}
     for images, _ in source.evaluation(processes.local_rows(examples), model, title):
         features = model.encode_image(model.layer_input(images))

@@ -16,9 +16,8 @@ from dear.clip import Backbone, load_backbone
 from dear.clip.text_table import TextTable
 from dear.core.errors import DearError
 from dear.core.files import read_json, sha256_of, write_bytes, write_json
-from dear.core.names import CLS
 from dear.core.progress import report
-from dear.core.schema import BackboneIdentity, Count, Name, check_shape, damaged
+from dear.core.schema import Count, Name, StoredIdentity, check_shape, damaged
 from dear.core.tensors import (
     LOWER_RATE,
     all_tensors,
@@ -89,7 +88,7 @@ def write_config(folder: Path, config: dict[str, Any]) -> None:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The config of an adapter that is complete and unchanged; refuses others."""
-    config = _read_config(folder)
+    config = read_config_alone(folder)
     with open_tensors(folder / WEIGHTS, _AGAIN) as file:  # its header, before anything else is read
         elements = sum(shape.numel() for shape in declared_shapes(file).values())
     if config["extra_state"].get("shots", 0) > elements:
@@ -97,16 +96,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     if sha256_of(folder / WEIGHTS) != config["weights_sha256"]:
         raise DearError(f"{folder / WEIGHTS} is damaged or was changed: its checksum differs; {_AGAIN}.")
     return config
-
-
-def component_names(config: dict[str, Any]) -> tuple[str, ...]:
-    """Names of the components of an adapter, the class feature first.
-
-    Older adapters do not store them: the class feature and the core attributes, which is a guess for `experts`.
-    """
-    if "components" in config:
-        return tuple(config["components"])
-    return (CLS, *config["extra_state"].get("roles", {}).get("core", ()))
 
 
 def load_adapter(
@@ -132,7 +121,7 @@ def load_adapter(
     kind = find_method(config["method"])
     with damaged(str(folder / CONFIG), _AGAIN):
         model = kind.restore(backbone, kind.Config(**config["settings"]), config["extra_state"])
-        if "components" in config and component_names(config) != model.components:
+        if tuple(config["components"]) != model.components:
             raise ValueError(f"its components are {', '.join(config['components'])}, not those of {config['method']}")
     with open_tensors(folder / WEIGHTS, _AGAIN) as file:
         require_fit(model, declared_shapes(file), str(folder / WEIGHTS), _AGAIN)
@@ -151,10 +140,11 @@ class _ExtraState(TypedDict, total=False):
     shots: Count
 
 
-class _Needed(TypedDict):
+class _AdapterFile(TypedDict):
     method: str
-    backbone: BackboneIdentity
+    backbone: StoredIdentity
     classes: Annotated[list[str], Meta(min_length=1)]
+    components: Annotated[list[Name], Meta(min_length=1)]
     template: str
     settings: dict[str, Any]
     extra_state: _ExtraState
@@ -162,12 +152,8 @@ class _Needed(TypedDict):
     config_sha256: str
 
 
-class _AdapterFile(_Needed, total=False):
-    components: Annotated[list[Name], Meta(min_length=1)]  # not in files of before November 2026
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    """The content of adapter_config.json; refuses one that was changed after it was written."""
+def read_config_alone(folder: Path) -> dict[str, Any]:
+    """The config without a look at the weights; refuses one that was changed after it was written."""
     if not (folder / CONFIG).is_file():
         if state := RunFolder(folder).state():
             raise DearError(f"{folder} is not finished: it {state}. The same `dear train` with --resume continues.")
@@ -180,8 +166,6 @@ def _read_config(folder: Path) -> dict[str, Any]:
     rest = {key: value for key, value in config.items() if key != _HASH}
     if config.get(_HASH) != _config_hash(rest):
         raise DearError(f"{folder / CONFIG} was changed after training: give new classes at load time instead.")
-    if "facts" in config:  # its older name
-        config["extra_state"] = config.pop("facts")
     check_shape(config, _AdapterFile, str(folder / CONFIG), _AGAIN)
     return config
 

@@ -2,9 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,19 +16,9 @@ from dear.core.tensors import load_state, read_tensors, require_finite, save_ten
 _ADVICE = "train again into another folder"
 
 
-# Settings that came after November 17, 2026, with the value that means: as before.
-_LATER = {"steps_per_shot": None, "restart": None}
-
-
 def job_of(*parts: object) -> str:
     """A hash of a run's settings: a checkpoint is refused by any other run."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def older_job(settings: Mapping[str, Any], *parts: object) -> str:
-    """`job_of` these settings as versions of before November 18, 2026 wrote it, with the precision auto."""
-    before = {name: value for name, value in settings.items() if name not in _LATER or value != _LATER[name]}
-    return job_of({**before, "precision": "auto"}, *parts)
 
 
 def save_checkpoint(
@@ -57,16 +46,13 @@ def load_checkpoint(
     scaler: torch.amp.GradScaler,
     sums: Mapping[str, Tensor],
     epochs: int,
-    jobs: Collection[str],
+    job: str,
 ) -> int:
-    """Restores everything and returns the last finished epoch; or raises an error and restores nothing.
-
-    `jobs`: this run by `job_of`, and as an older version named it.
-    """
+    """Restores everything and returns the last finished epoch; or raises an error and restores nothing."""
     where = f"The checkpoint {path}"
     with damaged(where, _ADVICE):
         tensors, notes = read_tensors(path, _ADVICE)
-        if notes["job"] not in jobs:
+        if notes["job"] != job:
             raise DearError(f"{where} is of a run with other settings: {_ADVICE}.")
         epoch, scaler_state = int(notes["epoch"]), parse_json(notes["scaler"])
         if not 1 <= epoch <= epochs:

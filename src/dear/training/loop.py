@@ -4,22 +4,25 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dear.core.errors import DearError
 from dear.core.progress import Progress, duration, log_line
-from dear.core.runtime import gradient_scaler, precision_name, to_device
+from dear.core.runtime import gradient_scaler, precision_name, rounding, to_device
 from dear.core.tensors import require_finite
+from dear.data.augment import FreshViews
 from dear.data.loading import from_workers
 from dear.methods.base import Method
+from dear.methods.optional import Staged, set_gradients, targets_of
 from dear.parallel import processes
 from dear.training.averaging import WeightAverage
-from dear.training.checkpoint import job_of, load_checkpoint, older_job, save_checkpoint
+from dear.training.checkpoint import job_of, load_checkpoint, save_checkpoint
 from dear.training.config import TrainConfig, learning_rate
 from dear.training.estimate import RunEstimate
+from dear.training.images import CachedViews
 from dear.training.run_folder import CHANGEABLE, CHECKPOINT, TENSORBOARD, RunFolder
 from dear.training.sums import EpochSums
 
@@ -27,21 +30,9 @@ _LOG_EVERY = 5.0  # seconds: short epochs do not all get a line in a log
 _READ_EVERY = 20  # steps: on a GPU, losses are read and checked after so many
 
 
-class Epoch(Protocol):
-    """Batches of images (pixels or cached tensors) and labels."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Any: ...
-
-
-class Epochs(Protocol):
-    def epoch(self, number: int) -> Epoch: ...
-
-
 def fit(
     model: Method,
-    data: Epochs,
+    data: FreshViews | CachedViews,
     config: TrainConfig,
     epochs: int,
     steps: int,
@@ -66,12 +57,10 @@ def fit(
     averages = average.sums if average else {}
     settings = {name: value for name, value in config.to_json().items() if name not in CHANGEABLE}
     settings["precision"] = precision_name(dtype)  # "auto" depends on the device, on which nothing else does
-    parts = settings, model.config.to_json(), model.backbone.identity.weights, model.classes.names
-    job = job_of(*parts)
+    job = job_of(settings, model.config.to_json(), model.backbone.identity.weights, model.classes.names)
     processes.broadcast_from_first(model.state_dict().values())
     resumes = (out / CHECKPOINT).exists()
-    jobs = job, older_job(*parts)
-    done = load_checkpoint(out / CHECKPOINT, model, optimizer, scaler, averages, epochs, jobs) if resumes else 0
+    done = load_checkpoint(out / CHECKPOINT, model, optimizer, scaler, averages, epochs, job) if resumes else 0
     processes.require_same(
         f"{done} {job}", "The processes of this run differ in settings or in the content of --out: all need the same."
     )
@@ -104,18 +93,21 @@ def fit(
         def seconds_left() -> float:
             return estimate.left(steps - numbers.start - bar.done, steps)  # noqa: B023
 
-        with Progress(f"epoch {epoch + 1}/{epochs}", len(numbers), "step", leave=True, left=seconds_left) as bar:
+        title = f"epoch {epoch + 1}/{epochs}"
+        with rounding(dtype), Progress(title, len(numbers), "step", leave=True, left=seconds_left) as bar:
             for step, (images, labels) in zip(numbers, from_workers(batches), strict=False):
-                model.done = step / steps
-                lr = learning_rate(config, config.lr, epochs, epoch, model.done)
+                share = step / steps
+                if isinstance(model, Staged):
+                    model.done = share
+                lr = learning_rate(config, config.lr, epochs, epoch, share)
                 for group, full in zip(optimizer.param_groups, full_rates, strict=True):
-                    group["lr"] = learning_rate(config, full, epochs, epoch, model.done)
-                images, labels = to_device(images, device), to_device(model.targets(labels), device)
+                    group["lr"] = learning_rate(config, full, epochs, epoch, share)
+                images, labels = to_device(images, device), to_device(targets_of(model, labels), device)
                 optimizer.zero_grad(set_to_none=True)
                 x = model.layer_input(images)
                 with processes.step(len(labels)):
                     loss = compute_loss(x, labels)
-                    model.backward(loss, gradients)
+                    set_gradients(model, loss, gradients)
                 scaler.step(optimizer)
                 scaler.update()
                 compute_loss = compiled

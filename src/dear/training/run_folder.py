@@ -55,7 +55,7 @@ class _Settings(TypedDict, total=False):
 
 
 class _Test(TypedDict, total=False):
-    """Accuracies on the classes of a part; `results` is missing in files of before November 2026."""
+    """Accuracies on the classes of a part, and the comparison with simpler methods."""
 
     all: Finite
     base: Finite
@@ -64,13 +64,10 @@ class _Test(TypedDict, total=False):
     results: dict[str, Any]
 
 
-class _Drawn(TypedDict):
+class _FewShot(TypedDict):
     train: list[tuple[str, Count]]
     val: list[tuple[str, Count]]
-
-
-class _FewShot(_Drawn, total=False):
-    content: str  # SHA-256 of the content of all drawn images; older runs have none
+    content: str  # SHA-256 of the content of all drawn images
 
 
 class _Needed(TypedDict):
@@ -115,20 +112,9 @@ class RunFolder:
             return "some folds of the cross-validation are done"
         return f"stopped after epoch {len(history)}" + (f" of {planned}" if planned else "")
 
-    @property
-    def has_history(self) -> bool:
-        return (self.path / CONFIG).is_file() and (self.path / METRICS).is_file()
-
     def settings(self) -> dict[str, Any]:
         """All settings of the run."""
         return self._read(CONFIG, _Settings)
-
-    def precision(self) -> str:
-        """The precision that the run took, or auto if it does not say: versions of before November 18, 2026 stored
-        what was asked for, which on a CPU gave fp32."""
-        settings = self.settings()
-        stored = settings.get("precision", "auto")
-        return "fp32" if stored == "auto" and settings.get("device") == "cpu" else stored
 
     def few_shot(self) -> dict[str, Any]:
         """The drawn images, {"train": [[path or scene, label], ...], "val": ..., "content": their hash}."""
@@ -139,7 +125,7 @@ class RunFolder:
         return {name: value for name, value in self._read(TEST, _Test).items() if name != "results"}
 
     def results(self) -> dict[str, Any]:
-        """What `dear.trials.run_result` found: rows, verdicts, accuracy per class, mistakes; empty in old runs."""
+        """The comparison with simpler methods: rows, verdicts, accuracy per class, mistakes; empty without one."""
         return self._read(TEST, _Test).get("results", {})
 
     def history(self, epochs: int | None = None) -> list[dict[str, Any]]:
@@ -209,10 +195,7 @@ class RunFolder:
         if not resume:
             raise DearError(f"{self.path} already holds a run: continue it with --resume, or choose another --out.")
         before = check_shape(read_json(self.path / CONFIG), dict[str, Any], str(self.path / CONFIG), _OTHER_FOLDER)
-        before["precision"] = self.precision()
         names = (settings.keys() | before.keys()) - set(CHANGEABLE)
-        if before["precision"] == "auto":  # any may have been taken
-            names.discard("precision")
         if changed := sorted(name for name in names if settings.get(name) != before.get(name)):
             raise DearError(
                 f"{self.path} was started with other settings ({', '.join(changed)}): use the same, or another --out."

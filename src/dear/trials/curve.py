@@ -6,7 +6,7 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
-from dear.methods.shared.closed_form import Head
+from dear.methods.shared.closed_form import CorrectionHead
 from dear.methods.shared.stacking import classes_alike
 from dear.trials.paired import AHEAD, compare_values
 
@@ -22,12 +22,12 @@ class CurvePoint(Struct, frozen=True):
 
 
 def learning_curve(
-    head: Head, features: Tensor, labels: Tensor, text: Tensor, classes: Sequence[str]
+    head: CorrectionHead, features: Tensor, labels: Tensor, text: Tensor, classes: Sequence[str]
 ) -> tuple[tuple[CurvePoint, ...], str]:
     """Left-out accuracy with a quarter, half and all of the labels of each class, and advice on labelling more.
 
     Kept images are left out of their fit, the others are not in it. Which are kept is drawn several times, as one half
-    may be far better than another. The arguments are those of `Head.fit`, which has been called on `head`.
+    may be far better than another. The arguments are those of `CorrectionHead.fit`, which has been called on `head`.
     """
     assert head.left_out is not None
     counts = torch.bincount(labels, minlength=len(text))

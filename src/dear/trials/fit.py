@@ -20,7 +20,7 @@ from dear.core.metrics import interval_text
 from dear.core.progress import reporting_phases
 from dear.core.runtime import pick_device, precision_name, with_fp64
 from dear.core.words import counted
-from dear.data.check import content_hash, describe, problems
+from dear.data.check import content_hash, describe_dataset, problems
 from dear.data.dataset import Dataset
 from dear.data.resolve import name_in_memory, resolve_dataset
 from dear.methods.registry import (
@@ -31,8 +31,8 @@ from dear.methods.registry import (
     methods_for,
     require_method,
 )
-from dear.methods.shared.class_index import frozen_features
 from dear.methods.shared.closed_form import ClosedForm
+from dear.methods.shared.per_class import frozen_features
 from dear.training.adapter import Adapter, save_adapter
 from dear.training.backbone import choose_backbone
 from dear.training.config import TaskConfig, TrainConfig
@@ -206,7 +206,7 @@ def _with_curve(selection: Selection, trials: dict[str, Trial], data: Dataset, s
     model = closed[name]
     with torch.no_grad():
         features, truth = frozen_features(model, DatasetImages(data, source, model).train())
-        features, truth, text = map(with_fp64, (features, truth, model.encode_text()))
+        features, truth, text = map(with_fp64, (features, truth, model.encode_text(model.classes)))
         curve, advice = learning_curve(model.head, features, truth, text, data.classes)
     if name != chosen:
         advice = f"{advice[:-1]}, both with {name}, the best method in closed form."
@@ -235,7 +235,7 @@ def _task_text(dataset: Dataset) -> str:
     """Describes the classes and how their images are used."""
     images = Counter(example.label for example in dataset.train)
     checked = ", each answered by a fit without it" if max(images.values()) > 1 else ""
-    return f"{describe(dataset)}\nall {len(dataset.train)} labelled images are used{checked}"
+    return f"{describe_dataset(dataset)}\nall {len(dataset.train)} labelled images are used{checked}"
 
 
 def _test_line(test: Outcome) -> str:

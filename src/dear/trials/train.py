@@ -24,6 +24,7 @@ from dear.data.few_shot import with_few_shot
 from dear.data.resolve import resolve_dataset
 from dear.data.splits import OWN_SPLIT, VALIDATED_SPLIT, divide_again
 from dear.methods.base import Method
+from dear.methods.optional import Telling
 from dear.methods.registry import ZERO_SHOT, find_method, recipe_of, require_method, simple_methods, with_overrides
 from dear.parallel import processes
 from dear.training.adapt import predict_logits
@@ -176,8 +177,10 @@ class _Run:
         trials = [Trial(name, task, train=TrainConfig(**own)) for name in names]
         models = [trial.prepare(self.source) for trial in trials]
         start, measured = time.monotonic(), processes.local_rows(task.measured_images())
-        clean = [self.prepared] if self.config.augment == NONE else []
-        self.source.encode(measured, [*models, self.prepared], "encoding the test images")
+        asks = self.trial.kind.before_training is not Method.before_training  # for training images as they are
+        clean = [self.prepared.train()] if asks or self.config.augment == NONE or self.run.validate else []
+        shown = [*measured, *self.final.train[:_FIRST]]
+        self.source.encode(shown, [*models, self.prepared.eval()], "encoding the test images")
         self.source.encode(task.fitted_images(), [*models, *clean], "encoding the training images")
         for trial in trials:
             trial.run(self.source)
@@ -210,7 +213,7 @@ class _Run:
         predict_logits(model, self.final.train[:_FIRST], self.source, "check")  # refuses what is not finite
         if processes.is_rank_zero():
             save_adapter(self.folder.path, self.run.method, model, self.final.template)
-            self.learned = model.learned()
+            self.learned = model.learned() if isinstance(model, Telling) else ""
             if self.learned:
                 print(self.learned, flush=True)
 
@@ -233,7 +236,7 @@ def _with_precision(train: TrainConfig, folder: RunFolder, resume: bool, device:
     """The settings with the precision that is taken: stored, it stays the same where a run continues elsewhere."""
     name = train.precision
     if name == "auto" and resume:
-        name = folder.precision()
+        name = folder.settings().get("precision", name)
     return replace(train, precision=precision_name(pick_precision(name, device)))
 
 

@@ -28,11 +28,9 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 from dear.model.export.assets.classify import to_pixels
-from dear.model.export.check import Difference, pick_pictures, require_agreement
-from dear.model.export.export import pixel_settings
+from dear.model.export.export import pick_pictures, pixel_settings, require_agreement
 from dear.model.export.folder import open_session
-from dear.model.export.graph import write_graph
-from dear.model.export.int8 import write_int8
+from dear.model.export.graph import write_graph, write_int8
 
 WITHOUT_TORCH = """
 import runpy, sys
@@ -53,7 +51,7 @@ def differences(path, model: Dear, batch: int) -> list[float]:
     pixels = torch.randn(batch, 3, *model.backbone.image.image_size)
     with torch.no_grad():
         features = model.encode_image(model.layer_input(pixels))
-        expected = features, model.logits(features, model.encode_text())
+        expected = features, model.logits(features, model.encode_text(model.classes))
     found = open_session(path).run(None, {"pixels": pixels.numpy()})
     assert [a.shape for a in expected] == [b.shape for b in found]
     return [np.abs(a.numpy() - b).max() for a, b in zip(expected, found, strict=True)]
@@ -78,7 +76,7 @@ def small_model(backbone, **settings) -> Dear:
 
 def test_other_settings_export_too(tiny, tmp_path) -> None:
     model = small_model(tiny(quick_gelu=True), tokens_per_attribute=2, isolation="two_way", routing="strict")
-    write_graph(model, model.encode_text(), tmp_path / "model.onnx")
+    write_graph(model, model.encode_text(model.classes), tmp_path / "model.onnx")
     assert max(differences(tmp_path / "model.onnx", model, 5)) < 1e-4
 
 
@@ -86,14 +84,14 @@ def test_weights_beyond_one_file_lie_beside_it_and_move_with_it(tiny, tmp_path, 
     monkeypatch.setattr("dear.model.export.graph._ONE_FILE", 0)
     model = small_model(tiny(), first_layer=4)  # only CLS and the tokens ask in the only adapted layer
     (tmp_path / "a").mkdir()
-    write_graph(model, model.encode_text(), tmp_path / "a" / "model.onnx")
+    write_graph(model, model.encode_text(model.classes), tmp_path / "a" / "model.onnx")
     assert (tmp_path / "a" / "model.onnx.data").stat().st_size > 1e5
     shutil.move(tmp_path / "a", tmp_path / "b")
     assert max(differences(tmp_path / "b" / "model.onnx", model, 2)) < 1e-4
     write_int8(tmp_path / "b" / "model.onnx", tmp_path / "b" / "model_int8.onnx")
     pixels = torch.randn(1, 3, 32, 32)
     features, logits = open_session(tmp_path / "b" / "model_int8.onnx").run(None, {"pixels": pixels.numpy()})
-    again = model.logits(torch.from_numpy(features), model.encode_text())
+    again = model.logits(torch.from_numpy(features), model.encode_text(model.classes))
     assert np.abs(again.numpy() - logits).max() < 1e-4  # the last step stays exact, however many classes
 
 
@@ -202,13 +200,14 @@ def test_the_runs_own_images_are_compared_or_else_others_without_labels(exported
 
 def test_disagreement_is_refused_and_leaves_nothing(exported_run, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr("dear.model.export.export.write_graph", lambda model, text, path: shutil.copy(__file__, path))
-    monkeypatch.setattr("dear.model.export.export.compare", lambda *given: Difference(0.0, 0.5, 2.0, np.zeros((1, 2))))
+    found = {"pixels": 0.0, "features": 0.5, "logits": 2.0}
+    monkeypatch.setattr("dear.model.export.export.compare_with_pytorch", lambda *given: (found, np.zeros((1, 2))))
     assert main(["export", str(exported_run), "--onnx", str(tmp_path / "out")]) == 2
     assert "differs from PyTorch by 5.0e-01" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
     for apart in (float("nan"), 1e-3):
         with pytest.raises(DearError, match="differs from PyTorch"):
-            require_agreement(Difference(0.0, apart, 0.0, np.zeros((1, 2))), 1e-4)
+            require_agreement({"pixels": 0.0, "features": apart, "logits": 0.0})
 
 
 def test_an_interruption_leaves_nothing(tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""Downloads that continue where they ended, checked by size and checksum; of anything that fsspec opens."""
+"""Downloads what fsspec opens: continues where a download ended, and checks size and checksum."""
 
 import hashlib
 import time
@@ -10,7 +10,7 @@ from dear.core.errors import DearError, first_line
 from dear.core.progress import Progress
 from dear.data.known.sources import Archive
 
-_BLOCK = 8 * 2**20  # bytes per request
+_REQUEST = 8 * 2**20  # bytes
 _MB = 2**20
 _TRIES = 4
 _WAIT = 2.0  # seconds before the second try; doubled each time
@@ -18,7 +18,7 @@ _TIMEOUT = 60.0  # seconds without an answer
 
 
 def download(archive: Archive, folder: Path) -> Path:
-    """The archive in `folder`, whole and checked. A part of it that is there already is continued."""
+    """The path of the archive in `folder`, whole and checked. An interrupted download is continued."""
     file, part = folder / archive.name, folder / (archive.name + ".part")
     if file.is_file():
         return file
@@ -26,20 +26,20 @@ def download(archive: Archive, folder: Path) -> Path:
     for fresh in (False, True):
         continued = part.is_file() and part.stat().st_size > 0
         _fetch(archive, part)
-        problem = _problem(part, archive.size, archive.checksum)
+        problem = _difference(part, archive.size, archive.checksum)
         if not problem:
             part.replace(file)
             return file
         part.unlink()
-        if fresh or not continued:  # a part of an older version is the only thing that a second try can mend
-            raise DearError(f"{archive.url} is not what it was: {problem}. Nothing of it was kept.")
+        if fresh or not continued:  # a second try only helps if the first continued a part of an older version
+            raise DearError(f"{archive.url} has changed ({problem}): the download was discarded.")
     raise AssertionError
 
 
 def read_member(archive: Archive, name: str, size: int, sha256: str) -> bytes:
     """One file of a zip, by its name in any folder, without downloading the rest."""
     try:
-        with _open(archive.url) as remote, zipfile.ZipFile(remote) as zipped:
+        with _open_remote(archive.url) as remote, zipfile.ZipFile(remote) as zipped:
             member = next((i for i in zipped.infolist() if i.filename.rpartition("/")[2] == name), None)
             if member is None or member.file_size != size:
                 raise DearError(f"{archive.url} has no {name} of {size} bytes.")
@@ -49,13 +49,13 @@ def read_member(archive: Archive, name: str, size: int, sha256: str) -> bytes:
     except Exception as error:  # the libraries below fsspec raise many kinds
         raise DearError(f"{name} cannot be read from {archive.url}: {first_line(error)}.") from None
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise DearError(f"{name} in {archive.url} is not what it was: its SHA-256 differs.")
+        raise DearError(f"{name} in {archive.url} has changed (its SHA-256 differs): the download was discarded.")
     return data
 
 
 def _fetch(archive: Archive, part: Path) -> None:
-    """Tries again where a connection breaks, from where it broke."""
-    wait, block = _WAIT, _BLOCK
+    """Downloads an archive to `part`; after a broken connection it tries again, from where it broke."""
+    wait, block = _WAIT, _REQUEST
     for number in range(_TRIES):
         before = part.stat().st_size if part.is_file() else 0
         try:
@@ -73,19 +73,19 @@ def _fetch(archive: Archive, part: Path) -> None:
                 raise DearError(f"{archive.url} cannot be downloaded: {first_line(error)}.") from None
         time.sleep(wait)
         wait *= 2
-    raise DearError(f"The connection to {archive.url} breaks again and again: run the command again to continue.")
+    raise DearError(f"The connection to {archive.url} keeps breaking: run the command again to continue.")
 
 
 def _copy(archive: Archive, part: Path, request: int) -> None:
-    with _open(archive.url, request) as remote, part.open("ab" if request else "wb") as local:
+    with _open_remote(archive.url, request) as remote, part.open("ab" if request else "wb") as local:
         size = getattr(remote, "size", None) or archive.size
         if archive.size and size != archive.size:
-            raise DearError(f"{archive.url} has {size} bytes instead of {archive.size}: it is not what it was.")
+            raise DearError(f"{archive.url} has changed ({size} bytes, not {archive.size}): nothing was downloaded.")
         if request:
             remote.seek(local.tell())
         with Progress(archive.name, (size or 0) // _MB, "MB", local.tell() // _MB) as bar:
             while not size or local.tell() < size:
-                block = remote.read(_BLOCK if not size else min(_BLOCK, size - local.tell()))
+                block = remote.read(_REQUEST if not size else min(_REQUEST, size - local.tell()))
                 if not block:
                     if size:
                         raise EOFError("it ends too early")
@@ -94,8 +94,8 @@ def _copy(archive: Archive, part: Path, request: int) -> None:
                 bar.update(local.tell() // _MB - bar.done)
 
 
-def _open(url: str, request: int = _BLOCK) -> Any:
-    """`request`: bytes to ask for at once; 0: as a stream from the start."""
+def _open_remote(url: str, request: int = _REQUEST) -> Any:
+    """An open remote file. `request`: bytes to ask for at once; 0 for a stream from the start."""
     try:
         import fsspec
 
@@ -111,8 +111,8 @@ def _open(url: str, request: int = _BLOCK) -> Any:
     return files.open(path, "rb", block_size=request, cache_type="readahead")
 
 
-def _problem(file: Path, size: int | None, checksum: str | None) -> str:
-    """Why a file is not the one that was meant; empty: it is, as far as known."""
+def _difference(file: Path, size: int | None, checksum: str | None) -> str:
+    """How a file differs from the known size and checksum; empty if it does not."""
     if size is not None and file.stat().st_size != size:
         return f"it has {file.stat().st_size} bytes instead of {size}"
     if checksum is None:

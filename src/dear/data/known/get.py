@@ -1,24 +1,22 @@
-"""dear data get: from archives to a dataset in CoOp's layout."""
+"""Downloads known datasets and lays them out as CoOp does (`dear data get`)."""
 
 import shutil
-import sys
-from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, warn
 from dear.core.files import write_bytes, write_text
+from dear.data.dataset import CLASS_NAMES_FILE
 from dear.data.known.download import download, read_member
-from dear.data.known.entry import KnownDataset
-from dear.data.known.sources import SOURCES, Archive, Source
-from dear.data.known.unpack import names_in, unpack
+from dear.data.known.layouts import KnownDataset
+from dear.data.known.sources import SOURCES, Origin
+from dear.data.known.unpack import unpack, zip_names
 
 DOWNLOADS = ".downloads"
-CLASS_NAMES = "classnames.txt"
 _IMAGENET = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz")
 
 
 def get_dataset(entry: KnownDataset, root: Path, accept_licence: bool = False) -> str:
-    """Downloads and unpacks what is missing; a line on what is there now."""
+    """Downloads and unpacks what is missing, and returns a line on what is there now."""
     source = SOURCES[entry.name]
     if entry.missing(root) is not None or _lacks_split(entry, root):
         if source.asks and not accept_licence:
@@ -37,7 +35,7 @@ def get_dataset(entry: KnownDataset, root: Path, accept_licence: bool = False) -
 
 
 def steps(entry: KnownDataset, root: Path) -> list[str]:
-    """What `get_dataset` would do, one line each."""
+    """The steps of `get_dataset`, one line each."""
     source = SOURCES[entry.name]
     if entry.missing(root) is None and not _lacks_split(entry, root):
         return ["is there already"]
@@ -47,25 +45,22 @@ def steps(entry: KnownDataset, root: Path) -> list[str]:
     for number, way in enumerate(source.ways if entry.missing(root) else ()):
         size = sum(archive.megabytes for archive in way)
         names = ", ".join(archive.url for archive in way)
-        lines.append(f"{'or' if number else 'download'} {size} MB: {names} (seen {way[0].seen}; {_checked(way)})")
+        known = {archive.checksum.partition(":")[0].upper() if archive.checksum else "no checksum" for archive in way}
+        checks = f"{' and '.join(sorted(known))} known"
+        lines.append(f"{'or' if number else 'download'} {size} MB: {names} (seen {way[0].seen}; {checks})")
     if source.split_in and _lacks_split(entry, root):
         lines.append(f"{entry.split_name} out of {source.split_in.url}, without the rest (SHA-256 known)")
-    if CLASS_NAMES in entry.required:
-        lines.append(f"write {CLASS_NAMES}: CLIP's names, as OpenCLIP has them")
+    if CLASS_NAMES_FILE in entry.required:
+        lines.append(f"write {CLASS_NAMES_FILE}: CLIP's names, as OpenCLIP has them")
     lines.append(f"licence: {source.licence}" + ("; needs --accept-licence" if source.asks else ""))
     return lines
-
-
-def _checked(way: Sequence[Archive]) -> str:
-    kinds = {archive.checksum.partition(":")[0].upper() if archive.checksum else "no checksum" for archive in way}
-    return " and ".join(sorted(kinds)) + (" known" if kinds != {"no checksum"} else " known to us")
 
 
 def _lacks_split(entry: KnownDataset, root: Path) -> bool:
     return bool(entry.split_name) and not (root / entry.folder / entry.split_name).is_file()
 
 
-def _get_images(entry: KnownDataset, source: Source, root: Path) -> None:
+def _get_images(entry: KnownDataset, source: Origin, root: Path) -> None:
     work = root / DOWNLOADS / entry.folder
     _require_space(root, 2 * min(sum(archive.megabytes for archive in way) for way in source.ways))
     for way in source.ways:
@@ -75,11 +70,11 @@ def _get_images(entry: KnownDataset, source: Source, root: Path) -> None:
         except DearError as error:
             if way is source.ways[-1]:
                 raise
-            print(f"dear: warning: {error} Trying the mirror.", file=sys.stderr)
+            warn(f"{error} Trying the mirror.")
     unpacked = work / "unpacked"
-    shutil.rmtree(unpacked, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(unpacked, ignore_errors=True)  # left by a run that was killed
     for archive, file in zip(way, files, strict=True):
-        unpack(file, unpacked, archive.take or {_place_in(file, entry): "."})
+        unpack(file, unpacked, archive.take or {_dataset_folder(file, entry): "."})
     for inner in [*unpacked.glob("*.tar.gz")]:  # Caltech101 has one archive in another
         unpack(inner, unpacked, {"": "."})
         inner.unlink()
@@ -89,9 +84,9 @@ def _get_images(entry: KnownDataset, source: Source, root: Path) -> None:
         (root / DOWNLOADS).rmdir()
 
 
-def _place_in(archive: Path, entry: KnownDataset) -> str:
+def _dataset_folder(archive: Path, entry: KnownDataset) -> str:
     """The folder of a mirror's zip that holds the dataset: where its split file, its lists or its images are."""
-    paths = [PurePosixPath(name) for name in names_in(archive)]
+    paths = [PurePosixPath(name) for name in zip_names(archive)]
     lists = [name for name in (entry.split_name, *entry.required) if name]
     for path in paths:
         if path.name in lists:
@@ -103,7 +98,7 @@ def _place_in(archive: Path, entry: KnownDataset) -> str:
 
 
 def _move(unpacked: Path, folder: Path) -> None:
-    """What is there already is left alone."""
+    """Moves files and folders into `folder`, but replaces none that is there already."""
     folder.mkdir(parents=True, exist_ok=True)
     for item in unpacked.iterdir():
         target = folder / item.name
@@ -113,21 +108,21 @@ def _move(unpacked: Path, folder: Path) -> None:
             item.replace(target)
 
 
-def _add_lists(entry: KnownDataset, source: Source, root: Path) -> None:
+def _add_lists(entry: KnownDataset, source: Origin, root: Path) -> None:
     folder = root / entry.folder
-    if CLASS_NAMES in entry.required and not (folder / CLASS_NAMES).is_file():
-        write_text(folder / CLASS_NAMES, imagenet_class_names())
+    if CLASS_NAMES_FILE in entry.required and not (folder / CLASS_NAMES_FILE).is_file():
+        write_text(folder / CLASS_NAMES_FILE, imagenet_class_names())
     if source.split and source.split_in and _lacks_split(entry, root):
         try:
             write_bytes(folder / entry.split_name, read_member(source.split_in, entry.split_name, *source.split))
         except DearError as error:
             if entry.loader is None:
                 raise
-            print(f"dear: warning: {error} The images are split by a fixed rule.", file=sys.stderr)
+            warn(f"{error} The images are split by a fixed rule.")
 
 
 def imagenet_class_names() -> str:
-    """classnames.txt, "n01440764 tench" and so on: CLIP's names, as OpenCLIP has them, in the order of the wnids.
+    """The text of classnames.txt, "n01440764 tench" and so on: CLIP's names, as OpenCLIP has them, by WordNet id.
 
     CoOp copied the same list from OpenAI in 2021; a few names have been corrected since.
     """
@@ -139,13 +134,13 @@ def imagenet_class_names() -> str:
 
 def _how_to_get_imagenet(folder: Path) -> str:
     return (
-        f"ImageNet is given out by its owners only: sign in at image-net.org, download {', '.join(_IMAGENET)} into "
+        f"ImageNet is available from its owners only: sign in at image-net.org, download {', '.join(_IMAGENET)} into "
         f"{folder}, and run this command again; it unpacks them"
     )
 
 
 def _unpack_imagenet(folder: Path) -> None:
-    """By torchvision, from the archives that the user has downloaded."""
+    """Unpacks, with torchvision, the archives that the user has downloaded."""
     if (folder / "images" / "train").is_dir() and (folder / "images" / "val").is_dir():
         return
     if not all((folder / name).is_file() for name in _IMAGENET):

@@ -1,4 +1,4 @@
-"""Where the known datasets can be had: the owner's archive, and a mirror on the Hugging Face hub.
+"""The sources of the known datasets: the owner's archives, and a mirror on the Hugging Face hub.
 
 There was no network when this table was made. Addresses, sizes and checksums are those that public records state:
 torchvision 0.29 (MD5), TensorFlow Datasets of 2026-07 (size, SHA-256), and the asset list of dczyjh/HAPR-LAPR on
@@ -19,13 +19,15 @@ _UNDATED = "undated, a public script"
 
 @dataclass(frozen=True)
 class Archive:
-    """`url`: anything that fsspec opens. `take`: folder or file in the archive -> its place in the dataset's folder;
-    empty: found by the names of what the dataset needs. `checksum`: "sha256:..." or "md5:...".
+    """An archive at a `url` that fsspec opens.
+
+    `take`: folder or file in the archive -> its place in the dataset's folder; if empty, they are found by the names of
+    what the dataset needs. `checksum`: "sha256:..." or "md5:...".
     """
 
     url: str
     seen: str
-    megabytes: int  # for the plan; about, where `size` is None
+    megabytes: int  # a rough number where `size` is None
     size: int | None = None  # bytes
     checksum: str | None = None
     take: dict[str, str] = field(default_factory=dict)
@@ -36,9 +38,12 @@ class Archive:
 
 
 @dataclass(frozen=True)
-class Source:
-    """`ways`: archives that together make the dataset, the preferred ones first. `split`: (size, SHA-256) of CoOp's
-    split file, which is in the archive `split_in`. `asks`: whether the owner asks for consent to the licence."""
+class Origin:
+    """The archives and the licence of a dataset.
+
+    `ways`: archives that together make the dataset, the preferred ones first. `split`: (size, SHA-256) of CoOp's split
+    file, which is in the archive `split_in`. `asks`: whether the owner asks for consent to the licence.
+    """
 
     licence: str
     ways: tuple[tuple[Archive, ...], ...]
@@ -56,14 +61,14 @@ def _mirror(
 
 def _owned(
     licence: str, owner: tuple[Archive, ...], mirror: Archive, split: tuple[int, str] | None = None, asks: bool = False
-) -> Source:
-    return Source(licence, (owner, (mirror,)), asks, split, mirror if split else None)
+) -> Origin:
+    return Origin(licence, (owner, (mirror,)), asks, split, mirror if split else None)
 
 
 _RESEARCH = "non-commercial research only"
 
 SOURCES = {
-    "ImageNet": Source("terms of access of image-net.org: " + _RESEARCH, (), asks=True),
+    "ImageNet": Origin("terms of access of image-net.org: " + _RESEARCH, (), asks=True),
     "Caltech101": _owned(
         "CC BY 4.0",
         (Archive("https://data.caltech.edu/records/mzrjq-6wc02/files/caltech-101.zip", _TFDS, 137, 137414764,
@@ -81,7 +86,7 @@ SOURCES = {
         _mirror("oxford_pets", 810),
         (724217, "d7f3ffe65b3919f95132e51422894ae18686b83c331fd8c0adcdc3dc2de6301e"),
     ),
-    "StanfordCars": Source(
+    "StanfordCars": Origin(
         _RESEARCH,
         ((_mirror("stanford_cars", 1959, 1959002685,
                   "sha256:50812812f33534ef2906b992762f96e8a5bb57b0eedc53800e91b7ed599abf8e"),),),
@@ -107,7 +112,7 @@ SOURCES = {
                  {"fgvc-aircraft-2013b/data": "."}),),
         _mirror("fgvc_aircraft", 2753), asks=True,
     ),
-    "SUN397": Source(
+    "SUN397": Origin(
         "none stated by its owners; photos of the web, for research",
         ((_mirror("sun397", 39183, 39182693483,
                   "sha256:ce6dee6685c9f1d592c8297e193dde885aa9c50d008fd998a38ccc57a3dda722"),),),
@@ -127,7 +132,7 @@ SOURCES = {
         _mirror("eurosat", 94),
         (3006492, "541503a77d0b26b735d85ec7a3e672804fe0aa466c2e5f07da772cc6c0af8ad2"),
     ),
-    "UCF101": Source(
+    "UCF101": Origin(
         "none stated by its owners; frames of videos of the web",
         ((_mirror("ucf101", 140, 140164538,
                   "sha256:2fe1bd40e64408d02ff173badf744da557033ae6c75dd4ea51519366551f3ae6"),),),

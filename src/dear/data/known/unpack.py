@@ -1,4 +1,4 @@
-"""Unpacks archives of others: nothing leaves the folder, no links, no more bytes than a dataset may have."""
+"""Unpacks archives that others made: nothing leaves the folder, no links, no more bytes than a dataset may have."""
 
 import lzma
 import shutil
@@ -22,31 +22,30 @@ _NEVER = (".pkl", ".pickle", ".pt", ".pth")  # pickles run code when they are op
 
 
 def unpack(archive: Path, folder: Path, take: dict[str, str]) -> None:
-    """Files below each folder of `take` (or that file itself) to its place in `folder`; the rest is left out."""
+    """Unpacks each folder or file that `take` names to its place in `folder`, and nothing else."""
     limit = max(_FLOOR, _RATIO * archive.stat().st_size)
-    with _errors(archive):
-        total = 0
-        with Progress(f"unpacking {archive.name}", 0, "file") as bar:
-            for number, (name, size, stream) in enumerate(_members(archive)):
-                total += size
-                if total > limit or number > _MOST_FILES:
-                    raise ValueError("it unpacks to far more than a dataset of its size can have")
-                target = _place(name, folder, take)
-                if target is not None:
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    with stream as source, target.open("wb") as file:
-                        shutil.copyfileobj(source, file, 2**20)
-                    bar.update()
+    total = 0
+    with _archive_errors(archive), Progress(f"unpacking {archive.name}", 0, "file") as bar:
+        for number, (name, size, stream) in enumerate(_members(archive)):
+            total += size
+            if total > limit or number > _MOST_FILES:
+                raise ValueError("it unpacks to far more than a dataset of its size can have")
+            target = _target(name, folder, take)
+            if target is not None:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with stream as source, target.open("wb") as file:
+                    shutil.copyfileobj(source, file, 2**20)
+                bar.update()
 
 
-def names_in(archive: Path) -> list[str]:
-    """Of a zip."""
-    with _errors(archive), zipfile.ZipFile(archive) as zipped:
+def zip_names(archive: Path) -> list[str]:
+    """File names in a zip."""
+    with _archive_errors(archive), zipfile.ZipFile(archive) as zipped:
         return zipped.namelist()
 
 
-def _place(name: str, folder: Path, take: dict[str, str]) -> Path | None:
-    """None: not wanted. Refuses a name that would lie outside the folder."""
+def _target(name: str, folder: Path, take: dict[str, str]) -> Path | None:
+    """The place of a file, or None if it is not wanted. Refuses a name that would lie outside the folder."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in path.parts[0]:
         raise ValueError(f"it has a file {name!r}, which would leave the folder")
@@ -77,12 +76,12 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
         for member in tar:
             if member.isreg():
                 data = tar.extractfile(member)
-                assert data is not None  # of a regular file
+                assert data is not None  # as the file is regular
                 yield tarfile.data_filter(member, ".").name, member.size, data
 
 
 @contextmanager
-def _errors(archive: Path) -> Iterator[None]:
+def _archive_errors(archive: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, EOFError, RuntimeError, tarfile.TarError, zipfile.BadZipFile, *_DAMAGED) as error:

@@ -18,9 +18,8 @@ def draw_beach(s: Scenery) -> None:
         pen.line([(x, 0.98), (x + lean / 3, (top + 0.98) / 2), (x + lean, top)], s.palette.dark, 0.035)
         frond = mix(leaf, s.palette.dark, 0.4)
         for dx, dy in ((-0.18, 0.04), (0.18, 0.04), (-0.14, -0.08), (0.14, -0.08), (-0.08, 0.14), (0.09, 0.14)):
-            pen.line(
-                [(x + lean, top), (x + lean + 0.6 * dx, top + 0.5 * dy - 0.04), (x + lean + dx, top + dy)], frond, 0.04
-            )
+            arch = (x + lean + 0.6 * dx, top + 0.5 * dy - 0.04)
+            pen.line([(x + lean, top), arch, (x + lean + dx, top + dy)], frond, 0.04)
 
 
 def draw_forest(s: Scenery) -> None:
@@ -73,11 +72,8 @@ def draw_mountains(s: Scenery) -> None:
     s.sky()
     places = rng.sample((rng.uniform(0.02, 0.2), rng.uniform(0.8, 0.98), rng.uniform(0.35, 0.65)), rng.randint(2, 3))
     for i, x in enumerate(places):
-        top, half, shade = (
-            rng.uniform(0.06, 0.26),
-            rng.uniform(0.35, 0.55),
-            mix((rock, other)[i % 2], s.palette.dark, 0.3),
-        )
+        top, half = rng.uniform(0.06, 0.26), rng.uniform(0.35, 0.55)
+        shade = mix((rock, other)[i % 2], s.palette.dark, 0.3)
         pen.polygon([(x - half, 0.95), (x, top), (x + half, 0.95)], shade)
         if rng.random() < 0.5:  # the side in the shadow
             pen.polygon([(x, top), (x + half, 0.95), (x + 0.1, 0.95)], mix(shade, s.palette.dark, 0.35))
@@ -144,9 +140,8 @@ def draw_volcano(s: Scenery) -> None:
     pen.polygon([(x - half, 0.95), (x - crater, top), (x + crater, top), (x + half, 0.95)], rock)
     pen.ellipse((x, top), crater, 0.03, mix(lava, (255, 240, 120), 0.5))
     for dx in rng.sample((-0.78, -0.5, 0.5, 0.78, 0.1), rng.randint(3, 5)):
-        pen.line(
-            [(x + dx * crater, top), (x + 0.5 * dx * half, 0.55), (x + dx * half, 0.95)], lava, rng.uniform(0.02, 0.045)
-        )
+        stream = [(x + dx * crater, top), (x + 0.5 * dx * half, 0.55), (x + dx * half, 0.95)]
+        pen.line(stream, lava, rng.uniform(0.02, 0.045))
     s.ground(rng.uniform(0.88, 0.94), lava if rng.random() < 0.5 else ground, 0.02)
     for _ in range(rng.randint(0, 10)):  # sparks
         pen.ellipse((x + rng.uniform(-0.3, 0.3), rng.uniform(0.0, top)), 0.014, 0.014, lava)

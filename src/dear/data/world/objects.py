@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from dear.data.world.pen import RGB, Pen
+from dear.data.world.scenery import RGB, Pen
 
 Drawing = Callable[[Pen, RGB, RGB], None]
 
@@ -90,15 +90,7 @@ def _key(pen: Pen, light: RGB, ink: RGB) -> None:
 def _umbrella(pen: Pen, light: RGB, ink: RGB) -> None:
     pen.line([(0.5, 0.1), (0.5, 0.86), (0.58, 0.94), (0.68, 0.86)], ink, 0.07)
     arc = [(0.5 - 0.48 * c, 0.52 - 0.42 * s) for c, s in _HALF_CIRCLE]
-    scallop = [
-        (0.98, 0.52),
-        (0.82, 0.45),
-        (0.66, 0.52),
-        (0.5, 0.45),
-        (0.34, 0.52),
-        (0.18, 0.45),
-        (0.02, 0.52),
-    ]
+    scallop = [(0.98, 0.52), (0.82, 0.45), (0.66, 0.52), (0.5, 0.45), (0.34, 0.52), (0.18, 0.45), (0.02, 0.52)]
     pen.polygon(arc + scallop, light, ink)
     pen.line([(0.34, 0.5), (0.5, 0.1), (0.66, 0.5)], ink, 0.04)
 
@@ -136,14 +128,11 @@ def _apple(pen: Pen, light: RGB, ink: RGB) -> None:
 
 
 def _anchor(pen: Pen, light: RGB, ink: RGB) -> None:
+    flukes = [(0.08, 0.6), (0.16, 0.78), (0.32, 0.9), (0.5, 0.94), (0.68, 0.9), (0.84, 0.78), (0.92, 0.6)]
     for color, wide in ((ink, 0.2), (light, 0.1)):  # the ink first, a little wider: an outline
         pen.line([(0.5, 0.22), (0.5, 0.9)], color, wide)
         pen.line([(0.25, 0.38), (0.75, 0.38)], color, wide)
-        pen.line(
-            [(0.08, 0.6), (0.16, 0.78), (0.32, 0.9), (0.5, 0.94), (0.68, 0.9), (0.84, 0.78), (0.92, 0.6)],
-            color,
-            wide,
-        )
+        pen.line(flukes, color, wide)
     pen.ellipse((0.5, 0.14), 0.13, 0.13, light, ink)
     pen.ellipse((0.5, 0.14), 0.05, 0.05, ink)
 
@@ -157,10 +146,8 @@ def _butterfly(pen: Pen, light: RGB, ink: RGB) -> None:
     pen.ellipse((0.5, 0.52), 0.06, 0.36, ink)
 
 
-_HALF_CIRCLE = [
-    (1.0, 0.0), (0.95, 0.31), (0.81, 0.59), (0.59, 0.81), (0.31, 0.95), (0.0, 1.0),
-    (-0.31, 0.95), (-0.59, 0.81), (-0.81, 0.59), (-0.95, 0.31), (-1.0, 0.0),
-]  # fmt: skip
+_QUARTER = [(1.0, 0.0), (0.95, 0.31), (0.81, 0.59), (0.59, 0.81), (0.31, 0.95), (0.0, 1.0)]
+_HALF_CIRCLE = [*_QUARTER, *((-x, y) for x, y in _QUARTER[-2::-1])]
 
 DRAWINGS: dict[str, Drawing] = {
     "house": _house, "car": _car, "boat": _boat, "tree": _tree, "fish": _fish, "cat": _cat,

@@ -1,16 +1,16 @@
 """From a scene to its picture: the place, then the sign with its shape, color and texture, then the object."""
 
 import colorsys
+from collections.abc import Callable
 from random import Random
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter, ImageOps
 
+from dear.data.world import landscapes, surroundings
 from dear.data.world.objects import DRAWINGS
-from dear.data.world.pen import RGB, Pen
-from dear.data.world.places import draw_place
-from dear.data.world.shapes import OUTLINES
-from dear.data.world.textures import pattern
+from dear.data.world.scenery import DARK_PALETTES, PALETTES, RGB, Pen, Scenery
+from dear.data.world.signs import OUTLINES, pattern
 from dear.data.world.vocabulary import Scene
 
 # Hue, saturation and value of each color name.
@@ -22,13 +22,25 @@ _HSV: dict[str, tuple[float, float, float]] = {
 }  # fmt: skip
 
 
+BACKDROPS: dict[str, Callable[[Scenery], None]] = {
+    "beach": landscapes.draw_beach, "forest": landscapes.draw_forest, "desert": landscapes.draw_desert,
+    "city": surroundings.draw_city, "mountains": landscapes.draw_mountains, "meadow": landscapes.draw_meadow,
+    "arctic": landscapes.draw_arctic, "reef": surroundings.draw_reef, "space": surroundings.draw_space,
+    "volcano": landscapes.draw_volcano, "library": surroundings.draw_library, "kitchen": surroundings.draw_kitchen,
+}  # fmt: skip
+"""The twelve places. Each is recognised by the things around the sign, in any light and layout."""
+
+
 def render(scene: Scene) -> Image.Image:
     """The picture of a scene, RGB, size x size. The same scene always gives the same pixels."""
     rng = Random(scene.seed)
     canvas = 2 * scene.size  # drawn twice as large and reduced, which smooths the edges
     picture = Image.new("RGB", (canvas, canvas))
     pen = Pen(ImageDraw.Draw(picture), (0, 0, canvas, canvas), _outline(canvas), mirrored=rng.random() < 0.5)
-    draw_place(scene.traits.location, pen, rng)
+    place = scene.traits.location
+    scenery = Scenery(pen, rng, DARK_PALETTES if place == "space" else PALETTES)
+    BACKDROPS[place](scenery)
+    scenery.weather()
     center = (canvas * rng.uniform(0.465, 0.535), canvas * rng.uniform(0.465, 0.535))
     radius = canvas * rng.uniform(0.33, 0.38)
     _draw_sign(picture, scene, center, radius, rng)
@@ -85,10 +97,6 @@ def _draw_object(picture: Image.Image, name: str, center: tuple[float, float], r
     DRAWINGS[name](pen, light, (38, 36, 46))
 
 
-def _plain(picture: Image.Image, rng: Random) -> Image.Image:
-    return picture
-
-
 def _sketch(picture: Image.Image, rng: Random) -> Image.Image:
     """Pencil lines on paper, with only a little of the color left."""
     gray = ImageOps.grayscale(picture)
@@ -111,4 +119,4 @@ def _mosaic(picture: Image.Image, rng: Random) -> Image.Image:
     return tiles.resize(picture.size, Image.Resampling.NEAREST)
 
 
-_STYLES = {"plain": _plain, "sketch": _sketch, "night": _night, "mosaic": _mosaic}
+_STYLES = {"plain": lambda picture, rng: picture, "sketch": _sketch, "night": _night, "mosaic": _mosaic}

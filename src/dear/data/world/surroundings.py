@@ -107,17 +107,9 @@ def draw_library(s: Scenery) -> None:
                 x += 0.65 * step
             else:
                 lean = rng.choice((0, 0, 0, 0.2)) * step
-                pen.polygon(
-                    [
-                        (x, bottom),
-                        (x + lean, bottom - height),
-                        (x + lean + width, bottom - height),
-                        (x + width, bottom),
-                    ],
-                    spine,
-                )
-                pen.line([(x + lean * 0.75, bottom - 0.75 * height), (x + lean * 0.75 + width, bottom - 0.75 * height)],
-                         s.against(spine), 0.012)  # fmt: skip
+                top, left, y = bottom - height, x + lean, bottom - 0.75 * height
+                pen.polygon([(x, bottom), (left, top), (left + width, top), (x + width, bottom)], spine)
+                pen.line([(x + lean * 0.75, y), (x + lean * 0.75 + width, y)], s.against(spine), 0.012)
                 x += width + lean + 0.008
         pen.rectangle((0, bottom), (1, bottom + 0.1 * step), board)
     for x in rng.sample((0.02, 0.98, 0.5), rng.randint(0, 2)):
@@ -151,10 +143,8 @@ def draw_kitchen(s: Scenery) -> None:
     rail = rng.uniform(0.04, 0.08)
     pen.line([(0, rail), (1, rail)], s.against(wall), 0.025)
     for x in rng.sample((0.08, 0.22, 0.36, 0.64, 0.78, 0.92), rng.randint(3, 5)):
-        pan, r = (
-            rng.choice((s.palette.dark, s.palette.accent, mix(wood, s.palette.dark, 0.5))),
-            rng.uniform(0.05, 0.075),
-        )
+        pan = rng.choice((s.palette.dark, s.palette.accent, mix(wood, s.palette.dark, 0.5)))
+        r = rng.uniform(0.05, 0.075)
         pen.line([(x, rail), (x, rail + 0.12)], s.against(wall), 0.02)
         pen.ellipse((x, rail + 0.12 + r), r, r, pan)
         if rng.random() < 0.5:

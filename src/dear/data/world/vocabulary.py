@@ -34,12 +34,10 @@ VALUES: dict[str, tuple[str, ...]] = dict(
 )
 ATTRIBUTES = CORE_ATTRIBUTES
 
-WHERE = {
-    "beach": "at the beach", "forest": "in the forest", "desert": "in the desert",
-    "city": "in the city", "mountains": "in the mountains", "meadow": "in the meadow",
-    "arctic": "in the arctic", "reef": "at the reef", "space": "in space",
-    "volcano": "at the volcano", "library": "in the library", "kitchen": "in the kitchen",
+WHERE = {place: f"in the {place}" for place in LOCATIONS} | {
+    "beach": "at the beach", "reef": "at the reef", "volcano": "at the volcano", "space": "in space"
 }  # fmt: skip
+"""The place with its preposition, for captions."""
 
 STYLES = ("plain", "sketch", "night", "mosaic")
 """`plain` is the style of the pretraining pictures; the others test domain shift."""

@@ -11,6 +11,7 @@ from dear.clip.layer_input import LayerInput, observing
 from dear.clip.masks import Masks
 from dear.clip.read_out import CLS as READ_CLS
 from dear.clip.read_out import PROBE
+from dear.core.names import CLS
 
 if TYPE_CHECKING:
     from dear.clip.image import ImageTower
@@ -32,20 +33,33 @@ def registers(states: Tensor, prefix: int) -> Tensor:
     return lengths > _REGISTER * lengths.sort(dim=1).values[:, middle : middle + 1]
 
 
+def without_registers(maps: Mapping[str, Tensor], states: Tensor, tower: "ImageTower") -> dict[str, Tensor]:
+    """Attention to patches [batch, patches] -> [batch, rows, columns], zero at the registers among their `states`."""
+    visible = ~registers(states, tower.prefix)
+    return {name: (values * visible).unflatten(1, tower.grid) for name, values in maps.items()}
+
+
+def read_queries(x: LayerInput) -> Tensor:
+    """Queries of what becomes the class feature, CLS or every patch, [batch, heads, queries, head_dim]."""
+    return x.cls_q if x.tower.read == READ_CLS else x.q[:, :, x.tower.prefix :]
+
+
 def read_attention(x: LayerInput, states: Tensor) -> Tensor:
-    """Where what reads the class feature looks, mean over heads, [batch, patches]; `x`: the input of the last layer,
-    `states`: of all tokens after it."""
+    """Attention of what reads the class feature, mean over heads, [batch, patches].
+
+    `x`: the input of the last layer; `states`: all tokens after it.
+    """
     tower = x.tower
     if tower.read == PROBE:
         queries, keys, _ = tower.probe(states)  # type: ignore[attr-defined]
     else:
-        queries, keys = x.cls_q if tower.read == READ_CLS else x.q[:, :, tower.prefix :], x.kv[0]
+        queries, keys = read_queries(x), x.kv[0]
     patches = tower.originals - tower.prefix
     return attention_weights(queries, keys, None)[..., -patches:].mean((1, 2))
 
 
 def read_place(tower: "ImageTower") -> str:
-    """Where that attention is, in words."""
+    """The place of that attention, in words."""
     return "behind the last layer, by its probe" if tower.read == PROBE else "in the last layer"
 
 
@@ -72,38 +86,33 @@ def cls_attention(method: "Method", pixels: Tensor) -> Tensor:
             method.encode_image(x)
         if not maps:  # no learned part reaches CLS
             tower.encode(pixels)
-    states = tower.trunk(pixels, tower.layers - 1)
-    return (maps[0] * ~registers(states, tower.prefix)).unflatten(1, tower.grid)
+    return without_registers({CLS: maps[0]}, tower.trunk(pixels, tower.layers - 1), tower)[CLS]
 
 
 @torch.no_grad()
 def head_attention(method: "Method", pixels: Tensor, heads: "Mapping[str, Sequence[Head]]") -> dict[str, Tensor]:
-    """Attention in the frozen tower of what is read, CLS or the mean patch, mean over the heads under each name,
-    without registers, [batch, rows, columns]."""
+    """Attention of CLS or the mean patch in the frozen tower, mean over the heads under each name.
+
+    Without registers, [batch, rows, columns].
+    """
     tower = method.backbone.image
     first = min(layer for places in heads.values() for layer, _ in places)
     sums = {name: torch.zeros(len(pixels), tower.originals - tower.prefix, device=pixels.device) for name in heads}
     states = tower.trunk(pixels, first - 1)
     for layer in range(first, tower.layers + 1):
         x = LayerInput(tower, layer, states)
-        queries = x.cls_q if tower.read == READ_CLS else x.q[:, :, tower.prefix :]
-        weights = attention_weights(queries, x.kv[0], None)[..., tower.prefix :].mean(2)  # [batch, heads, patches]
+        weights = attention_weights(read_queries(x), x.kv[0], None)[..., tower.prefix :].mean(2)
         for name, places in heads.items():
             for head in (head for at, head in places if at == layer):
-                sums[name] += weights[:, head] / len(places)
+                sums[name] += weights[:, head] / len(places)  # [batch, patches]
         if layer < tower.layers:
             states = tower.run_layer(x)
-    visible = ~registers(states, tower.prefix)
-    return {name: (values * visible).unflatten(1, tower.grid) for name, values in sums.items()}
+    return without_registers(sums, states, tower)
 
 
 @torch.no_grad()
 def token_attention(
-    method: "Method",
-    pixels: Tensor,
-    heads: "Mapping[str, Sequence[Head]]",
-    token_of: Sequence[str],
-    masks: Masks,
+    method: "Method", pixels: Tensor, heads: "Mapping[str, Sequence[Head]]", token_of: Sequence[str], masks: Masks
 ) -> dict[str, Tensor]:
     """Attention of each component's learned tokens to the patches, [batch, rows, columns], summing to at most one.
 
@@ -112,7 +121,7 @@ def token_attention(
     """
     tower = method.backbone.image
     first, patches = tower.prefix, tower.originals - tower.prefix
-    sums = {name: torch.zeros(len(pixels), *tower.grid, device=pixels.device) for name in heads}
+    sums = {name: torch.zeros(len(pixels), patches, device=pixels.device) for name in heads}
 
     def add(original: LayerInput, learned: LayerInput | None) -> None:
         if learned is None:
@@ -124,11 +133,9 @@ def token_attention(
             tokens = [i for i, component in enumerate(token_of) if component == name]
             for layer, head in component_heads:
                 if layer == learned.layer:
-                    attention = weights[:, head, tokens, first : first + patches].mean(1)
-                    sums[name] += attention.unflatten(-1, tower.grid) / len(component_heads)
+                    sums[name] += weights[:, head, tokens, first : first + patches].mean(1) / len(component_heads)
 
     x = method.layer_input(pixels)
     with observing(add):
         method.encode_image(x)
-    visible = ~registers(tower.trunk(pixels, method.first_layer - 1), first).unflatten(1, tower.grid)
-    return {name: values * visible for name, values in sums.items()}
+    return without_registers(sums, tower.trunk(pixels, method.first_layer - 1), tower)

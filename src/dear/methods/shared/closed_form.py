@@ -1,29 +1,24 @@
 """Methods that are computed at once from the frozen features of the labelled images: zero-shot plus a correction."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from dear.clip import Backbone
-from dear.core.config import Config as Settings
 from dear.core.runtime import with_fp64
-from dear.methods.base import LabelledImages, Method
-from dear.methods.shared.class_index import frozen_features, positions
+from dear.methods.base import LabelledImages
 from dear.methods.shared.leave_one_out import BLOCK
+from dear.methods.shared.per_class import PerClass, frozen_features
 from dear.methods.shared.stacking import stack
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-_JUDGED, _WEIGHED = 500_000, 2_000_000  # logits by which settings are chosen, and then a and b, at most
+_MAX_CHOOSING, _MAX_WEIGHING = 500_000, 2_000_000  # logits by which settings are chosen, and then a and b
 Choice = TypeVar("Choice")
 LeftOut = Callable[[Tensor], list[Tensor]]
 """Positions of labelled images -> parts of their logits, [rows, classes] each, every row by the fit without it."""
 
 
-class Head(nn.Module):
+class CorrectionHead(nn.Module):
     """Logits a tau cos(f, w) + b correction(f) of features f [images, dim], for class texts w [classes, dim].
 
     a, b and the settings of the correction are those with the least cross entropy on the labelled images themselves,
@@ -82,7 +77,7 @@ class Head(nn.Module):
         best, mix = start, torch.tensor(start_mix)
         if len(rows):
             rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).to(rows.device)]
-            few, more = (rows[: size // classes] for size in (_JUDGED, _WEIGHED))
+            few, more = (rows[: size // classes] for size in (_MAX_CHOOSING, _MAX_WEIGHING))
 
             def weighed(name: Choice, rows: Tensor) -> tuple[Tensor, float]:
                 return stack([part.float() for part in choices[name](rows)], labels[rows], 1 / own[rows])
@@ -97,45 +92,37 @@ class Head(nn.Module):
         return best
 
 
-class Corrected(Method):
-    """Logits of the class feature plus a head's correction. Classes without labelled images get a tau cos(f, w) beside
-    others, and tau cos(f, w) alone."""
+class Corrected(PerClass):
+    """Logits of the class feature plus a head's correction.
 
-    Head: ClassVar[type[Head]]
-    trained: tuple[str, ...] = ()
+    Classes without labelled images get a tau cos(f, w) beside others, and tau cos(f, w) alone.
+    """
 
-    def __init__(self, backbone: Backbone, config: Settings) -> None:
-        super().__init__(backbone, config)
+    Head: ClassVar[type[CorrectionHead]]
+
+    def set_sizes(self, classes: int, shots: int = 0) -> None:
+        backbone = self.backbone
         self.head = self.Head(backbone.dim, float(backbone.temperature), backbone.image.like)
+        self.head.set_sizes(classes, shots)
 
-    def extra_state(self) -> dict[str, Any]:
-        return {"classes": list(self.trained), "shots": self.head.stored}
-
-    @classmethod
-    def restore(cls, backbone: Backbone, config: Settings, extra_state: Mapping[str, Any]) -> "Self":
-        method = cls(backbone, config)
-        method.trained = tuple(extra_state["classes"])
-        method.head.set_sizes(len(method.trained), extra_state["shots"])
-        return method
+    def sizes(self) -> dict[str, int]:
+        return {"shots": self.head.stored}
 
     def novel_correction(self, features: Tensor) -> Tensor | None:
         """The correction [batch, classes] if none of the current classes was trained; None: there is none."""
         return None
 
     def logits(self, features: Tensor, text: Tensor, inference: str | None = None) -> Tensor:
-        places = positions(self.trained, self.classes.names)
-        known = any(place is not None for place in places)
-        plain = self.head.zero_shot(features[:, 0], text)
-        correction = self.head.correction(features[:, 0]) if known else self.novel_correction(features[:, 0])
-        if correction is None:
-            return plain
-        if known and places != list(range(len(self.trained))):
+        features, names = features[:, 0], self.classes.names
+        plain = self.head.zero_shot(features, text)
+        if set(names).isdisjoint(self.trained):
+            correction = self.novel_correction(features)
+            return plain if correction is None else self.head.mix[0] * plain + self.head.mix[1] * correction
+        correction = self.head.correction(features)
+        if names != self.trained:
             none = correction.new_zeros(len(correction), 1)
-            correction = torch.cat([correction, none], 1)[:, [-1 if p is None else p for p in places]]
+            correction = torch.cat([correction, none], 1)[:, self.trained_rows(names)]
         return self.head.mix[0] * plain + self.head.mix[1] * correction
-
-    def votes(self, features: Tensor, text: Tensor) -> Tensor:
-        return self.logits(features, text)[:, None]
 
 
 class ClosedForm(Corrected):
@@ -145,4 +132,4 @@ class ClosedForm(Corrected):
     def before_training(self, images: LabelledImages) -> None:
         self.trained = images.classes
         features, labels = frozen_features(self, images.train())
-        self.head.fit(with_fp64(features), with_fp64(labels), with_fp64(self.encode_text()))
+        self.head.fit(with_fp64(features), with_fp64(labels), with_fp64(self.encode_text(self.classes)))

@@ -7,8 +7,8 @@ from dear.clip import Backbone
 from dear.core.config import Config, setting
 from dear.core.errors import DearError
 from dear.core.words import print_once
-from dear.heads.entropy import CORE_SETS, rejudge, with_core
 from dear.heads.role_map import AUTO, Head, RoleMap, find_role_map
+from dear.heads.rules import CORE_SETS, rejudge, with_core
 
 if TYPE_CHECKING:
     from dear.methods.base import Method
@@ -58,7 +58,9 @@ def pick_roles(config: RoleSettings, backbone: Backbone) -> RoleMap:
 
 def roles_of(method: "Method") -> RoleMap:
     """The method's own role map, otherwise the measured map of its backbone."""
-    return method.roles or find_roles(AUTO, method.backbone)
+    from dear.methods.optional import HasRoles
+
+    return method.roles if isinstance(method, HasRoles) else find_roles(AUTO, method.backbone)
 
 
 def attribute_heads(method: "Method") -> dict[str, list[Head]]:

@@ -1,7 +1,8 @@
-"""Weights of scores by maximum likelihood on images that the scores have not seen (stacking, temperature scaling)."""
+"""Convex fits: weights of scores of images left out (stacking, temperature scaling), and any loss by L-BFGS."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,19 +24,15 @@ def stack(parts: Sequence[Tensor], labels: Tensor, counting: Tensor | None = Non
         for chosen in combinations(telling, size):
             weights, value = _newton(scores[list(chosen)], labels, counting)
             if value < least and (weights >= 0).all():
-                best, least = (
-                    scores.new_zeros(len(parts)).index_put((torch.tensor(chosen, device=weights.device),), weights),
-                    value,
-                )
+                places = torch.tensor(chosen, device=weights.device)
+                best, least = scores.new_zeros(len(parts)).index_put((places,), weights), value
         if least < float("inf"):
             return best, least  # convex: if the free solution is allowed, no part need be left out
-    return best.index_fill(0, torch.tensor(0, device=best.device), 1.0), float(
-        "inf"
-    )  # every part alone is worse than chance
+    return best.index_fill(0, torch.tensor(0, device=best.device), 1.0), least  # every part alone is below chance
 
 
 def classes_alike(labels: Tensor) -> Tensor:
-    """How much each image counts if all classes count alike: 1 / size of its class, 1 on average; [images]."""
+    """Weights of images by which all classes count alike: 1 / size of the class, 1 on average; [images]."""
     return _mean_one(1 / torch.bincount(labels)[labels].double())
 
 
@@ -77,3 +74,19 @@ def _newton(scores: Tensor, labels: Tensor, counting: Tensor) -> tuple[Tensor, f
             break
         weights, value = candidate, new
     return weights / scale, value.item()
+
+
+def minimise(values: Sequence[Tensor], loss: Callable[[], Tensor], **settings: Any) -> None:
+    """Moves `values` to the minimum of a loss of them by L-BFGS, from their present content on."""
+    optimizer = torch.optim.LBFGS([v.requires_grad_() for v in values], line_search_fn="strong_wolfe", **settings)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        now = loss()
+        now.backward()
+        return now
+
+    with torch.enable_grad():
+        optimizer.step(closure)
+    for value in values:
+        value.requires_grad_(False).grad = None

@@ -17,13 +17,13 @@ from typing import Annotated, Any, Literal, TypedDict
 import numpy as np
 from msgspec import Meta, Struct, convert, to_builtins
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, first_line
 from dear.core.files import read_bytes, read_json, sha256_of, write_json
-from dear.core.schema import BackboneIdentity, Count, Finite, Name, Percent, check_shape, damaged
+from dear.core.schema import Count, Finite, Name, Percent, StoredIdentity, check_shape, damaged
 
 EXAMPLE = Path(__file__).parent / "assets" / "classify.py"
-_AGAIN = "export the run again"
-_HASH = "sha256"
+_EXPORT_AGAIN = "export the run again"
+_SHA256 = "sha256"
 _LARGEST_TEXT = 2**33  # bytes
 _Side = Annotated[int, Meta(ge=1, le=4096)]
 _Mean = Annotated[float, Meta(ge=-1e3, le=1e3)]
@@ -42,7 +42,7 @@ class PixelSettings(TypedDict):
     std: tuple[_Std, _Std, _Std]
 
 
-class Variant(Struct, frozen=True):
+class ExportedModel(Struct, frozen=True):
     """One of the exported models: its size, and how often it answers as fp32 does, and correctly."""
 
     file: Name
@@ -51,13 +51,13 @@ class Variant(Struct, frozen=True):
     accuracy: Percent | None  # None: the labels are not known
 
 
-class Comparison(Struct, frozen=True):
+class Agreement(Struct, frozen=True):
     """Agreement with PyTorch on `images` pictures."""
 
     images: Count
     source: str
     largest_difference: dict[str, Finite]
-    models: tuple[Variant, ...]
+    models: tuple[ExportedModel, ...]
 
 
 class Export(Struct, frozen=True):
@@ -66,14 +66,14 @@ class Export(Struct, frozen=True):
     format: Literal[2]
     dear: str
     adapter_sha256: str
-    backbone: BackboneIdentity
+    backbone: StoredIdentity
     classes: Annotated[tuple[str, ...], Meta(min_length=1)]
     template: str
     components: Annotated[tuple[Name, ...], Meta(min_length=1)]
     fusion_weights: tuple[_Weight, ...]
     temperature: _Temperature
     pixels: PixelSettings
-    compared: Comparison
+    compared: Agreement
     sha256: str = ""
 
 
@@ -98,24 +98,25 @@ class ExportFolder:
 
     def write_info(self, about: dict[str, Any]) -> None:
         """Writes model.json with the hash that binds it to the other files."""
-        write_json(self.info, {**about, _HASH: self._hash(about)})
+        write_json(self.info, {**about, _SHA256: self._hash(about)})
 
     def open(self) -> "OpenExport":
         """Reads everything and tries the model once. Refuses what was changed, or what no export can hold."""
         about = read_json(self.info)
-        export = check_shape(about, Export, str(self.info), _AGAIN)
+        export = check_shape(about, Export, str(self.info), _EXPORT_AGAIN)
         if export.sha256 != self._hash(about):
             raise DearError(
-                f"The files in {self.path} do not belong together, or were changed (their checksum differs): {_AGAIN}."
+                f"The files in {self.path} do not belong together, or were changed (their checksum differs): "
+                f"{_EXPORT_AGAIN}."
             )
         opened = OpenExport(export, self._read_text(), self._open_session())
-        with damaged(str(self.path), _AGAIN):
+        with damaged(str(self.path), _EXPORT_AGAIN):
             opened.check()
         return opened
 
     def _hash(self, about: dict[str, Any]) -> str:
         """Over model.json without its hash, the graph, its weights where they lie apart, and the text features."""
-        rest = {key: value for key, value in about.items() if key != _HASH}
+        rest = {key: value for key, value in about.items() if key != _SHA256}
         digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
         for file in (self.model, self.model.with_name(f"{self.model.name}.data"), self.text):
             digest.update(f"{file.name} {sha256_of(file) if file.exists() else None}".encode())
@@ -128,7 +129,7 @@ class ExportFolder:
         except DearError:
             raise
         except Exception as error:  # a damaged file may raise anything
-            raise DearError(f"{self.text} is damaged ({error}): {_AGAIN}.") from error
+            raise DearError(f"{self.text} is damaged ({error}): {_EXPORT_AGAIN}.") from error
 
     def _open_session(self) -> Any:
         """An onnxruntime session of the model in full precision."""
@@ -137,12 +138,12 @@ class ExportFolder:
         except ImportError:
             raise DearError("An exported model needs onnxruntime: pip install onnxruntime.") from None
         except Exception as error:  # onnxruntime has exceptions of its own, without a common base
-            raise DearError(f"{self.model} is damaged ({_short(error)}): {_AGAIN}.") from error
+            raise DearError(f"{self.model} is damaged ({first_line(error)[:200]}): {_EXPORT_AGAIN}.") from error
 
 
 @dataclass(frozen=True)
 class OpenExport:
-    """An export folder in use."""
+    """An export folder in use: its description, text features and onnxruntime session."""
 
     about: Export
     text: np.ndarray  # features of the classes, [classes, dim]
@@ -152,7 +153,7 @@ class OpenExport:
         """Pixels [batch, 3, height, width] -> features [batch, components, dim] and logits [batch, classes]."""
         features, logits = self.session.run(["features", "logits"], {"pixels": pixels})
         if not (np.isfinite(features).all() and np.isfinite(logits).all()):
-            raise DearError(f"The exported model gives numbers that are not finite: {_AGAIN}.")
+            raise DearError(f"The exported model gives numbers that are not finite: {_EXPORT_AGAIN}.")
         return features, logits
 
     def check(self) -> None:
@@ -171,13 +172,9 @@ class OpenExport:
         except DearError:
             raise
         except Exception as error:  # as above
-            raise ValueError(_short(error)) from None
+            raise ValueError(first_line(error)[:200]) from None
         if features.shape != (1, parts, text.shape[1]) or logits.shape != (1, classes):
             raise ValueError(f"the graph gives {features.shape} and {logits.shape}")
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
 
 
 def open_session(path: Path) -> Any:

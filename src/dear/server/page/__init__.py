@@ -1,1 +1,1 @@
-"""The local page of `dear app`: classify images, inspect heads, search, compare runs."""
+"""The local page of `dear serve --page`: classify images, inspect heads, search."""

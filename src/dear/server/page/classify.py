@@ -7,23 +7,22 @@ from PIL import Image
 
 from dear.core.names import CLS
 from dear.core.palette import color_of
-from dear.data.dataset import Example
-from dear.data.resolve import resolve_dataset
+from dear.core.sheet import thumbnail_url
 from dear.methods.base import Method
 from dear.methods.experts import REST
+from dear.methods.optional import HasRoles
 from dear.methods.shared.attention_maps import read_place
 from dear.methods.shared.role_settings import attribute_heads
 from dear.model.explain import as_seen, explained
 from dear.model.predictor import Predictor
 from dear.server.model_thread import OnModel
-from dear.server.page.pictures import data_url
 
 _SIZE = 320  # pixels of a picture with an attention map
 
 
 def classify(predictor: Predictor, picture: Image.Image, on_model: OnModel) -> dict[str, Any]:
     """The answer with its votes, and the picture as the model saw it under each component's attention."""
-    pixels = predictor.pixels([picture]).to(predictor.model.backbone.device)
+    pixels = predictor.preprocess(picture)[None].to(predictor.model.backbone.device)
     answer, attention = on_model(lambda: (explained(predictor, pixels, topk=5), predictor.model.attention_maps(pixels)))
     seen = Image.fromarray((255 * as_seen(predictor, pixels[0])).round().astype(np.uint8))
     maps = [
@@ -31,11 +30,11 @@ def classify(predictor: Predictor, picture: Image.Image, on_model: OnModel) -> d
             "component": name,
             "color": color_of(name),
             "heads": heads_in_words(predictor.model, name),
-            "image": data_url(attention_overlay(seen, values[0].float().cpu().numpy()), _SIZE),
+            "image": thumbnail_url(attention_overlay(seen, values[0].float().cpu().numpy()), _SIZE),
         }
         for name, values in attention.items()
     ]
-    return {**answer.to_json(), "seen": data_url(seen, _SIZE), "maps": maps}
+    return {**answer.to_json(), "seen": thumbnail_url(seen, _SIZE), "maps": maps}
 
 
 def heads_in_words(model: Method, component: str) -> str:
@@ -44,8 +43,8 @@ def heads_in_words(model: Method, component: str) -> str:
         return "in all heads without a core attribute"
     if component == CLS:
         return read_place(model.backbone.image)
-    heads = attribute_heads(model) if model.roles is None else {component: model.roles.heads_for(component)}
-    count = len(heads[component])
+    heads = model.roles.heads_for(component) if isinstance(model, HasRoles) else attribute_heads(model)[component]
+    count = len(heads)
     return f"in its {count} {'head' if count == 1 else 'heads'}" if count else "in all heads: it has none of its own"
 
 
@@ -61,10 +60,3 @@ def attention_overlay(picture: Image.Image, attention: np.ndarray) -> Image.Imag
     grey = np.asarray(picture.convert("L").resize(size, Image.Resampling.LANCZOS), dtype=np.float32)[..., None] / 255
     mixed = 0.38 * (0.25 + 0.6 * grey) + 0.62 * heat
     return Image.fromarray((255 * mixed).round().clip(0, 255).astype(np.uint8))
-
-
-def world_examples(data: str, classes: tuple[str, ...]) -> list[tuple[Example, str]]:
-    """Test pictures of a task of Attribute World with their class names, of `classes` alone."""
-    dataset = resolve_dataset(data)
-    names = [(example, dataset.classes[example.label]) for example in dataset.test]
-    return [(example, name) for example, name in names if name in classes]

@@ -1,7 +1,6 @@
-"""The second view: the role map, the evidence for each head, and the pictures that a head responds to."""
+"""The second view shows the role map; here are the pictures that a head responds to."""
 
 import threading
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -10,85 +9,17 @@ from PIL import Image
 from torch import Tensor
 
 from dear.core.errors import DearError
-from dear.core.palette import color_of
-from dear.heads.by_phrases import encode_phrases
+from dear.core.sheet import thumbnail_url
+from dear.heads.by_phrases import both_ends, encode_phrases
 from dear.heads.contributions import HeadContributions
-from dear.heads.head_role import ROLES, HeadRole
-from dear.heads.map_table import (
-    ROLE_MARKS,
-    ROLE_NAMES,
-    cell_legend,
-    cell_numbers,
-    color_strength,
-    head_lifts,
-    role_summary,
-)
-from dear.heads.picture_list import PictureList
-from dear.heads.role_map import Head, RoleMap
+from dear.heads.pictures import PictureList
+from dear.heads.role_map import Head
 from dear.methods.shared.role_settings import roles_of
 from dear.model.predictor import Predictor
 from dear.server.model_thread import OnModel
-from dear.server.page.pictures import data_url
 
 _BATCH = 4  # small: the other views wait while a batch is in the model
-_EXTREMES = 6  # pictures on either side
 _THUMBNAIL = 160
-
-
-def head_map(roles: RoleMap) -> dict[str, Any]:
-    """The grid of heads, with all that the role map has about each."""
-    numbers, lifts = cell_numbers(roles), head_lifts(roles)
-    heads = [
-        {
-            "layer": layer,
-            "head": head,
-            "role": role.role,
-            "concept": role.concept,
-            "color": color_of(role.concept),
-            "strength": round(color_strength(role, roles), 3),
-            "entropy": role.entropy,
-            "sure": role.sure,
-            "number": numbers[layer, head],
-            "distribution": _evidence(roles, role, lifts.get((layer, head))),
-            "phrases": [
-                {"text": p.text, "variance": p.variance, "concept": p.concept, "color": color_of(p.concept)}
-                for p in role.phrases
-            ],
-        }
-        for (layer, head), role in sorted(roles.roles.items())
-    ]
-    return {
-        "layers": list(roles.layers),
-        "heads": roles.heads,
-        "summary": role_summary(roles),
-        "origin": _origin(roles),
-        "legend": cell_legend(roles),
-        "roles": {role: {"name": ROLE_NAMES[role], "mark": ROLE_MARKS[role]} for role in ROLES},
-        "cells": heads,
-    }
-
-
-def _evidence(roles: RoleMap, role: HeadRole, lifts: Sequence[float | None] | None) -> list[dict[str, Any]]:
-    """Concepts with the share that the picture and the table show: of variance, with its lift; else of phrases."""
-    shares = role.shares or role.distribution or (0.0,) * len(roles.concepts)
-    return [
-        {"concept": concept, "share": share, "lift": lift, "color": color_of(concept)}
-        for concept, share, lift in zip(roles.concepts, shares, lifts or [None] * len(shares), strict=True)
-        if share
-    ]
-
-
-def _origin(roles: RoleMap) -> str:
-    """The origin of the map, if it names one."""
-    images = roles.origin.get("images")
-    if isinstance(images, dict):
-        return (
-            f"found by {roles.origin.get('made_by', 'dear')} on {images.get('used')} images of {images.get('source')}"
-        )
-    if probes := roles.origin.get("probes"):
-        images = ", ".join(f"{probe['used']} {probe['kind']} of {probe['source']}" for probe in probes)
-        return f"found by {roles.origin.get('made_by', 'dear')} on {images}"
-    return str(roles.origin.get("source", ""))
 
 
 class HeadPictures:
@@ -132,14 +63,13 @@ class HeadPictures:
             direction = self._on_model(lambda: encode_phrases(backbone, [phrases[0].text])[0])
         else:
             direction = main_direction(contributions)
-        order = (contributions @ direction).argsort(descending=True, stable=True).tolist()
-        count = min(_EXTREMES, len(order) // 2)
-        sides = {"most": order[:count], "least": order[::-1][:count]}
+        most, least = both_ends(contributions @ direction)
         return {
             "along": phrases[0].text if phrases else None,
             "source": pictures.source,
-            "count": len(order),
-            **{side: [self._thumbnail(self._readable[i]) for i in places] for side, places in sides.items()},
+            "count": len(self._readable),
+            "most": [self._thumbnail(self._readable[i]) for i in most],
+            "least": [self._thumbnail(self._readable[i]) for i in least],
         }
 
     def _read(self, pictures: PictureList) -> None:
@@ -151,7 +81,7 @@ class HeadPictures:
             opened = {i: self._open(i) for i in range(start, min(start + _BATCH, len(pictures)))}
             good = {i: picture for i, picture in opened.items() if picture is not None}
             if good:
-                pixels = self._predictor.pixels(list(good.values())).to(model.backbone.device)
+                pixels = torch.stack(list(map(self._predictor.preprocess, good.values()))).to(model.backbone.device)
                 codes.append(self._on_model(partial(reader.codes, pixels)).cpu())
                 self._readable += good
             self._done = start + len(opened)
@@ -167,7 +97,7 @@ class HeadPictures:
 
     def _thumbnail(self, index: int) -> str | None:
         picture = self._open(index)
-        return None if picture is None else data_url(picture, _THUMBNAIL)
+        return None if picture is None else thumbnail_url(picture, _THUMBNAIL)
 
 
 def main_direction(contributions: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 from starlette.concurrency import run_in_threadpool
@@ -15,21 +15,52 @@ from starlette.routing import Route
 from dear.core.errors import DearError
 from dear.core.names import CLS
 from dear.core.palette import color_of
+from dear.core.sheet import thumbnail_url
 from dear.data.dataset import Picture
+from dear.data.resolve import resolve_dataset
+from dear.heads.map_table import map_record
+from dear.heads.page import RENDERER
+from dear.heads.pictures import PictureList, spread_evenly, world_pictures
 from dear.methods.shared.role_settings import roles_of
 from dear.server.api import Service, short_name
 from dear.server.engines import TorchEngine
-from dear.server.page.classify import classify, world_examples
-from dear.server.page.heads import HeadPictures, head_map
-from dear.server.page.pictures import StoredPicture, data_url, sample_pictures, spread
-from dear.server.page.runs import read_runs
-from dear.server.responses import Json
+from dear.server.limits import Json
+from dear.server.page.classify import classify
+from dear.server.page.heads import HeadPictures
 from dear.server.server import static_file
 from dear.server.uploads import MAX_BYTES, TOO_MANY_BYTES, open_upload
 from dear.training.run_folder import RunFolder
 
-_ASSETS = Path(__file__).parent / "assets"
+if TYPE_CHECKING:
+    from dear.gallery import Gallery
+
+_PAGE = Path(__file__).parent / "assets"
 _EXAMPLES, _EXAMPLE_SIZE = 8, 160  # pictures, and pixels of a thumbnail
+_HITS, _THUMBNAIL_SIZE = 12, 240
+_MOST_PICTURES = 120  # from which the extremes of a head are chosen
+
+
+@dataclass(frozen=True)
+class StoredPicture:
+    """A picture of the gallery, opened when it is needed."""
+
+    gallery: "Gallery"
+    path: str
+
+    def open(self) -> Image.Image:
+        return self.gallery.image(self.path)
+
+    def content(self) -> bytes:
+        return self.open().tobytes()
+
+
+def pictures_of_heads(gallery: "Gallery | None", model: str) -> PictureList | None:
+    """Pictures to inspect heads with: from the gallery, or from Attribute World for the model trained on it."""
+    if gallery is not None and len(gallery):
+        paths = sorted(gallery.paths())
+        stored = [StoredPicture(gallery, path) for path in paths]
+        return PictureList(f"the gallery {gallery.folder.name}", stored, paths).spread(_MOST_PICTURES)
+    return world_pictures(_MOST_PICTURES) if model == "dear-mini" else None
 
 
 @dataclass(frozen=True)
@@ -47,7 +78,7 @@ class PageRequest:
 
 
 class Page:
-    """The views of the model in the folder `run`, of its gallery, and of the runs beside it."""
+    """The views of the model in the folder `run`, and of its gallery."""
 
     def __init__(self, run: Path, service: Service) -> None:
         if not isinstance(service.engine, TorchEngine):
@@ -56,21 +87,20 @@ class Page:
         self.predictor = predictor = service.engine.predictor
         self.on_model = service.model.wait_for
         self.examples = self._examples()
-        pictures = sample_pictures(self.gallery, predictor.model.backbone.identity.model)
+        pictures = pictures_of_heads(self.gallery, predictor.model.backbone.identity.model)
         self.head_pictures = HeadPictures(predictor, pictures, self.on_model)
 
     @property
     def routes(self) -> list[Route]:
         return [
-            static_file("/", _ASSETS / "index.html"),
-            *(static_file(f"/{file.name}", file) for file in _ASSETS.iterdir()),
+            static_file("/", _PAGE / "index.html"),
+            *(static_file(f"/{file.name}", file) for file in (*_PAGE.iterdir(), *RENDERER)),
             self._route("GET", "/api/about", self.about),
             self._route("POST", "/api/classify", self.classify),
-            self._route("GET", "/api/heads", lambda _: head_map(roles_of(self.predictor.model))),
+            self._route("GET", "/api/heads", lambda _: map_record(roles_of(self.predictor.model))),
             self._route("GET", "/api/head-pictures", self.pictures_of_head),
             self._route("GET", "/api/starters", self.starters),
             self._route("POST", "/api/search", self.search),
-            self._route("GET", "/api/runs", lambda _: read_runs(self.run)),
         ]
 
     def _route(self, method: str, path: str, view: Callable[[PageRequest], Any]) -> Route:
@@ -115,14 +145,13 @@ class Page:
         return self.head_pictures.extremes((request.number("layer"), request.number("head")))
 
     def starters(self, _: PageRequest) -> list[dict[str, Any]]:
-        from dear.server.page.search import starters
-
-        return starters(self.service.require_gallery())
+        """Images to start a search from, spread over the gallery."""
+        gallery = self.service.require_gallery()
+        chosen = spread_evenly(sorted(gallery.paths()), _HITS)
+        return [{"path": path, "image": _thumbnail(StoredPicture(gallery, path))} for path in chosen]
 
     def search(self, request: PageRequest) -> dict[str, Any]:
-        """By the picture in the body, by one of the gallery (`like`), or by a sentence (`text`)."""
-        from dear.server.page.search import search
-
+        """Hits for the picture in the body, for one of the gallery (`like`), or for a sentence (`text`)."""
         gallery, values = self.service.require_gallery(), request.values
         query: Image.Image | str
         if request.body:
@@ -133,24 +162,38 @@ class Page:
             query = values["text"].strip()
         else:
             raise DearError("Choose an image or write a sentence to search for.")
-        return search(self.service, query, values.get("by", CLS), values.get("label", ""))
+        hits = self.service.search(query, values.get("by", CLS), _HITS, values.get("label", ""))
+        return {
+            "query": None if isinstance(query, str) else thumbnail_url(query, _THUMBNAIL_SIZE),
+            "hits": [{**hit.to_json(), "image": _thumbnail(StoredPicture(gallery, hit.path))} for hit in hits],
+        }
 
     def _examples(self) -> list[tuple[Picture, str, str]]:
         """Pictures to try, their names, and their thumbnails."""
         examples = []
-        for picture, name in spread(self._example_pictures(), _EXAMPLES):
+        for picture, name in spread_evenly(self._example_pictures(), _EXAMPLES):
             with suppress(DearError):  # moved or deleted since it was indexed
-                examples.append((picture, name, data_url(picture.open(), _EXAMPLE_SIZE)))
+                examples.append((picture, name, thumbnail_url(picture.open(), _EXAMPLE_SIZE)))
         return examples
 
     def _example_pictures(self) -> list[tuple[Picture, str]]:
-        """From the task of the run if that is of Attribute World, else from the gallery."""
+        """Pictures of the run's task if it is one of Attribute World, else of the gallery."""
         data = RunFolder(self.run).settings().get("data", "")
         if data.startswith("world:"):
-            return [(example.picture, name) for example, name in world_examples(data, self.predictor.classes)]
+            dataset = resolve_dataset(data)
+            named = [(example.picture, dataset.classes[example.label]) for example in dataset.test]
+            return [(picture, name) for picture, name in named if name in self.predictor.classes]
         if self.gallery is None:
             return []
         return [(StoredPicture(self.gallery, path), Path(path).stem) for path in sorted(self.gallery.paths())]
+
+
+def _thumbnail(picture: Picture) -> str | None:
+    """A small copy; None if the image was moved or deleted since it was indexed: its score is shown all the same."""
+    try:
+        return thumbnail_url(picture.open(), _THUMBNAIL_SIZE)
+    except DearError:
+        return None
 
 
 def _colored(components: Sequence[str]) -> list[dict[str, str]]:

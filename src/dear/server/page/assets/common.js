@@ -1,18 +1,8 @@
 // Shared by all views: making elements, requests to the server, the field for an image.
 
-export function el(tag, props = {}, ...children) {
-  const { class: names, style, ...rest } = props;
-  const element = document.createElement(tag);
-  if (names) element.className = names;
-  for (const [name, value] of Object.entries(style ?? {})) element.style.setProperty(name, value);
-  for (const [name, value] of Object.entries(rest)) {
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (value === true) element.setAttribute(name, "");
-    else if (value !== false && value != null) element.setAttribute(name, value);
-  }
-  element.append(...children.flat().filter((child) => child != null && child !== false));
-  return element;
-}
+import { el } from "./role_map.js";
+
+export { bar, el } from "./role_map.js";
 
 export async function ask(path, values = {}, body = undefined, method = undefined) {
   let response;
@@ -70,11 +60,6 @@ export function imageField(about, hint, take) {
   });
   const show = (url) => { preview.hidden = !url; text.hidden = Boolean(url); if (url) preview.src = url; };
   return { field, show };
-}
-
-export function bar(share, color, pale = false) {
-  const width = `${Math.max(0, Math.min(100, 100 * share))}%`;
-  return el("div", { class: "bar" }, el("div", { class: pale ? "fill pale" : "fill", style: { width, "--c": color } }));
 }
 
 export const percent = (share) => `${(100 * share).toFixed(0)}%`;

@@ -3,11 +3,10 @@
 import { ask, el, message } from "./common.js";
 import { buildClassify } from "./classify.js";
 import { buildHeads } from "./heads.js";
-import { buildRuns } from "./runs.js";
 import { buildSearch } from "./search.js";
 
-const views = { classify: buildClassify, heads: buildHeads, search: buildSearch, runs: buildRuns };
-const opened = {};
+const views = { classify: buildClassify, heads: buildHeads, search: buildSearch };
+const opened = new Set();
 
 function open(about) {
   const hash = location.hash.slice(1);
@@ -16,8 +15,8 @@ function open(about) {
   for (const tab of document.querySelectorAll("nav a")) {
     tab.setAttribute("aria-selected", String(tab.hash === `#${name}`));
   }
-  opened[name] ??= views[name](document.getElementById(name), about) ?? {};
-  opened[name].again?.();
+  if (!opened.has(name)) views[name](document.getElementById(name), about);
+  opened.add(name);
 }
 
 try {

@@ -7,7 +7,7 @@ export function buildSearch(section, about) {
     section.append(el("div", { class: "card" },
       el("h2", {}, "There is no gallery yet"),
       el("p", {}, "Make one from a folder of images, then start the page with it:"),
-      el("pre", {}, `dear index RUN photos/ --out gallery\ndear app RUN --gallery gallery`)));
+      el("pre", {}, `dear index RUN photos/ --out gallery\ndear serve RUN --page --gallery gallery`)));
     return;
   }
   const colors = Object.fromEntries(about.gallery.components.map((c) => [c.name, c.color]));

@@ -1,0 +1,301 @@
+"""The image store: what the frozen tower makes of each picture, computed once, in memory or on disk for all runs.
+
+Evaluation pictures never change, so keeping their states is exact (fp32). Training views do change: N fixed ones (fp16,
+300 kB each for ViT-B/16) are not equivalent to fresh crops, but make comparisons of many settings cheap.
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dear.clip import Backbone
+from dear.clip.layer_input import CachedHeads, CachedKV, CachedStates, Images
+from dear.clip.masks import Masks
+from dear.core.errors import DearError
+from dear.core.progress import Progress
+from dear.core.runtime import HostRows, free_memory, precision_name, to_device
+from dear.core.tensors import read_tensors, save_tensors
+from dear.data.augment import training_view
+from dear.data.check import picture_hash
+from dear.data.dataset import Example, Picture
+from dear.data.loading import Mapped, decoding_loader, from_workers
+from dear.methods.base import Method
+from dear.methods.optional import ReadsHeads
+from dear.parallel import processes
+
+_BATCH = 64
+_CLEAN = "eval"
+_REMOVE = "remove it"
+_SENT = 64  # pictures per exchange of states between processes
+_LIMIT = 4 * 2**30  # bytes in host memory, for states, and again for keys and values
+_GPU_SHARE = 0.4  # of the free memory of a GPU, for keys and values
+
+
+class Stage(NamedTuple):
+    """A point of the frozen tower: the states before a layer (after the last one: CLS alone), or what all heads from
+    that layer on put out. The CLS state after the tower belongs to every stage."""
+
+    layer: int
+    heads: bool = False
+
+    @classmethod
+    def of(cls, model: Method) -> "Stage":
+        """The stage at which a method begins."""
+        if isinstance(model, ReadsHeads) and model.first_layer > model.backbone.image.layers:
+            return cls(model.heads_from, True)
+        return cls(model.first_layer)
+
+    def __str__(self) -> str:
+        return f"{'heads' if self.heads else 'layer'}-{self.layer}"
+
+
+class Shown(NamedTuple):
+    """A picture as it is shown: in a fixed training view, whose crops have at least the share `crop`, or as it is."""
+
+    picture: Picture
+    content: str
+    view: int | None = None
+    crop: float = 0.5
+
+    def in_view(self, view: int | None, crop: float) -> "Shown":
+        """The same picture in a fixed training view; None: as it is."""
+        return self if view is None else Shown(self.picture, self.content, view, crop)
+
+    @property
+    def key(self) -> str:
+        """Equal keys mean equal pixels, whatever file or object they come from."""
+        crop = "" if self.crop == 0.5 else f"-crop-{self.crop:g}"  # 0.5 is the default
+        return f"{self.content}-{_CLEAN if self.view is None else self.view}{crop}"
+
+
+Entry = dict[str, Tensor]
+"""The tensors of one picture at a stage: cls, and states or outputs."""
+
+
+class ImageStore:
+    """Tensors of pictures by content, view and stage. With `folder`, one file for each, safe to share and to kill.
+
+    CLS and head outputs are small and stay in memory as well; states do so without a folder only, up to a limit. The
+    pictures themselves are not kept.
+    """
+
+    def __init__(self, backbone: Backbone, folder: Path | None = None, workers: int | None = None) -> None:
+        self.backbone, self.folder, self.workers = backbone, folder, workers
+        # "upright": photos are rotated by their EXIF orientation
+        parts = (backbone.identity.weights, backbone.image.image_size, backbone.mean, backbone.std, "upright",
+                 backbone.states_key, precision_name(backbone.precision))  # fmt: skip
+        self._backbone_hash = hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+        self._cls = Stage(backbone.image.layers + 1)
+        self._kept: dict[tuple[str, Stage], Entry] = {}
+        self._kv: dict[str, CachedKV] = {}
+        self._kv_of: Hashable = None
+        self._gpu_room = self._host_room = 0
+
+    @staticmethod
+    def shown(examples: Sequence[Example]) -> list[Shown]:
+        """Pictures as they are in evaluation."""
+        return [Shown(example.picture, picture_hash(example.picture)[:32]) for example in examples]
+
+    def is_large(self, stage: Stage) -> bool:
+        """Whether it has the states of all tokens."""
+        return not stage.heads and stage.layer < self._cls.layer
+
+    def keeps(self, shown: Sequence[Shown], stage: Stage) -> bool:
+        """Whether the stage of these pictures is kept, or costs little to keep."""
+        cheap = self.folder is not None or not self.is_large(stage)
+        return cheap or all((one.key, stage) in self._kept for one in shown)
+
+    def has_room(self, shown: Sequence[Shown], stages: Iterable[Stage], first: bool = False) -> bool:
+        """Whether the states can be kept: always on disk, up to a limit in memory. `first`: others give way to them."""
+        tower, large = self.backbone.image, {at for at in self._kept if self.is_large(at[1])}
+        own = {(one.key, stage) for stage in stages if self.is_large(stage) for one in shown}
+        most = _LIMIT // (tower.originals * tower.width * 4)
+        if first and len(own) <= most < len(own | large):
+            for other in large - own:
+                del self._kept[other]
+            return True
+        return self.folder is not None or not own or len(own | large) <= most
+
+    def forget_views(self, shown: Sequence[Shown]) -> None:
+        """Drops from memory the training views of other pictures, which an earlier training has used."""
+        contents = {one.content for one in shown}
+        for key, stage in [at for at in self._kept if not at[0].endswith(_CLEAN)]:
+            if key.partition("-")[0] not in contents:
+                del self._kept[key, stage]
+
+    # --- computing -----------------------------------------------------------------------------------------
+
+    def encode(self, shown: Sequence[Shown], stages: Iterable[Stage], title: str) -> None:
+        """Computes and keeps what is missing of these stages, in one pass of each picture through the tower."""
+        stages = sorted(set(stages))
+        unique = {one.key: one for one in shown}.values()
+        missing = [one for one in unique if not all(self._has(one, stage) for stage in stages)]
+        if not missing:
+            return
+        clean, waiting = self.backbone.preprocess, iter(missing)
+
+        def decode(one: Shown) -> Tensor:
+            transform = clean if one.view is None else training_view(self.backbone, one.crop)
+            with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
+                torch.manual_seed(int(hashlib.sha256(one.key.encode()).hexdigest()[:15], 16))
+                return transform(one.picture.open())
+
+        at_once = self.folder is not None or any(map(self.is_large, stages))
+        pinned = self.backbone.device.type == "cuda"
+        loader = decoding_loader(Mapped(missing, decode), _BATCH, self.workers, pinned)
+        rows: dict[tuple[Stage, str], HostRows] = defaultdict(HostRows)
+        with Progress(f"{title}: states", len(missing)) as bar:
+            for pixels in from_workers(loader):
+                for stage, entry in self._compute(to_device(pixels, self.backbone.device), stages).items():
+                    for name, tensor in entry.items():
+                        rows[stage, name].add(tensor)
+                if at_once:
+                    self._keep(rows, stages, waiting)
+                bar.update(len(pixels))
+        self._keep(rows, stages, waiting)
+
+    def encode_together(self, shown: Sequence[Shown], stage: Stage, title: str) -> None:
+        """`encode` by all processes of a run: each computes its local pictures, and gets the others from disk or by
+        exchange."""
+        if processes.world_size() > 1:
+            local = processes.local_rows(shown)
+            self.encode(local, [stage], title)
+            if self.folder is not None:
+                processes.barrier()
+            else:
+                for start in range(0, -(-len(shown) // processes.world_size()), _SENT):
+                    sent = [(one.key, at) for one in local[start : start + _SENT] for at in (stage, self._cls)]
+                    for part in processes.all_gather_objects({at: self._kept[at] for at in sent}):
+                        self._kept |= part
+        self.encode(shown, [stage], title)
+
+    @torch.no_grad()
+    def _compute(self, pixels: Tensor, stages: Sequence[Stage]) -> dict[Stage, Entry]:
+        """The tensors of a batch at each stage, and at that of CLS."""
+        tower, first, x = self.backbone.image, stages[0].layer, None
+        large, images, found = [stage for stage in stages if self.is_large(stage)], pixels, {}
+        if large:
+            x = tower.layer_input(pixels, first)
+            images = CachedStates(x.states, None)  # type: ignore[assignment,arg-type]  # CLS is still to come
+            for x in tower.walk(x):  # noqa: B020 - only the last one is used after the loop
+                if (stage := Stage(x.layer)) in large:
+                    found[stage] = {"states": x.states}
+                if stage == large[-1]:
+                    break
+        if heads := [stage for stage in stages if stage.heads]:
+            cls, outputs = tower.head_outputs(images, first)
+            found |= {stage: {"outputs": outputs[:, stage.layer - first :]} for stage in heads}
+        else:
+            cls = tower.cls_state(x or tower.layer_input(pixels, first))
+        return {stage: {"cls": cls, **entry} for stage, entry in {**found, self._cls: {}}.items()}
+
+    def _keep(self, rows: dict[tuple[Stage, str], HostRows], stages: Sequence[Stage], waiting: Iterator[Shown]) -> None:
+        """Keeps the rows that were computed for the next pictures."""
+        columns = {at: part.all() for at, part in rows.items()}
+        rows.clear()
+        for row, one in enumerate(islice(waiting, max(map(len, columns.values()), default=0))):
+            entries: dict[Stage, Entry] = defaultdict(dict)
+            for (stage, name), column in columns.items():
+                value = column[row].half() if name == "states" and one.view is not None else column[row]
+                entries[stage][name] = value.clone()  # a view would keep the tensors of the whole batch
+            for stage, entry in entries.items():
+                if self.folder is not None and stage in stages:
+                    save_tensors(self._path(one, stage), entry)
+                if self.folder is None or not self.is_large(stage):
+                    self._kept[one.key, stage] = entry
+
+    # --- reading -------------------------------------------------------------------------------------------
+
+    def read(self, shown: Sequence[Shown], stage: Stage) -> Images:
+        """The stage of pictures that `encode` has had."""
+        entries = [self._entry(one, stage) for one in shown]
+        cls, *more = (torch.stack([entry[name] for entry in entries]) for name in self._shapes(stage))
+        return CachedHeads(cls, *more) if stage.heads else CachedStates(more[0] if more else cls[:, None], cls)
+
+    def read_kv(self, shown: Sequence[Shown], stage: Stage, masks: Masks) -> CachedKV:
+        """Constant keys and values that learned tokens attend to, in the precision of the backbone.
+
+        On a GPU they take a share of its free memory, and what has no room there waits in pinned host memory. Only
+        those of the last visible heads stay.
+        """
+        tower, device = self.backbone.image, self.backbone.device
+        if masks.visible_heads != self._kv_of:
+            self.clear_kv()
+            self._kv_of, self._host_room = masks.visible_heads, _LIMIT
+            self._gpu_room = int(_GPU_SHARE * free_memory(device)) if device.type == "cuda" else 0
+        entries = [self._kv.get(one.key) for one in shown]
+        missing = [i for i, entry in enumerate(entries) if entry is None]
+        # On the CPU one image at a time, so that their last bits do not depend on the batch; on a GPU all at once.
+        parts = [[i] for i in missing] if device.type == "cpu" else [missing] if missing else []
+        for part in parts:
+            states = to_device(self.read([shown[i] for i in part], stage), device)
+            computed = tower.cached_kv(tower.layer_input(states, stage.layer), masks)
+            for row, i in enumerate(part):
+                # A copy: a view would keep the tensors of the whole batch.
+                entries[i] = entry = CachedKV(*(tensor[row : row + 1].clone() for tensor in computed))
+                size = sum(tensor.nbytes for tensor in entry)
+                if size <= self._gpu_room:
+                    self._gpu_room -= size
+                elif size <= self._host_room:
+                    self._host_room -= size
+                    if not entry.frozen_cls.is_cpu:
+                        entry = CachedKV(*(tensor.cpu().pin_memory() for tensor in entry))
+                else:
+                    continue
+                self._kv[shown[i].key] = entry
+        return CachedKV(*map(torch.cat, zip(*(to_device(entry, device) for entry in entries), strict=True)))
+
+    def clear_kv(self) -> None:
+        self._kv_of = None
+        self._kv.clear()
+
+    def _entry(self, one: Shown, stage: Stage) -> Entry:
+        if (one.key, stage) in self._kept:
+            return self._kept[one.key, stage]
+        path = self._path(one, stage)
+        try:
+            entry, _ = read_tensors(path, _REMOVE)
+        except DearError:  # damaged: computed again
+            path.unlink(missing_ok=True)
+            self.encode([one], [stage], "again")
+            entry, _ = read_tensors(path, _REMOVE)
+        if {name: tuple(value.shape) for name, value in entry.items()} != self._shapes(stage):
+            raise DearError(f"{path} does not contain cached states of this backbone: {_REMOVE}.")
+        if not self.is_large(stage):  # wanted in every epoch
+            self._kept[one.key, stage] = entry
+        return entry
+
+    def _has(self, one: Shown, stage: Stage) -> bool:
+        """Whether the stage is kept; CLS is copied from the file of another stage, if there is one."""
+        if (one.key, stage) in self._kept:
+            return True
+        if self.folder is None:
+            return False
+        path = self._path(one, stage)
+        if stage == self._cls and not path.exists():
+            for other in self.folder.glob(f"{self._backbone_hash}-*/{path.parent.name}/{path.name}"):
+                with suppress(DearError):
+                    save_tensors(path, {"cls": read_tensors(other, _REMOVE)[0]["cls"]})
+                    break
+        return path.exists()
+
+    def _shapes(self, stage: Stage) -> dict[str, tuple[int, ...]]:
+        """The tensors of one picture, by name."""
+        tower = self.backbone.image
+        shapes: dict[str, tuple[int, ...]] = {"cls": (tower.read_width,)}
+        if stage.heads:
+            shapes["outputs"] = (tower.layers - stage.layer + 1, tower.heads, tower.head_dim)
+        elif self.is_large(stage):
+            shapes["states"] = (tower.originals, tower.width)
+        return shapes
+
+    def _path(self, one: Shown, stage: Stage) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{self._backbone_hash}-{stage}" / one.key[:2] / f"{one.key}.safetensors"

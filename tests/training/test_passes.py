@@ -1,0 +1,85 @@
+"""Every image passes the image tower once in any one command.
+
+A pass is counted where pixels enter the tower: at the patch embedding, image by image, by the pixels themselves. Layers
+that a method adapts run again in every step, on states that are kept; a random crop is another image.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from dear.cli import main
+from dear.clip import MINI, load_backbone
+from dear.clip.read_out import PlainEnds
+from dear.data.dataset import Dataset
+from dear.data.resolve import resolve_dataset
+from dear.data.world import tasks
+from dear.trials import fit
+
+DATA = "world:colors"
+SHOTS = ("--shots", "2")
+BENCH = ("bench", "few-shot", "--datasets", DATA, "--seeds", "1", "--epochs", "2", "--device", "cpu", *SHOTS)
+COMMANDS = {
+    "train": ("train", "--data", DATA, *SHOTS),
+    "train dear": ("train", "--data", DATA, *SHOTS, "--method", "dear", "--epochs", "1"),
+    "train dear on kept states": (
+        "train", "--data", DATA, *SHOTS, "--method", "dear", "--augment", "none", "--epochs", "2", "--validate",
+    ),
+    "train experts": ("train", "--data", DATA, *SHOTS, "--method", "experts", "--epochs", "2"),
+    "compare": ("compare", DATA, *SHOTS, "--time-limit", "9s"),
+    "fit": ("fit", DATA),
+    "fit --thorough": ("fit", DATA, "--thorough"),
+    **{f"bench {name}": (*BENCH, "--methods", name) for name in ("tip-adapter", "head-gains", "experts", "dear")},
+}  # fmt: skip
+CROPPED = ("train dear", "bench dear")  # these train on random crops, new ones in every epoch
+
+
+@pytest.fixture
+def whole(monkeypatch) -> Dataset:
+    for name, count in {"TRAIN": 3, "VAL": 2, "TEST": 2}.items():
+        monkeypatch.setattr(tasks, name, count)
+    return resolve_dataset(DATA)
+
+
+@pytest.fixture
+def passes(monkeypatch) -> Counter[bytes]:
+    """How often each image has passed, by its pixels."""
+    seen: Counter[bytes] = Counter()
+    embed = PlainEnds.embed
+
+    def counted(self: PlainEnds, pixels: torch.Tensor) -> torch.Tensor:
+        seen.update(image.numpy().tobytes() for image in pixels)
+        return embed(self, pixels)
+
+    monkeypatch.setattr(PlainEnds, "embed", counted)
+    return seen
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("cached", [False, True], ids=["in memory", "on disk"])
+def test_every_image_passes_once(
+    command: str, cached: bool, whole: Dataset, passes: Counter[bytes], tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(fit, "QUICK", ("prolip", "head-gains"))  # in seconds: on CLS of views, and on head outputs
+    words = list(COMMANDS[command])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    if cached:
+        if words[0] in ("compare", "fit"):
+            pytest.skip("one is always in memory, the other on disk")
+        words += ["--cache", str(tmp_path / "states")]
+    if words[0] != "compare":
+        words += ["--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    data = whole if words[0] == "fit" else whole.few_shot(2, 1)
+    clean = load_backbone(MINI).preprocess
+    shown = {
+        part: [clean(example.picture.open()).numpy().tobytes() for example in getattr(data, part)]
+        for part in ("train", "val", "test")
+    }
+    assert len(shown["test"]) == 2 * len(data.classes)
+    assert {passes[image] for image in shown["test"]} == {1}
+    assert {passes[image] for image in (*shown["train"], *shown["val"])} <= {0, 1}
+    if command not in CROPPED:
+        assert {passes[image] for image in shown["train"]} == {1}
