@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from msgspec import to_builtins
 
-from dear.bench.results import FORMAT, STUDY, Cell, ComponentScores, Result, Seconds, Variant, comparable
+from dear.bench.results import FORMAT, STUDY, Cell, CellResult, ComponentScores, Seconds, Variant, comparable
 from dear.core.files import to_json
 from dear.trials.outcome import Outcome
 
@@ -26,9 +26,9 @@ def outcome(part: str, answers: float | np.ndarray, inference: str = "plain", im
     )  # fmt: skip
 
 
-def finished(cell: Cell, outcomes: Sequence[Outcome], **facts: Any) -> Result:
+def finished(cell: Cell, outcomes: Sequence[Outcome], **facts: Any) -> CellResult:
     facts = {"fusion": None, "components": [], "finished": "2026-11-15T23:00:00Z"} | facts
-    return Result(
+    return CellResult(
         cell=cell, outcomes=list(outcomes), trained_parameters=1234, seconds=Seconds(10.0, 1.0), peak_memory_mb=900.0,
         versions={"dear": "0.1.0", "git": "abc"}, machine={"cores": 2, "gpu": None}, **facts,
     )  # fmt: skip
@@ -38,7 +38,7 @@ def result(
     protocol: str, dataset: str, method: str, seed: int, answers: Mapping[str, float | np.ndarray], *, shots: int = 16,
     targets: Sequence[str] = (), variant: Variant | None = None, settings: Mapping[str, Any] | None = None,
     split: str = "test", **facts: Any,
-) -> Result:  # fmt: skip
+) -> CellResult:  # fmt: skip
     """Dear answers by fusion and, with one point less, by its class feature alone; others in one way."""
     cell = Cell(
         protocol, dataset, method, seed, shots, {"model": "dear-mini"} | dict(settings or {}), tuple(targets), split,
@@ -54,7 +54,7 @@ def result(
     return finished(cell, outcomes, fusion={"cls": 0.9, "color": 0.1}, components=components, **facts)
 
 
-def grid() -> list[Result]:
+def grid() -> list[CellResult]:
     results = [
         result("base-to-novel", dataset, method, seed, {"base": base + seed, "novel": novel - seed})
         for dataset in ("world:signs", "data/eurosat")
@@ -78,17 +78,17 @@ def grid() -> list[Result]:
     ]
 
 
-def json_of(result: Result) -> dict[str, Any]:
+def json_of(result: CellResult) -> dict[str, Any]:
     """The JSON value of a stored result."""
     return json.loads(to_json({"format": FORMAT, **to_builtins(result)}))
 
 
-def parsed(*results: Result) -> list[Result]:
+def parsed(*results: CellResult) -> list[CellResult]:
     """Results as tables take them."""
     return comparable(results)
 
 
-def write(folder: Path, results: Sequence[Result]) -> Path:
+def write(folder: Path, results: Sequence[CellResult]) -> Path:
     """A study of these results."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = [to_json(json_of(result)) + "\n" for result in results]

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from dear.bench.grid import plan, run_cells
-from dear.bench.results import CELLS, STUDY, Cell, Result, results_in
+from dear.bench.results import CELLS, STUDY, Cell, CellResult, results_in
 from dear.bench.run_cell import Workbench, run_cell
 from dear.cli import main
 from dear.core.errors import DearError
@@ -29,7 +29,7 @@ def _bench(cache: Path | None = None) -> Workbench:
     return Workbench(cache, device="cpu", workers=0)
 
 
-def _measured(result: Result) -> list[Any]:
+def _measured(result: CellResult) -> list[Any]:
     """The parts that are the same every time; times and memory are not."""
     return [result.cell, result.outcomes, result.fusion, result.components]
 

@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from dear.bench.results import Result
+from dear.bench.results import CellResult
 from dear.bench.series import HM, best_label, compare_series, series
 from dear.bench.tables import main_tables
 from made_up import outcome
 from made_up import result as made
 
 
-def result(method: str, seed: int, base: np.ndarray, novel: np.ndarray, dataset="signs", **facts) -> Result:
+def result(method: str, seed: int, base: np.ndarray, novel: np.ndarray, dataset="signs", **facts) -> CellResult:
     return made("base-to-novel", dataset, method, seed, {"base": base, "novel": novel}, **facts)
 
 
-def few_shot(method: str, shots: int, seed: int, right: np.ndarray) -> Result:
+def few_shot(method: str, shots: int, seed: int, right: np.ndarray) -> CellResult:
     return made("few-shot", "signs", method, seed, {"all": right}, shots=shots)
 
 
@@ -23,7 +23,7 @@ def answers(rng: np.random.Generator, share: float, images: int = 300) -> np.nda
     return rng.random(images) < share
 
 
-def of(results: list[Result], method: str):
+def of(results: list[CellResult], method: str):
     return [s for s in series(results) if s.label == method]
 
 

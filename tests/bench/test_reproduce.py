@@ -10,7 +10,7 @@ from dear.bench import reproduce
 from dear.bench.paper import METHODS_OF_PAPER, compare_with_paper, printed, summary_line
 from dear.bench.planning import IMAGE_FLOPS, TEXT_FLOPS, cell_flops, disk_megabytes, gpu_hours
 from dear.bench.reproduce import REPRODUCTIONS, find_reproduction, reproduction_cells
-from dear.bench.results import Cell, Result, write_result
+from dear.bench.results import Cell, CellResult, write_result
 from dear.cli import main
 from dear.core.errors import DearError
 from dear.data.known import find_known
@@ -72,7 +72,7 @@ def test_an_unknown_table():
         find_reproduction("table7")
 
 
-def finished(cell: Cell, base: float, novel: float) -> Result:
+def finished(cell: Cell, base: float, novel: float) -> CellResult:
     """A result with these accuracies on as many images as the dataset has."""
     images = find_known(cell.dataset).image_counts[2]
     return made(cell, [outcome("base", base, "fusion", 1000), outcome("novel", novel, "fusion", images - 1000)])

@@ -8,7 +8,7 @@ import pytest
 from dear.bench.ablations import ablation_results
 from dear.bench.chapters import list_missing
 from dear.bench.paper import base_to_novel_table, paper_name, transfer_table
-from dear.bench.results import Cell, Result, Variant
+from dear.bench.results import Cell, CellResult, Variant
 from dear.bench.series import (
     HM,
     Stat,
@@ -27,7 +27,7 @@ from made_up import finished, outcome
 
 
 def result(dataset="signs", method="dear", seed=1, *, protocol="base-to-novel", shots=16, targets=(), variant=None,
-         settings=None, split="test", inference="fusion", **accuracy: float) -> Result:  # fmt: skip
+         settings=None, split="test", inference="fusion", **accuracy: float) -> CellResult:  # fmt: skip
     cell = Cell(protocol, dataset, method, seed, shots, settings or {}, targets, split, variant)
     return finished(cell, [outcome(name, value, inference) for name, value in accuracy.items()])
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dear.bench.results import BASE_TO_NOVEL, PROTOCOLS, Cell, Result, Variant
+from dear.bench.results import BASE_TO_NOVEL, PROTOCOLS, Cell, CellResult, Variant
 from dear.bench.series import HM, TARGETS, Series, by_label, compare_series, differences_in, series
 from dear.core.errors import DearError
 from dear.core.names import DECOUPLED, FUSION
@@ -114,7 +114,7 @@ def ablation_rows(roles: RoleMap, settings: Mapping[str, Any]) -> dict[str, Rows
     return available
 
 
-def choose(names: Sequence[str], available: Mapping[str, Rows]) -> dict[str, Rows]:
+def choose_ablations(names: Sequence[str], available: Mapping[str, Rows]) -> dict[str, Rows]:
     """Ablations by name, or all that are available."""
     for name in names:
         if name not in (*ABLATIONS, "all"):
@@ -160,7 +160,7 @@ class AblationResults:
     protocol: str
     split: str
     shots: int
-    results: list[Result]  # with the value in place of the method, so that values are compared like methods
+    results: list[CellResult]  # with the value in place of the method, so that values are compared like methods
     rows: dict[str, list[Series]]  # by value, the default first
 
     @property
@@ -192,9 +192,9 @@ class AblationResults:
         return compare_series(self.rows[value], self.rows[defaults[0]], self.score)
 
 
-def ablation_results(results: Sequence[Result]) -> list[AblationResults]:
+def ablation_results(results: Sequence[CellResult]) -> list[AblationResults]:
     """All ablations that were run, and that of inference, for which every result with fusion has the numbers."""
-    groups: dict[tuple[str, str, str, int], list[Result]] = {}
+    groups: dict[tuple[str, str, str, int], list[CellResult]] = {}
     for result in [*results, *_inference_variants(results)]:
         cell = result.cell
         if cell.variant:
@@ -208,11 +208,11 @@ def ablation_results(results: Sequence[Result]) -> list[AblationResults]:
     return sorted(ablations, key=lambda a: (a.name, list(PROTOCOLS).index(a.protocol)))
 
 
-def _defaults(variants: Sequence[Result], results: Sequence[Result]) -> list[Result]:
+def _defaults(variants: Sequence[CellResult], results: Sequence[CellResult]) -> list[CellResult]:
     """The unchanged cells with the most similar settings, unless the ablation has its own default."""
     if any(result.cell.variant and result.cell.variant.default for result in variants):
         return []
-    defaults: dict[int, Result] = {}
+    defaults: dict[int, CellResult] = {}
     for changed in variants:
         assert changed.cell.variant
         unchanged = [r for r in results if r.cell.variant is None and _place(r) == _place(changed)]
@@ -223,23 +223,23 @@ def _defaults(variants: Sequence[Result], results: Sequence[Result]) -> list[Res
     return list(defaults.values())
 
 
-def _place(result: Result) -> tuple[object, ...]:
+def _place(result: CellResult) -> tuple[object, ...]:
     cell = result.cell
     return cell.protocol, cell.split, cell.method, cell.dataset, cell.targets, cell.seed, cell.shots
 
 
-def _with_variant(result: Result, variant: Variant) -> Result:
+def _with_variant(result: CellResult, variant: Variant) -> CellResult:
     return replace(result, cell=replace(result.cell, variant=variant))
 
 
-def _with_value_as_method(result: Result, several_methods: bool) -> Result:
+def _with_value_as_method(result: CellResult, several_methods: bool) -> CellResult:
     cell = result.cell
     assert cell.variant
     method = f"{cell.method}: {cell.variant.value}" if several_methods else cell.variant.value
     return replace(result, cell=replace(cell, method=method))
 
 
-def _order(result: Result) -> tuple[object, ...]:
+def _order(result: CellResult) -> tuple[object, ...]:
     """Numbers by size; words with the default first."""
     variant, dataset = result.cell.variant, result.cell.dataset
     assert variant
@@ -249,7 +249,7 @@ def _order(result: Result) -> tuple[object, ...]:
         return 1, 0.0, not variant.default, variant.value, dataset
 
 
-def _inference_variants(results: Sequence[Result]) -> list[Result]:
+def _inference_variants(results: Sequence[CellResult]) -> list[CellResult]:
     if any(result.cell.variant and result.cell.variant.ablation == INFERENCE for result in results):
         return []
     variants = []

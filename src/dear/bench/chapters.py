@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from dear.bench.results import Result
+from dear.bench.results import CellResult
 from dear.bench.series import (
     HM,
     TARGETS,
@@ -135,7 +135,7 @@ def stress_best(table: Table, all_series: Iterable[Series], columns: Iterable[in
                 table.bold.update((number, column) for printed, number in group if printed == best)
 
 
-def list_missing(results: Sequence[Result]) -> list[str]:
+def list_missing(results: Sequence[CellResult]) -> list[str]:
     """A sentence for each method: "experts, 16 shots: DTD, EuroSAT (seeds 2, 3)".
 
     Datasets with equal seeds, and shots with equal datasets, are named together.
@@ -147,7 +147,7 @@ def list_missing(results: Sequence[Result]) -> list[str]:
     return [
         f"{label}, {_joined(shots)} {'shot' if shots == (1,) else 'shots'}{on}: {places}"
         for label, by_shots in by_method.items()
-        for places, shots in _alike({number: _places(seeds) for number, seeds in by_shots.items()})
+        for places, shots in _alike({number: _place_names(seeds) for number, seeds in by_shots.items()})
     ]
 
 
@@ -155,7 +155,7 @@ def _joined(values: Iterable[object]) -> str:
     return ", ".join(map(str, values))
 
 
-def _places(seeds: dict[str, list[int]]) -> str:
+def _place_names(seeds: dict[str, list[int]]) -> str:
     alike = _alike({data: tuple(numbers) for data, numbers in seeds.items()})
     return ", ".join(
         f"{_joined(data)} ({'seed' if len(numbers) == 1 else 'seeds'} {_joined(numbers)})" for numbers, data in alike

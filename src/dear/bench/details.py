@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from dear.bench.chapters import Block, Chapter, on_split
-from dear.bench.results import PROTOCOLS, Result, show_value
+from dear.bench.results import PROTOCOLS, CellResult, show_value
 from dear.bench.series import Stat, labels, pick, stat
 from dear.bench.tables import main_results
 from dear.core.files import read_json
@@ -20,13 +20,13 @@ from dear.trials.outcome import TEST, Outcome
 _TOP = 5
 
 
-def detail_chapters(results: Sequence[Result]) -> list[Chapter]:
+def detail_chapters(results: Sequence[CellResult]) -> list[Chapter]:
     chapters = [
         Chapter("uncertainty", "Intervals and calibration", _for_each_split(results, _uncertainty)),
         Chapter("components", "Accuracy of each component alone", _for_each_split(results, _components)),
         Chapter("errors", "Errors of our methods", _for_each_split(results, _confused, _worst)),
         Chapter("cost", "Time, memory, parameters", [_cost(results)]),
-        Chapter("settings", "Settings, versions, machine", _settings(results)),
+        Chapter("settings", "Settings, versions, machine", _settings_tables(results)),
     ]
     return [chapter for chapter in chapters if chapter.blocks]
 
@@ -41,31 +41,31 @@ def retrieval_chapters(folders: Sequence[Path]) -> list[Chapter]:
     return [Chapter("retrieval", "Searching by attribute", blocks)] if blocks else []
 
 
-def _for_each_split(results: Sequence[Result], *makers: Callable[[list[Result]], Block | None]) -> list[Block]:
+def _for_each_split(results: Sequence[CellResult], *makers: Callable[[list[CellResult]], Block | None]) -> list[Block]:
     """Blocks of the protocols whose parts have fixed names, for each split of their results."""
     protocols = [name for name, protocol in PROTOCOLS.items() if not protocol.has_targets]
     groups = [group for protocol in protocols for group in main_results(results, protocol).values()]
     return [block for make in makers for group in groups if (block := make(group))]
 
 
-def _outcomes(result: Result) -> list[Outcome]:
+def _outcomes(result: CellResult) -> list[Outcome]:
     """Those on the parts of its protocol, by the paper's inference."""
     return [outcome for part in PROTOCOLS[result.cell.protocol].parts if (outcome := pick(result, part))]
 
 
-def _groups(results: Sequence[Result]) -> dict[tuple[str, str, int], list[Result]]:
+def _by_place(results: Sequence[CellResult]) -> dict[tuple[str, str, int], list[CellResult]]:
     """By dataset, label and shots: results that differ only in their seed."""
-    groups: dict[tuple[str, str, int], list[Result]] = {}
+    groups: dict[tuple[str, str, int], list[CellResult]] = {}
     for result, label in zip(results, labels(results), strict=True):
         groups.setdefault((result.cell.dataset, label, result.cell.shots), []).append(result)
     return groups
 
 
-def _uncertainty(results: list[Result]) -> Block | None:
+def _uncertainty(results: list[CellResult]) -> Block | None:
     parts = PROTOCOLS[results[0].cell.protocol].parts
     columns = [f"{part}{column}" for part in parts for column in ("", ", 95% interval", ", ECE")]
     table = Table(["dataset", "method", "shots", *columns, "seeds"])
-    for (dataset, label, shots), group in _groups(results).items():
+    for (dataset, label, shots), group in _by_place(results).items():
         row: list[object] = []
         for part in parts:
             outcomes = [outcome for result in group if (outcome := pick(result, part))]
@@ -80,11 +80,11 @@ def _uncertainty(results: list[Result]) -> Block | None:
     return _block("uncertainty", results[0], table, note)
 
 
-def _components(results: list[Result]) -> Block | None:
+def _components(results: list[CellResult]) -> Block | None:
     results = [result for result in results if result.components]
     names = list(dict.fromkeys(name for result in results for scores in result.components for name in scores.alone))
     table = Table(["dataset", "method", "shots", "what", *names, "cosine", "seeds"])
-    for (dataset, label, shots), group in _groups(results).items():
+    for (dataset, label, shots), group in _by_place(results).items():
         for part in dict.fromkeys(scores.part for result in group for scores in result.components):
             in_part = [scores for result in group for scores in result.components if scores.part == part]
             row = [stat(scores.alone[name] for scores in in_part if name in scores.alone) for name in names]
@@ -98,7 +98,7 @@ def _components(results: list[Result]) -> Block | None:
     return _block("components", results[0], table, note) if results else None
 
 
-def _confused(results: list[Result]) -> Block | None:
+def _confused(results: list[CellResult]) -> Block | None:
     table = Table(["dataset", "method", "true class", "answered", "times"])
     for (dataset, label), group in _ours(results).items():
         counts: Counter[tuple[str, str]] = Counter()
@@ -111,7 +111,7 @@ def _confused(results: list[Result]) -> Block | None:
     return _block("confused", results[0], table, "Counted over all seeds, most frequent first.", "confused pairs")
 
 
-def _worst(results: list[Result]) -> Block | None:
+def _worst(results: list[CellResult]) -> Block | None:
     table = Table(["dataset", "method", "class", "accuracy", "seeds"])
     for (dataset, label), group in _ours(results).items():
         by_class: dict[str, list[float]] = {}
@@ -124,21 +124,21 @@ def _worst(results: list[Result]) -> Block | None:
     return _block("worst", results[0], table, "Lowest accuracy (%) over all seeds.", "worst classes")
 
 
-def _ours(results: list[Result]) -> dict[tuple[str, str], list[Result]]:
+def _ours(results: list[CellResult]) -> dict[tuple[str, str], list[CellResult]]:
     """Results of our own methods, with the most shots, by dataset and label."""
     own = [result for result in results if is_ours(result.cell.method)]
     most = max((result.cell.shots for result in own), default=0)
-    return {key[:2]: group for key, group in _groups([r for r in own if r.cell.shots == most]).items()}
+    return {key[:2]: group for key, group in _by_place([r for r in own if r.cell.shots == most]).items()}
 
 
-def _block(name: str, result: Result, table: Table, note: str, subject: str = "") -> Block | None:
+def _block(name: str, result: CellResult, table: Table, note: str, subject: str = "") -> Block | None:
     protocol, split = result.cell.protocol, result.cell.split
     title = PROTOCOLS[protocol].title + (f": {subject}" if subject else "")
     name = "_".join([name, protocol] + ([] if split == TEST else [split]))
     return Block(name, on_split(title, split), table, note, main=False) if table.rows else None
 
 
-def _cost(results: Sequence[Result]) -> Block:
+def _cost(results: Sequence[CellResult]) -> Block:
     table = Table(["protocol", "method", "cells", "fit (s)", "evaluate (s)", "peak memory (MB)", "trained parameters"])
     for name, protocol in PROTOCOLS.items():
         own = [result for group in main_results(results, name).values() for result in group]
@@ -151,7 +151,7 @@ def _cost(results: Sequence[Result]) -> Block:
     return Block("cost", "Cost", table, note, main=False)
 
 
-def _add_cost(table: Table, protocol: str, method: str, results: list[Result]) -> None:
+def _add_cost(table: Table, protocol: str, method: str, results: list[CellResult]) -> None:
     memory = max((r.peak_memory_mb for r in results if r.peak_memory_mb is not None), default=None)
     counts = sorted({r.trained_parameters for r in results})
     parameters = f"{counts[0]:,}" + (f" to {counts[-1]:,}" if len(counts) > 1 else "")
@@ -160,7 +160,7 @@ def _add_cost(table: Table, protocol: str, method: str, results: list[Result]) -
     table.add(protocol, method, len(results), fit, evaluate, peak, parameters)
 
 
-def _settings(results: Sequence[Result]) -> list[Block]:
+def _settings_tables(results: Sequence[CellResult]) -> list[Block]:
     all_settings = [result.cell.settings for result in results]
     shared, differing = Table(["setting", "value"]), Table(["setting", "values", "cells"])
     for name in sorted({name for settings in all_settings for name in settings}):

@@ -11,8 +11,8 @@ from markupsafe import Markup, escape
 
 from dear.bench.chapters import AVERAGE, Block, Chapter
 from dear.bench.details import detail_chapters, retrieval_chapters
-from dear.bench.figures import Picture, pictures
-from dear.bench.results import Result, read_results
+from dear.bench.figures import ReportFigure, pictures
+from dear.bench.results import CellResult, read_results
 from dear.bench.series import Stat
 from dear.bench.tables import main_chapters
 from dear.core.figure import figure_png
@@ -20,10 +20,10 @@ from dear.core.files import read_text, write_bytes, write_text
 from dear.core.table import Table
 from dear.core.version import __version__
 from dear.core.words import counted
-from dear.trials.page import render
+from dear.trials.page import render_page
 
 TITLE = "Benchmark results"
-_TEMPLATE = Path(__file__).parent / "assets" / "report.html.j2"
+_REPORT_TEMPLATE = Path(__file__).parent / "assets" / "report.html.j2"
 _MAX_UNFOLDED = 6  # missing cells
 
 
@@ -67,7 +67,7 @@ def spread(table: Table) -> Table:
     return wide
 
 
-def summary(results: Sequence[Result]) -> str:
+def summary(results: Sequence[CellResult]) -> str:
     cells = [result.cell for result in results]
     methods, datasets, seeds = ({getattr(c, name) for c in cells} for name in ("method", "dataset", "seed"))
     backbones = sorted({str(c.settings["model"]) for c in cells if "model" in c.settings})
@@ -76,7 +76,9 @@ def summary(results: Sequence[Result]) -> str:
     return sizes + (f"; backbone {', '.join(backbones)}" if backbones else "") + "."
 
 
-def markdown(results: Sequence[Result], chapters: Sequence[Chapter], figures: Sequence[Picture], notes: str) -> str:
+def markdown(
+    results: Sequence[CellResult], chapters: Sequence[Chapter], figures: Sequence[ReportFigure], notes: str
+) -> str:
     parts = [f"# {TITLE}", summary(results), *([notes] if notes else [])]
     for chapter in chapters:
         parts.append(f"## {chapter.title}")
@@ -97,12 +99,15 @@ def _note_and_table(block: Block) -> list[str]:
 
 
 def page(
-    results: Sequence[Result], chapters: Sequence[Chapter], figures: Sequence[tuple[Picture, bytes]], notes: str
+    results: Sequence[CellResult],
+    chapters: Sequence[Chapter],
+    figures: Sequence[tuple[ReportFigure, bytes]],
+    notes: str,
 ) -> str:
     """One HTML file that needs no other; everything but the notes' own Markdown is escaped by the template."""
     days = sorted(result.finished[:10] for result in results) or [date.today().isoformat()]
-    return render(
-        _TEMPLATE,
+    return render_page(
+        _REPORT_TEMPLATE,
         title=TITLE,
         summary=summary(results),
         notes=Markup(notes_html(notes, first_heading=3)),

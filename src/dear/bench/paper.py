@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from dear.bench.ablations import ablation_results
-from dear.bench.results import BASE_TO_NOVEL, CROSS_DATASET, DOMAIN, Result
+from dear.bench.results import BASE_TO_NOVEL, CROSS_DATASET, DOMAIN, CellResult
 from dear.bench.series import HM, TARGETS, Series, Stat, average, by_label, datasets_of, series
 from dear.core.metrics import harmonic_mean
 from dear.core.table import Table
@@ -27,7 +27,7 @@ METHODS_OF_PAPER = {
     "PromptSRC": "promptsrc", "ProVP": "provp", "TCP": "tcp", "PromptKD": "promptkd", "MMRL": "mmrl", "TAC": "tac",
     "SkipT": "skipt", "DeAR": "dear",
 }  # fmt: skip
-_NAMES = {ours: theirs for theirs, ours in METHODS_OF_PAPER.items()}
+_PAPER_NAMES = {ours: theirs for theirs, ours in METHODS_OF_PAPER.items()}
 _SCORES = (BASE, NOVEL, HM)
 _SHOTS = 16
 _RESULTS = Path(__file__).parent / "assets" / "paper_results.json"
@@ -51,8 +51,8 @@ def paper_name(dataset: str) -> str | None:
 
     Shorter names don't count: a folder called "pets" may hold anybody's pets.
     """
-    last = _plain(Path(dataset).name)
-    entry = next((k for k in KNOWN if last in (_plain(k.name), _plain(k.folder))), None)
+    last = _letters(Path(dataset).name)
+    entry = next((k for k in KNOWN if last in (_letters(k.name), _letters(k.folder))), None)
     return None if entry is None else _OTHER_NAMES.get(entry.name, entry.name)
 
 
@@ -129,32 +129,35 @@ def summary_line(compared: Sequence[Compared]) -> str:
     return f"of {len(kinds)} numbers: " + ", ".join(f"{count} {kind}" for kind, count in counts.items())
 
 
-def compare_with_paper(results: Sequence[Result]) -> list[Compared]:
+def compare_with_paper(results: Sequence[CellResult]) -> list[Compared]:
     """Every number that the paper prints for these results, in its order of methods; averages last."""
-    order = list(_NAMES)
+    order = list(_PAPER_NAMES)
     results = sorted(results, key=lambda r: order.index(r.cell.method) if r.cell.method in order else len(order))
     base_to_novel = [result for result in results if result.cell.protocol == BASE_TO_NOVEL]
     if any(result.cell.variant for result in results):
-        return list(_ablations(base_to_novel))
+        return list(_compare_ablations(base_to_novel))
     transfer = [(p, [result for result in results if result.cell.protocol == p]) for p in _TRANSFER]
-    return [*_base_to_novel(base_to_novel), *(one for p, group in transfer for one in _transfer(group, p))]
+    return [
+        *_compare_base_to_novel(base_to_novel),
+        *(one for p, group in transfer for one in _compare_transfer(group, p)),
+    ]
 
 
-def _base_to_novel(results: Sequence[Result]) -> Iterator[Compared]:
+def _compare_base_to_novel(results: Sequence[CellResult]) -> Iterator[Compared]:
     tables = printed()["base_to_novel"]
-    known = [one for one in series(results) if one.results[0].cell.method in _NAMES]
+    known = [one for one in series(results) if one.results[0].cell.method in _PAPER_NAMES]
     for one in known:
-        method, dataset = _NAMES[one.results[0].cell.method], paper_name(one.dataset)
+        method, dataset = _PAPER_NAMES[one.results[0].cell.method], paper_name(one.dataset)
         for part in _SCORES if dataset in tables[method] else ():
             if (stat := one.stat(part)) is not None:
                 number = tables[method][dataset][part.lower()]
                 yield Compared(str(dataset), method, part, number, stat, _why_not([one]))
     for own in by_label(known).values():
-        method = _NAMES[own[0].results[0].cell.method]
+        method = _PAPER_NAMES[own[0].results[0].cell.method]
         yield from _averages(own, method, [tables[method]["Average"][part.lower()] for part in _SCORES])
 
 
-def _ablations(results: Sequence[Result]) -> Iterator[Compared]:
+def _compare_ablations(results: Sequence[CellResult]) -> Iterator[Compared]:
     for ablation in ablation_results(results):
         for value, own in ablation.rows.items() if ablation.name in ("masks", "loss") else ():
             if value in _ABLATION_NAMES:
@@ -172,11 +175,11 @@ def _averages(own: Sequence[Series], method: str, numbers: Sequence[float]) -> I
             yield Compared("Average", method, part, number, stat, _why_not(own) or whole)
 
 
-def _transfer(results: Sequence[Result], protocol: str) -> Iterator[Compared]:
+def _compare_transfer(results: Sequence[CellResult], protocol: str) -> Iterator[Compared]:
     tables = printed()[_TRANSFER[protocol]]
     for one in series(results):
         cell = one.results[0].cell
-        method = _NAMES.get(cell.method)
+        method = _PAPER_NAMES.get(cell.method)
         if method not in tables:
             continue
         places = {one.dataset: "source_imagenet" if paper_name(one.dataset) == "ImageNet" else None}
@@ -194,7 +197,7 @@ def _why_not(own: Sequence[Series]) -> str:
     return next(filter(None, (_why_not_result(one.results[0]) for one in own)), "")
 
 
-def _why_not_result(result: Result) -> str:
+def _why_not_result(result: CellResult) -> str:
     cell = result.cell
     if any(cell.settings[name] != value for name, value in BACKBONE.items()):
         return f"backbone {cell.settings['model']}"
@@ -213,5 +216,5 @@ def _paper_names(datasets: Iterable[str], printed: Container[str]) -> list[str]:
     return list(dict.fromkeys(name for d in datasets if (name := paper_name(d)) and name in printed))
 
 
-def _plain(name: str) -> str:
+def _letters(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())

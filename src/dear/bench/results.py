@@ -23,7 +23,7 @@ from dear.trials.outcome import ALL, BASE, HELD_OUT, NOVEL, TEST, Outcome
 
 FORMAT = 2
 CELLS, STUDY = "cells", "cells.jsonl"
-SPLITS = (TEST, HELD_OUT)
+CELL_SPLITS = (TEST, HELD_OUT)
 BASE_TO_NOVEL, FEW_SHOT, CROSS_DATASET, DOMAIN = "base-to-novel", "few-shot", "cross-dataset", "domain"
 FEW_SHOTS = (1, 2, 4, 8, 16)
 
@@ -120,7 +120,7 @@ class Seconds(Struct, frozen=True):
     evaluate: Finite
 
 
-class Result(Struct, frozen=True, kw_only=True):
+class CellResult(Struct, frozen=True, kw_only=True):
     """A finished cell: an outcome for each part and way of inference."""
 
     cell: Cell
@@ -146,16 +146,16 @@ def stored_cells(folder: Path) -> Iterator[tuple[str, str]]:
             yield str(path), read_text(path)
 
 
-def parse_result(text: str, where: str) -> Result:
+def parse_result(text: str, where: str) -> CellResult:
     """A result from its JSON, which is stored at `where`."""
     with damaged(where, "delete it and run its cell again"):
         value = parse_json(text)
         if isinstance(value, dict) and value.get("format") != FORMAT:
             raise DearError(f"{where} is not a result of this version of dear (format {FORMAT}): run its cell again.")
-        return convert(value, Result, strict=True)
+        return convert(value, CellResult, strict=True)
 
 
-def write_result(folder: Path, result: Result) -> None:
+def write_result(folder: Path, result: CellResult) -> None:
     write_text(result_path(folder, result.cell), to_json({"format": FORMAT, **to_builtins(result)}) + "\n")
 
 
@@ -163,14 +163,14 @@ def result_path(folder: Path, cell: Cell) -> Path:
     return folder / CELLS / f"{cell.name}.json"
 
 
-def results_in(folder: Path) -> list[Result]:
+def results_in(folder: Path) -> list[CellResult]:
     """The results of a folder, as they were stored."""
     return [parse_result(text, where) for where, text in stored_cells(folder)]
 
 
-def read_results(folders: Iterable[Path]) -> list[Result]:
+def read_results(folders: Iterable[Path]) -> list[CellResult]:
     """The results of all folders, ready to be compared."""
-    results: list[Result] = []
+    results: list[CellResult] = []
     for folder in folders:
         of_folder = results_in(folder)
         if not of_folder:
@@ -179,9 +179,9 @@ def read_results(folders: Iterable[Path]) -> list[Result]:
     return comparable(results)
 
 
-def comparable(results: Iterable[Result]) -> list[Result]:
+def comparable(results: Iterable[CellResult]) -> list[CellResult]:
     """Results as tables show them, datasets by short names. Of a cell that occurs twice, the latest result counts."""
-    latest: dict[str, Result] = {}
+    latest: dict[str, CellResult] = {}
     for result in results:
         key = json.dumps(to_builtins(result.cell), sort_keys=True)
         if key not in latest or latest[key].finished <= result.finished:
@@ -190,7 +190,7 @@ def comparable(results: Iterable[Result]) -> list[Result]:
     names = {name: _short_name(name) for name in datasets}
     if len(set(names.values())) < len(names):
         names = {name: name for name in names}
-    return [_renamed(result, names) for result in latest.values()]
+    return [_with_datasets(result, names) for result in latest.values()]
 
 
 def show_value(value: object) -> str:
@@ -204,7 +204,7 @@ def _short_name(dataset: str) -> str:
     return path.parent.name if path.suffix in (".json", ".jsonl", ".csv") and path.parent.name else path.name
 
 
-def _renamed(result: Result, names: Mapping[str, str]) -> Result:
+def _with_datasets(result: CellResult, names: Mapping[str, str]) -> CellResult:
     """The result with other names for datasets."""
     targets = tuple(names[target] for target in result.cell.targets)
     cell = replace(result.cell, dataset=names[result.cell.dataset], targets=targets)

@@ -19,7 +19,7 @@ from msgspec import convert, to_builtins
 from msgspec.structs import replace as with_fields
 from torch import Tensor
 
-from dear.bench.results import BASE_TO_NOVEL, DOMAIN, FEW_SHOT, Cell, ComponentScores, Result, Seconds
+from dear.bench.results import BASE_TO_NOVEL, DOMAIN, FEW_SHOT, Cell, CellResult, ComponentScores, Seconds
 from dear.clip import load_backbone
 from dear.core.errors import DearError, warn
 from dear.core.runtime import HostRows, pick_device
@@ -90,7 +90,7 @@ def shared_workbench(cache: Path | None, data_root: str | None, device: str, wor
     return Workbench(cache, data_root, device, workers)
 
 
-def run_cell(cell: Cell, bench: Workbench, work: Path) -> Result:
+def run_cell(cell: Cell, bench: Workbench, work: Path) -> CellResult:
     """Trains and evaluates: a pure function of the cell. `work` is a folder for checkpoints, from which a killed cell
     continues."""
     _reset_peak_memory()
@@ -102,7 +102,7 @@ def run_cell(cell: Cell, bench: Workbench, work: Path) -> Result:
     seen = drawn.base() if cell.protocol == BASE_TO_NOVEL else drawn
     if cell.protocol == DOMAIN:
         _require_same_classes(cell, seen, bench)
-    parts = _parts(cell, drawn, bench)
+    parts = _measured_parts(cell, drawn, bench)
     train = replace(
         TrainConfig.pick(cell.settings), seed=cell.seed, shots=cell.shots, workers=bench.workers, device=bench.device
     )
@@ -119,7 +119,7 @@ def run_cell(cell: Cell, bench: Workbench, work: Path) -> Result:
     fusion = None
     if len(model.components) > 1:
         fusion = _rounded(dict(zip(model.components, model.fusion_weights().tolist(), strict=True)))
-    return Result(
+    return CellResult(
         cell=cell,
         outcomes=[outcome for outcomes, _ in measured for outcome in outcomes],
         fusion=fusion,
@@ -127,7 +127,7 @@ def run_cell(cell: Cell, bench: Workbench, work: Path) -> Result:
         trained_parameters=sum(parameter.numel() for parameter in model.parameters()),
         seconds=Seconds(round(fitted - start, 4), round(time.perf_counter() - fitted, 4)),
         peak_memory_mb=_peak_memory_mb(),
-        versions=_versions(),
+        versions=_software(),
         machine=_machine(),
         finished=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
@@ -185,7 +185,7 @@ def _require_same_classes(cell: Cell, source: Dataset, bench: Workbench) -> None
             )
 
 
-def _parts(cell: Cell, drawn: Dataset, bench: Workbench) -> dict[str, Dataset]:
+def _measured_parts(cell: Cell, drawn: Dataset, bench: Workbench) -> dict[str, Dataset]:
     """What is measured, by name: the `test` images of these datasets."""
     if cell.split == HELD_OUT:
         dataset, used = bench.dataset_of(cell), set(drawn.train)
@@ -230,7 +230,7 @@ def _peak_memory_mb() -> float | None:
     return None
 
 
-def _versions() -> dict[str, str | None]:
+def _software() -> dict[str, str | None]:
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     git = None
     with suppress(OSError, subprocess.CalledProcessError):

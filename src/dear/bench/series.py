@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dear.bench.results import BASE_TO_NOVEL, FEW_SHOT, PROTOCOLS, Cell, Result, show_value
+from dear.bench.results import BASE_TO_NOVEL, FEW_SHOT, PROTOCOLS, Cell, CellResult, show_value
 from dear.core.metrics import harmonic_mean
 from dear.core.names import DECOUPLED, FUSION, PLAIN
 from dear.methods.registry import ZERO_SHOT
@@ -46,7 +46,7 @@ class Series:
     dataset: str
     label: str
     scores: dict[int, dict[str, float]]
-    results: tuple[Result, ...]
+    results: tuple[CellResult, ...]
     inference: str | None = None
     by_shots: bool = False
 
@@ -78,7 +78,7 @@ def stat(values: Iterable[float], digits: int = 1) -> Stat | None:
     return Stat(fmean(sample), stdev(sample) if len(sample) > 1 else None, len(sample), digits)
 
 
-def pick(result: Result, part: str, inference: str | None = None) -> Outcome | None:
+def pick(result: CellResult, part: str, inference: str | None = None) -> Outcome | None:
     """The outcome on a part; by default, with the inference that the paper uses for the protocol."""
     order = [FUSION, PLAIN, DECOUPLED]
     if PROTOCOLS[result.cell.protocol].has_targets:
@@ -88,7 +88,7 @@ def pick(result: Result, part: str, inference: str | None = None) -> Outcome | N
     return next((by_inference[choice] for choice in choices if choice in by_inference), None)
 
 
-def scores(result: Result, inference: str | None = None) -> dict[str, float]:
+def scores(result: CellResult, inference: str | None = None) -> dict[str, float]:
     """Accuracies of a result by part, with their HM or the average of all targets."""
     cell = result.cell
     names = PROTOCOLS[cell.protocol].parts or (cell.dataset, *cell.targets)
@@ -100,7 +100,7 @@ def scores(result: Result, inference: str | None = None) -> dict[str, float]:
     return accuracies
 
 
-def labels(results: Sequence[Result]) -> list[str]:
+def labels(results: Sequence[CellResult]) -> list[str]:
     """A name for each result: its method, and the settings that tell it from others of the same method.
 
     These are the settings in which cells differ that otherwise differ only in their seed: different settings are never
@@ -128,13 +128,13 @@ def differences_in(settings: Sequence[Mapping[str, Any]]) -> set[str]:
     return {name for name in names if len({show_value(one.get(name)) for one in settings}) > 1}
 
 
-def backbone_of(result: Result) -> tuple[str, ...]:
+def backbone_of(result: CellResult) -> tuple[str, ...]:
     return tuple(show_value(_settings(result.cell).get(name)) for name in _BACKBONE)
 
 
-def series(results: Sequence[Result], inference: str | None = None, by_shots: bool = False) -> list[Series]:
+def series(results: Sequence[CellResult], inference: str | None = None, by_shots: bool = False) -> list[Series]:
     """One for each dataset and label, in order of appearance."""
-    groups: dict[tuple[str, str], list[Result]] = {}
+    groups: dict[tuple[str, str], list[CellResult]] = {}
     for result, label in zip(results, labels(results), strict=True):
         groups.setdefault((result.cell.dataset, label), []).append(result)
     all_series = []
@@ -221,7 +221,7 @@ def best_label(all_series: Sequence[Series], name: str) -> str | None:
     return max(complete, key=lambda label: complete[label]) if complete else None
 
 
-def missing(results: Sequence[Result]) -> list[tuple[str, str, int, int]]:
+def missing(results: Sequence[CellResult]) -> list[tuple[str, str, int, int]]:
     """(dataset, label, seed, shots) that are missing from the grid of these results, which share a protocol.
 
     Zero-shot does not depend on shots, so it is only expected at those at which it was run at all.

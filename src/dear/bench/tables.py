@@ -15,7 +15,7 @@ from dear.bench.chapters import (
     stress_best,
 )
 from dear.bench.paper import base_to_novel_table, transfer_table
-from dear.bench.results import BASE_TO_NOVEL, FEW_SHOT, PROTOCOLS, Result, comparable
+from dear.bench.results import BASE_TO_NOVEL, FEW_SHOT, PROTOCOLS, CellResult, comparable
 from dear.bench.series import (
     HM,
     TARGETS,
@@ -42,10 +42,10 @@ _PAPER_NOTE = (
 )
 
 
-def ordered(results: Iterable[Result]) -> list[Result]:
+def ordered(results: Iterable[CellResult]) -> list[CellResult]:
     """By dataset, then zero-shot first and our methods last, so that every table has the same order."""
 
-    def place(result: Result) -> tuple[object, ...]:
+    def place(result: CellResult) -> tuple[object, ...]:
         cell = result.cell
         rank = 0 if is_zero_shot(cell) else 2 if is_ours(cell.method) else 1
         return cell.dataset, rank, cell.method, cell.shots, cell.seed
@@ -53,10 +53,12 @@ def ordered(results: Iterable[Result]) -> list[Result]:
     return sorted(results, key=place)
 
 
-def main_results(results: Iterable[Result], protocol: str, transductive: bool = False) -> dict[str, list[Result]]:
+def main_results(
+    results: Iterable[CellResult], protocol: str, transductive: bool = False
+) -> dict[str, list[CellResult]]:
     """Results of one protocol by split, test first, without ablations; `transductive`: of the methods that see
     unlabelled images of all classes, or of the others."""
-    by_split: dict[str, list[Result]] = {}
+    by_split: dict[str, list[CellResult]] = {}
     for result in ordered(results):
         cell = result.cell
         sees_all = cell.method in METHODS and METHODS[cell.method].transductive
@@ -65,7 +67,7 @@ def main_results(results: Iterable[Result], protocol: str, transductive: bool = 
     return dict(sorted(by_split.items(), key=lambda item: item[0] != TEST))
 
 
-def main_chapters(results: Sequence[Result]) -> list[Chapter]:
+def main_chapters(results: Sequence[CellResult]) -> list[Chapter]:
     chapters = []
     for protocol, described in PROTOCOLS.items():
         chapter = Chapter(protocol, described.title, [])
@@ -88,26 +90,26 @@ def main_chapters(results: Sequence[Result]) -> list[Chapter]:
     return chapters
 
 
-def _blocks(results: list[Result], name: str, protocol: str) -> list[Block]:
+def _blocks(results: list[CellResult], name: str, protocol: str) -> list[Block]:
     """The tables of one protocol on one split."""
     if protocol == BASE_TO_NOVEL:
         return _base_to_novel(results, name)
     return _few_shot(results, name) if protocol == FEW_SHOT else _transfer(results, name, protocol)
 
 
-def main_tables(results: Iterable[Result]) -> dict[str, Table]:
+def main_tables(results: Iterable[CellResult]) -> dict[str, Table]:
     """The tables of the protocols, by title."""
     chapters = main_chapters([result for result in comparable(results) if result.cell.variant is None])
     return {block.title: block.table for c in chapters if c.name != _ABLATIONS for block in c.blocks if block.main}
 
 
-def ablation_tables(results: Iterable[Result]) -> dict[str, Table]:
+def ablation_tables(results: Iterable[CellResult]) -> dict[str, Table]:
     """The tables of the ablations, by title."""
     blocks = map(_ablation, ablation_results(comparable(results)))
     return {block.title: block.table for block in blocks}
 
 
-def _base_to_novel(results: list[Result], name: str) -> list[Block]:
+def _base_to_novel(results: list[CellResult], name: str) -> list[Block]:
     split, all_series = results[0].cell.split, series(results)
     table = Table(["dataset", "method", BASE, NOVEL, HM, "images", "seeds"])
     for s in all_series:
@@ -126,7 +128,7 @@ def _base_to_novel(results: list[Result], name: str) -> list[Block]:
     return blocks
 
 
-def _few_shot(results: list[Result], name: str) -> list[Block]:
+def _few_shot(results: list[CellResult], name: str) -> list[Block]:
     all_series = series(results, by_shots=True)
     shots = [str(n) for n in sorted({result.cell.shots for result in results})]
     table = Table(["dataset", "method", *(counted(int(n), "shot") for n in shots), "seeds"])
@@ -140,8 +142,8 @@ def _few_shot(results: list[Result], name: str) -> list[Block]:
     return [main, *few_shot_comparison(all_series, shots, name)]
 
 
-def _transfer(results: list[Result], name: str, protocol: str) -> list[Block]:
-    groups: dict[tuple[str, tuple[str, ...]], list[Result]] = {}
+def _transfer(results: list[CellResult], name: str, protocol: str) -> list[Block]:
+    groups: dict[tuple[str, tuple[str, ...]], list[CellResult]] = {}
     for result in results:
         groups.setdefault((result.cell.dataset, result.cell.targets), []).append(result)
     blocks = []

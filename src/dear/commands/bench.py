@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dear.bench.grid import MAX_WORLD_EPOCHS, plan, run_cells, shortened
+from dear.bench.grid import MAX_WORLD_EPOCHS, plan, run_cells, shorter_on_world
 from dear.bench.planning import GridPlan
-from dear.bench.results import PROTOCOLS, SPLITS, Cell, Result, results_in, stored_cells
+from dear.bench.results import CELL_SPLITS, PROTOCOLS, Cell, CellResult, results_in, stored_cells
 from dear.bench.run_cell import Workbench
 from dear.bench.tables import main_tables
 from dear.commands.shared import add_seeds_argument
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
         args.protocol, args.datasets, methods, args.seeds, overrides, shots, args.targets, args.split,
         args.published_constants,
     )  # fmt: skip
-    if any(shortened(cell.method, cell.protocol, cell.dataset, overrides, cell.shots) for cell in cells):
+    if any(shorter_on_world(cell.method, cell.protocol, cell.dataset, overrides, cell.shots) for cell in cells):
         print(
             f"Attribute World is for quick trials: methods train for at most {MAX_WORLD_EPOCHS} epochs on it here. "
             "For more: --epochs N or --images-seen N; for a method's own recipe: dear train --method NAME."
@@ -101,7 +101,7 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
     add_seeds_argument(parser, [1, 2, 3], "1 2 3")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of results, one JSON per cell")
     parser.add_argument(
-        "--split", choices=SPLITS, default=TEST,
+        "--split", choices=CELL_SPLITS, default=TEST,
         help="images to measure on: test, or those for training and validation that were not trained on (to choose by)",
     )  # fmt: skip
     parser.add_argument(
@@ -135,7 +135,7 @@ def _configs(methods: Sequence[str]) -> list[Any]:
     return [RunConfig, TrainConfig, *dict.fromkeys(find_method(name).Config for name in methods)]
 
 
-def run_grid(cells: Sequence[Cell], args: argparse.Namespace, overrides: dict[str, Any]) -> list[Result]:
+def run_grid(cells: Sequence[Cell], args: argparse.Namespace, overrides: dict[str, Any]) -> list[CellResult]:
     train = TrainConfig.pick(overrides)
     bench = Workbench(args.cache, overrides.get("data_root"), train.device, train.workers)
     plan = GridPlan(cells, bench)
@@ -143,7 +143,7 @@ def run_grid(cells: Sequence[Cell], args: argparse.Namespace, overrides: dict[st
     return run_cells(plan.cells, args.out, bench, args.other_settings, cluster_from_args(args, train.device))
 
 
-def not_above_chance(results: Sequence[Result]) -> list[str]:
+def not_above_chance(results: Sequence[CellResult]) -> list[str]:
     """A line per method and dataset whose accuracy could be a guess."""
     lines = {}
     for result in results:

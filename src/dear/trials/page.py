@@ -27,7 +27,7 @@ def write_results(
     `examples`: the test images of each part; `facts`: lines about the run.
     """
     folder.write_test(result.accuracies(), {"facts": list(facts), "parts": result.to_json()})
-    page = render(
+    page = render_page(
         _TEMPLATE, title=folder.path.resolve().name, facts=facts, version=__version__, guessing=GUESSING,
         parts=[_part_of_page(part, examples[name]) for name, part in result.parts.items()],
     )  # fmt: skip
@@ -37,7 +37,7 @@ def write_results(
         write_mistakes(folder.path / MISTAKES, part.mistakes, examples[name])
 
 
-def render(template: Path, **values: Any) -> str:
+def render_page(template: Path, **values: Any) -> str:
     """A page from its template, which escapes every value."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(template.read_text(encoding="utf-8")).render(values)
