@@ -225,7 +225,7 @@ class ProGradConfig(Settings):
     """The learned context, and the projection of its gradient."""
 
     context_tokens: int = setting(
-        16, "learned vectors: zeros, then the template's first words; at most half of the context length", low=1
+        16, "learned vectors, at first zeros and the template's words; at most half of the context length", low=1
     )
     projection: float = setting(1.0, "share of the conflicting part that is removed from the gradient", low=0.0)
 

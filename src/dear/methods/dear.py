@@ -67,7 +67,7 @@ class DearConfig(AttributeConfig):
 
     isolation: str = setting(
         "one_way",
-        "generalization heads: one_way hides attribute tokens from the image; two_way also the image from them",
+        "generalization heads: one_way hides attribute tokens from the image; two_way also hides the image from them",
         choices=("one_way", "two_way"),
         advanced=True,
     )

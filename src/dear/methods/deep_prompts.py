@@ -42,9 +42,9 @@ class DeepPromptConfig(Settings):
     """Tokens in both towers."""
 
     image_tokens: int = setting(4, "learned tokens per image layer", low=1, high=1000)
-    image_depth: int = setting(9, "number of first image layers with their own tokens", low=1, high=1000)
+    image_depth: int = setting(9, "how many of the first image layers have their own tokens", low=1, high=1000)
     text_tokens: int = setting(4, f'learned tokens in place of "{WORDS}"', low=1, high=60)
-    text_depth: int = setting(9, "number of first text layers with their own tokens", low=1, high=1000)
+    text_depth: int = setting(9, "how many of the first text layers have their own tokens", low=1, high=1000)
     token_std: float = setting(
         0.02, "initial standard deviation of tokens that do not start as words", low=0.0, high=10.0
     )
@@ -118,7 +118,7 @@ class VptConfig(Settings):
 
     image_tokens: int = setting(8, "learned tokens per image layer", low=1, high=1000)
     image_depth: int = setting(
-        12, "number of first image layers with their own tokens; 1: VPT-shallow", low=1, high=1000
+        12, "how many of the first image layers have their own tokens; 1: VPT-shallow", low=1, high=1000
     )
     token_std: float = setting(0.02, "initial standard deviation of the tokens", low=0.0, high=10.0)
 
@@ -151,7 +151,7 @@ class MapleConfig(Settings):
     """Coupled tokens in both towers."""
 
     text_tokens: int = setting(2, f'learned tokens in place of the first words of "{WORDS}"', low=1, high=60)
-    depth: int = setting(9, "number of first layers of both towers with their own tokens", low=1, high=1000)
+    depth: int = setting(9, "how many of the first layers of both towers have their own tokens", low=1, high=1000)
     token_std: float = setting(
         0.02, "initial standard deviation of tokens that do not start as words", low=0.0, high=10.0
     )

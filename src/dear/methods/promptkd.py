@@ -22,7 +22,7 @@ class PromptKDConfig(VptConfig):
     """Tokens in the image tower, and their teacher."""
 
     image_tokens: int = setting(4, "learned tokens per image layer", low=1, high=1000)
-    image_depth: int = setting(9, "number of first image layers with their own tokens", low=1, high=1000)
+    image_depth: int = setting(9, "how many of the first image layers have their own tokens", low=1, high=1000)
     teacher: str = setting(
         "", "OpenCLIP name of the teacher's backbone (published: ViT-L-14); empty: the student's own"
     )

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from dear.clip import Backbone
 from dear.clip.layer_input import LayerInput
-from dear.clip.read_out import CLS as READ_CLS
+from dear.clip.read_out import READ_CLS
 from dear.clip.text import ClassTexts
 from dear.core.config import setting
 from dear.methods.base import Loss

@@ -9,8 +9,7 @@ from torch import Tensor
 from dear.clip.attention import attention_weights
 from dear.clip.layer_input import LayerInput, observing
 from dear.clip.masks import Masks
-from dear.clip.read_out import CLS as READ_CLS
-from dear.clip.read_out import PROBE
+from dear.clip.read_out import PROBE, READ_CLS
 from dear.core.names import CLS
 
 if TYPE_CHECKING:

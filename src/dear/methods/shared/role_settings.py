@@ -31,7 +31,7 @@ class RoleSettings(Config):
     shuffle_seed: int = setting(1, "seed of role_strategy shuffled", low=0, high=2**32 - 1, advanced=True)
     role_quantile: float | None = setting(
         None,
-        "for ablations: assign the roles again, with this quantile at either end of the entropy",
+        "for ablations: assign the roles again, with this share of heads at either end of the entropy",
         low=0.01,
         high=0.5,
         advanced=True,
