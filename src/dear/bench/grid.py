@@ -28,14 +28,13 @@ from dear.clip.text_table import TextTable
 from dear.core.errors import DearError
 from dear.core.lock import only_writer
 from dear.core.metrics import harmonic_mean
-from dear.core.names import DECOUPLED
+from dear.core.names import AUTO, DECOUPLED
 from dear.core.progress import Progress
 from dear.core.runtime import pick_device, pick_precision, precision_name
 from dear.data import loading
 from dear.data.resolve import is_world
 from dear.methods.registry import METHODS, find_method, recipe_of, with_overrides
 from dear.parallel.cluster import Cluster
-from dear.training.backbone import AUTO
 from dear.training.config import RunConfig, TrainConfig
 
 MAX_WORLD_EPOCHS = 10  # on Attribute World, which is for trying out: as many as DeAR's recipe has

@@ -232,7 +232,7 @@ def _show_map(role_map: "RoleMap", args: argparse.Namespace, images: "Mapping[He
         if line:
             print(line)
     if args.plot is not None:
-        from dear.heads.map_figure import plot_role_map
+        from dear.heads.figures import plot_role_map
 
         plot_role_map(role_map, args.plot)
         print(f"wrote {args.plot}")

@@ -44,7 +44,7 @@ def check(args: argparse.Namespace) -> None:
 
 
 def _plot(result: "RoleCheck", path: Path) -> None:
-    from dear.heads.check_figures import plot_check
+    from dear.heads.figures import plot_check
 
     plot_check(result, path)
     print(f"wrote {path}")
@@ -71,7 +71,7 @@ def layers(args: argparse.Namespace) -> None:
         write_json(args.out, losses.to_json())
         print(f"wrote {args.out}")
     if args.plot is not None:
-        from dear.heads.check_figures import plot_layers
+        from dear.heads.figures import plot_layers
 
         plot_layers(losses, args.plot)
         print(f"wrote {args.plot}")
