@@ -183,7 +183,7 @@ def test_a_user_sees_no_traceback() -> None:
 
 @pytest.mark.parametrize("out", ["file/world.png", "folder.png"])
 def test_an_unwritable_out_leaves_everything_as_it_was(tmp_path: Path, out: str, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("dear.data.world.sheet.contact_sheet", lambda seed, size: Image.new("RGB", (9, 9)))
+    monkeypatch.setattr("dear.data.world.sheet.world_sheet", lambda seed, size: Image.new("RGB", (9, 9)))
     (tmp_path / "file").write_text("old")
     (tmp_path / "folder.png").mkdir()
     assert main(["data", "world", "--out", str(tmp_path / out)]) == 2
