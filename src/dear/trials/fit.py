@@ -17,6 +17,7 @@ from dear.core.errors import DearError, warn
 from dear.core.files import require_folder
 from dear.core.lock import only_writer
 from dear.core.metrics import interval_text
+from dear.core.names import AUTO
 from dear.core.progress import reporting_phases
 from dear.core.runtime import pick_device, precision_name, with_fp64
 from dear.core.words import counted
@@ -44,7 +45,6 @@ from dear.trials.selection import Selection, select
 from dear.trials.task import Task
 from dear.trials.trial import Trial, uncropped_trial
 
-AUTO = "auto"
 FITTED = (*UNFITTED, *CLOSED_FORMS, *QUICK)  # what `fit` can take, the simplest first
 ALONE = "proker"  # with one image per class nothing can be compared
 

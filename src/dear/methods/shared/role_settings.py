@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from dear.clip import Backbone
 from dear.core.config import Config, setting
 from dear.core.errors import DearError, warn_once
-from dear.heads.role_map import AUTO, Head, RoleMap, find_role_map
+from dear.core.names import AUTO
+from dear.heads.role_map import Head, RoleMap, find_role_map
 from dear.heads.rules import CORE_SETS, rejudge, with_core
 
 if TYPE_CHECKING:
