@@ -6,8 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dear.core.figure import save_figure
-from dear.core.palette import color_of
+from dear.core.figure import color_of, save_figure
 from dear.heads.check_layers import LayerLosses
 from dear.heads.checks import CLASS, SEARCH, RoleCheck
 
