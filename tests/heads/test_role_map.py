@@ -65,9 +65,9 @@ def test_the_measured_preset_fits_openais_weights_in_any_precision():
 def test_whoever_takes_the_papers_table_is_told_what_was_measured():
     warn_once.cache_clear()
     mini = load_backbone()
-    with pytest.warns(DearWarning, match="no better at their attribute than the other heads") as caught:
-        assert [find_roles("paper", mini) for _ in range(2)]
-    assert len(caught) == 1
+    with pytest.warns(DearWarning, match="no better at their attribute than the other heads") as told:
+        assert find_roles("paper", mini) == find_roles("paper", mini)
+    assert len(told) == 1
 
 
 def test_auto_takes_the_map_that_was_measured_on_these_weights():

@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -139,18 +139,19 @@ def _disk(folder: Path) -> str:
 
 
 def _folder(folder: Path) -> str:
-    from dear.bench.results import CELLS
+    from dear.bench.results import CELLS, STUDY
     from dear.model.export.folder import ExportFolder
     from dear.training.run_folder import ADAPTER_CONFIG, CHECKPOINT
 
     kinds = {
-        ADAPTER_CONFIG: _adapter, CHECKPOINT: _run, "gallery.json": _gallery, CELLS: _results,
+        ADAPTER_CONFIG: _adapter, CHECKPOINT: _run, "gallery.json": _gallery, CELLS: _results, STUDY: _results,
         ExportFolder(folder).info.name: _export,
     }  # fmt: skip
     with os_errors_as_dear_errors():
         if not folder.is_dir():
             raise DearError(f"There is no folder {folder}.")
-        reports = [check(folder) for name, check in kinds.items() if os.path.lexists(folder / name)]
+        checks = dict.fromkeys(check for name, check in kinds.items() if os.path.lexists(folder / name))
+        reports = [check(folder) for check in checks]
     if not reports:
         raise DearError(f"Not a run, gallery, result or export folder: it has none of {', '.join(kinds)}.")
     return "; ".join(reports)
@@ -186,23 +187,18 @@ def _gallery(folder: Path) -> str:
 
 
 def _results(folder: Path) -> str:
-    from dear.bench.results import result_files
+    from dear.bench.results import parse_result, stored_cells
 
-    files = result_files(folder)
-    damaged = list(_damaged(files))
-    if damaged:
-        raise DearError(f"{len(damaged)} of {len(files)} results are damaged; the first: {damaged[0]}")
-    return f"{counted(len(files), 'result')}, all complete"
-
-
-def _damaged(files: list[Path]) -> Iterator[str]:
-    from dear.bench.results import read_result
-
-    for file in files:
+    count, damaged = 0, []
+    for where, text in stored_cells(folder):
+        count += 1
         try:
-            read_result(file)
+            parse_result(text, where)
         except DearError as error:
-            yield str(error)
+            damaged.append(error)
+    if damaged:
+        raise DearError(f"{len(damaged)} of {count} results are damaged; the first: {damaged[0]}")
+    return f"{counted(count, 'result')}, all complete"
 
 
 def _export(folder: Path) -> str:

@@ -55,7 +55,7 @@ def warn(sentence: str) -> None:
 
 @cache
 def warn_once(sentence: str) -> None:
-    """Warns of something that would be the same in every cell of a benchmark."""
+    """Warns at the first call with this sentence, which would be the same in every cell of a benchmark."""
     warn(sentence)
 
 

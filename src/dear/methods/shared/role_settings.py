@@ -76,7 +76,7 @@ def attribute_heads(method: "Method") -> dict[str, list[Head]]:
 
 
 def find_roles(name: str, backbone: Backbone) -> RoleMap:
-    """`find_role_map` for use in a model: a note in the map (the paper's has one) is a warning, once."""
+    """The role map of this name or file; a note in it (the paper's has one) is a warning."""
     roles = find_role_map(name, backbone)
     if note := roles.origin.get("note"):
         warn_once(note)

@@ -8,7 +8,7 @@ from dear.core.errors import DearError, warn_once
 
 
 def first_layer(chosen: int | None, default: int, layers: int) -> int:
-    """`chosen`, the setting --first-layer, or else the default; refuses one beyond the tower's layers."""
+    """The first adapted layer: --first-layer, or the default; refuses one beyond the tower's layers."""
     layer = chosen or default
     if layer > layers:
         raise DearError(f"--first-layer {layer} is beyond the image tower: choose from 1 to {layers}.")
