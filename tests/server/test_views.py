@@ -15,7 +15,7 @@ from PIL import Image
 import dear
 from dear.cli import main
 from dear.core.errors import DearError
-from dear.core.palette import color_of
+from dear.core.figure import color_of
 from dear.core.sheet import thumbnail_url
 from dear.data.dataset import ImageFile
 from dear.heads.map_table import map_record

@@ -10,8 +10,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from dear.core.figure import save_figure
-from dear.core.palette import color_of
+from dear.core.figure import color_of, save_figure
 from dear.heads.checks import CLASS, SEARCH, RoleCheck
 from dear.heads.map_table import map_record, map_title
 from dear.heads.role_map import RoleMap
