@@ -51,7 +51,7 @@ def test_only_the_api_is_listed() -> None:
 
 @pytest.mark.parametrize("method", ["dear", "experts", "promptsrc"])
 def test_train_writes_the_folder_that_the_command_writes(method: str, settings, tmp_path) -> None:
-    """With the recipe of the method: that of promptsrc has a bell over the epochs, that of experts its views."""
+    """Each method brings its recipe: promptsrc a bell over the epochs, experts its views."""
     if method == "promptsrc":
         settings = {name: value for name, value in settings.items() if name not in ("roles", "first_layer")}
     model = dear.train("world:colors", method, out=tmp_path / "api", **settings)

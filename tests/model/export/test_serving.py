@@ -124,7 +124,7 @@ def test_classes_in_another_order_are_refused(copied) -> None:
 
 
 def test_any_change_of_the_description_is_refused_or_answers(copied, monkeypatch) -> None:
-    """With the checksum of the changed file: whatever is opened must answer a request."""
+    """The checksum fits the changed file; whatever is opened must answer a request."""
     session = copied.open().session  # opening it is most of the time
     monkeypatch.setattr("dear.model.export.folder.open_session", lambda path: session)
     about = read_json(copied.info)
