@@ -134,16 +134,8 @@ def test_every_kind_of_image_gives_the_same_answer(trained, picture) -> None:
         assert model.predict(one) == model.predict(opened.convert("L"))
     frame = pytest.importorskip("pandas").DataFrame({"path": [picture] * 2, "other": [1, 2]})
     pairs = TensorDataset(torch.stack([tensor] * 2) / 255, torch.tensor([0, 1]))
-    more = (
-        rows,
-        frame,
-        np.array([str(picture)] * 2),
-        torch.stack([tensor] * 2),
-        pairs,
-        DataLoader(pairs),
-        iter(kinds[:2]),
-    )
-    for images in more:
+    arrays = np.array([str(picture)] * 2), torch.stack([tensor] * 2)
+    for images in (rows, frame, *arrays, pairs, DataLoader(pairs), iter(kinds[:2])):
         assert [a.probability for a in model.predict(images)] == pytest.approx([answers[0].probability] * 2, abs=1e-6)
     several = np.stack([np.asarray(opened.convert("RGB"))] * 2)  # [images, height, width, 3]
     column = pytest.importorskip("pandas").Series([str(picture)] * 2, index=[7, 8])  # of a DataFrame
