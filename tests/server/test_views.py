@@ -1,4 +1,4 @@
-"""What each view answers, without a browser."""
+"""The answers of each view, without a browser."""
 
 import base64
 import io
@@ -29,7 +29,7 @@ from dear.server.page.views import Page, PageRequest, pictures_of_heads
 
 
 def at_once(job):
-    """Where nobody else uses the model."""
+    """Runs a job at once: nobody else uses the model."""
     return job()
 
 
