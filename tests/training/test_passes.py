@@ -83,3 +83,16 @@ def test_every_image_passes_once(
     assert {passes[image] for image in (*shown["train"], *shown["val"])} <= {0, 1}
     if command not in CROPPED:
         assert {passes[image] for image in shown["train"]} == {1}
+
+
+def test_every_image_passes_once_in_all_folds(whole: Dataset, passes: Counter[bytes], tmp_path: Path) -> None:
+    shown = set()
+    for number, example in enumerate(whole.test):
+        path = tmp_path / "photos" / whole.classes[example.label] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        example.picture.open().save(path)
+        shown.add(load_backbone(MINI).preprocess(example.picture.open()).numpy().tobytes())
+    data = ("--data", str(tmp_path / "photos"), "--model", MINI)
+    assert main(["train", *data, "--folds", "2", "--out", str(tmp_path / "out")]) == 0
+    assert {passes[image] for image in shown} == {1}
+    assert len(shown) == len(whole.test)

@@ -69,6 +69,9 @@ class Counted:
         self.opened.append(self.picture)
         return self.picture.open()
 
+    def content(self) -> bytes:
+        return self.picture.content()
+
 
 def test_every_image_is_encoded_once(tiny) -> None:
     dataset, opened = small_task(4), []

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from dear.core.errors import DearError
 from dear.core.progress import Progress
+from dear.data.check import picture_hash
 from dear.data.dataset import Example
 
 # Processes that decode images, unless a command is told otherwise: as many as there are cores.
@@ -77,10 +78,10 @@ def evaluation_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Pixels [batch, 3, height, width] and labels [batch], in order, with a progress bar.
 
-    Pixels are cached up to `_CACHE_LIMIT`: the same examples with the same transform are not decoded again. For more,
-    the processes that decode wait for the next pass.
+    Pixels are cached up to `_CACHE_LIMIT`: examples of the same content are not decoded again by the same transform.
+    For more, the processes that decode wait for the next pass.
     """
-    key = (tuple(examples), transform, batch)
+    key = (tuple((picture_hash(example.picture), example.label) for example in examples), transform, batch)
     if key in _cache:
         _cache[key] = _cache.pop(key)  # to the end
         yield from _cache[key]

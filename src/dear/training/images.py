@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -134,26 +134,16 @@ class DatasetImages:
 Reader = Callable[[Sequence[Shown]], Images]
 
 
+@dataclass(frozen=True)
 class CachedViews:
     """Batches of kept views, in place of `FreshViews`: each epoch uses the next of `fixed` random views."""
 
-    def __init__(
-        self,
-        shown: Sequence[Shown],
-        read: Reader,
-        batches: Batches,
-        fixed: int,
-        views: tuple[str, ...] = (RANDOM,),
-        crop: float = 0.5,
-    ) -> None:
-        self.shown, self.read, self.batches, self.fixed, self.views, self.crop = (
-            shown,
-            read,
-            batches,
-            fixed,
-            views,
-            crop,
-        )
+    shown: Sequence[Shown]
+    read: Reader
+    batches: Batches
+    fixed: int
+    views: tuple[str, ...] = (RANDOM,)
+    crop: float = 0.5
 
     def epoch(self, number: int) -> Epoch:
         count = self.views.count(RANDOM)
