@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from dear import __version__
-from dear.cli import ALIASES, COMMANDS, GROUPS, main
+from dear.cli import ALIASES, COMMAND_GROUPS, COMMANDS, main
 from dear.commands.doctor import EXTRAS
 from dear.methods.registry import METHODS, methods_for
 
@@ -98,7 +98,7 @@ def test_dear_alone_shows_first_steps_and_groups_commands_by_task(capsys) -> Non
     assert main([]) == 0
     page = capsys.readouterr().out
     assert page.index("dear demo") < page.index("dear train") < page.index("dear predict")
-    groups = [page.index(f"\n{title}:\n") for title in GROUPS]
+    groups = [page.index(f"\n{title}:\n") for title in COMMAND_GROUPS]
     assert groups == sorted(groups)
     assert all(page.count(f"\n  {name} ") == 1 for name in COMMANDS)
 
@@ -183,7 +183,7 @@ def test_a_user_sees_no_traceback() -> None:
 
 @pytest.mark.parametrize("out", ["file/world.png", "folder.png"])
 def test_an_unwritable_out_leaves_everything_as_it_was(tmp_path: Path, out: str, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("dear.data.world.sheet.contact_sheet", lambda seed, size: Image.new("RGB", (9, 9)))
+    monkeypatch.setattr("dear.data.world.sheet.world_sheet", lambda seed, size: Image.new("RGB", (9, 9)))
     (tmp_path / "file").write_text("old")
     (tmp_path / "folder.png").mkdir()
     assert main(["data", "world", "--out", str(tmp_path / out)]) == 2

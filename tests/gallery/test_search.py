@@ -1,5 +1,6 @@
-"""Rankings against all pairs in numpy, filters, weights, sentences."""
+"""Rankings against all pairs in numpy, in a table and in memory; filters, weights, sentences, precision."""
 
+import runpy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import dear
 from dear.core.errors import DearError
-from dear.gallery import Gallery, parse_by
+from dear.gallery import Gallery, MemoryGallery, parse_by
 from dear.gallery.search import Codes, Snapshot
 from dear.gallery.storage import table_schema, to_column, to_matrix, vector_column
 
@@ -197,3 +199,65 @@ def test_a_sentence_is_encoded_as_a_class_would_be(gallery, encoder, run, model)
     assert set(query) == set(model.model.components)
     assert np.allclose(query["color"], features[0], atol=1e-5)
     assert np.array_equal(query["color"], query["cls"])
+
+
+class Plain:
+    """A picture of one color, and an encoder that sees nothing but its mean color."""
+
+    def __init__(self, color: tuple[int, int, int]) -> None:
+        self.color = color
+
+    def open(self) -> Image.Image:
+        return Image.new("RGB", (4, 4), self.color)
+
+
+class MeanColor:
+    components, centred = ("cls", "color"), ("color",)
+
+    def preprocess(self, picture: Image.Image) -> torch.Tensor:
+        return torch.from_numpy(np.asarray(picture, np.float32) / 255).permute(2, 0, 1)
+
+    def encode_image(self, pixels: torch.Tensor) -> dict[str, torch.Tensor]:
+        means = pixels.mean((2, 3))
+        return {"cls": means, "color": means}
+
+
+@pytest.mark.parametrize("by", ["cls", "color"])
+def test_it_ranks_by_cosine(by: str) -> None:
+    colors = [tuple(c) for c in np.random.default_rng(0).integers(0, 256, (100, 3)).tolist()]
+    gallery = MemoryGallery(MeanColor(), {str(i): Plain(c) for i, c in enumerate(colors)})
+    query = (200, 40, 90)
+    mean = np.mean(colors, axis=0) if by == "color" else np.zeros(3)
+
+    def cosine(a, b) -> float:
+        a, b = np.asarray(a) - mean, np.asarray(b) - mean
+        return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+    expected = sorted(range(100), key=lambda i: -cosine(query, colors[i]))[:7]
+    hits = gallery.search(Image.new("RGB", (4, 4), query), by, 7)
+    assert [hit.path for hit in hits] == [str(i) for i in expected]
+    assert hits[0].score == pytest.approx(cosine(query, colors[expected[0]]), abs=1e-3)
+    assert gallery.image(hits[0].path).getpixel((0, 0)) == colors[expected[0]]
+
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "gallery_quality.py"
+attribute_precision = runpy.run_path(str(BENCHMARK))["attribute_precision"]
+
+
+def test_precision_counts_what_the_nearest_have_in_common(encoder, tmp_path) -> None:
+    gallery = Gallery.create(tmp_path / "world", encoder)
+    gallery.add(encoder, ["world:colors"])
+    matrix = attribute_precision(gallery, k=479)  # all others: what is found is what there is
+    assert list(matrix) == [*gallery.components, "chance"]
+    assert matrix["cls"] == pytest.approx(matrix["chance"])
+    assert matrix["chance"]["color"] == pytest.approx(100 * 39 / 479)
+    nearest = attribute_precision(gallery, k=10)
+    assert nearest["chance"] == matrix["chance"]
+    assert all(0 <= value <= 100 for row in nearest.values() for value in row.values())
+
+
+def test_precision_needs_the_truth(encoder, photos, tmp_path) -> None:
+    gallery = Gallery.create(tmp_path / "photos_gallery", encoder)
+    gallery.add(encoder, [photos])
+    with pytest.raises(DearError, match="Attribute World"):
+        attribute_precision(gallery)

@@ -9,7 +9,7 @@ from dear.bench.results import BASE_TO_NOVEL
 from dear.bench.tables import ablation_tables
 from dear.clip import load_backbone
 from dear.commands.bench import add_grid_arguments, add_method_settings, overridden_settings, run_grid, show_tables
-from dear.commands.bench import after_interrupt as cells_left
+from dear.commands.bench import after_interrupt as after_interrupt
 from dear.commands.train import chosen_method, early_method
 from dear.methods.shared.role_settings import RoleSettings, find_roles
 from dear.training.config import RunConfig
@@ -26,10 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     add_method_settings(parser, [early_method(argv, _DEFAULT_METHOD)])
-
-
-def after_interrupt(args: argparse.Namespace) -> str:
-    return cells_left(args)
 
 
 def run(args: argparse.Namespace) -> None:

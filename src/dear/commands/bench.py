@@ -108,10 +108,9 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
         "--cache", type=Path, metavar="DIR", help="folder for cached states of images, shared by all cells"
     )
     parser.add_argument(
-        "--other-settings",
-        action="store_true",
+        "--other-settings", action="store_true",
         help="allow cells in --out that differ from the new ones only in their settings",
-    )
+    )  # fmt: skip
     add_ray_arguments(parser, "cell")
     add_json_argument(parser)
 

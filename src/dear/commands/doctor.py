@@ -30,15 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folders", nargs="*", type=Path, metavar="FOLDER", help="run, gallery, result or export folder to check"
     )
     parser.add_argument(
-        "--gpu",
-        action="store_true",
+        "--gpu", action="store_true",
         help="also run real training steps on the GPU in each precision, and compare them with the CPU: minutes",
-    )
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> None:
     checks: list[tuple[str, Callable[[], str]]] = [
-        ("versions", _versions), ("device", _device), ("extras", _extras), ("bundled model", _bundled_model),
+        ("versions", _package_versions), ("device", _device), ("extras", _extras), ("bundled model", _bundled_model),
         ("this folder", lambda: _disk(Path())), ("temporary files", _temporary),
     ]  # fmt: skip
     checks += [(str(folder), lambda folder=folder: _folder(folder)) for folder in args.folders]  # type: ignore[misc]
@@ -56,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
         raise DearError(f"{failures} of {len(checks)} checks failed: see above.")
 
 
-def _versions() -> str:
+def _package_versions() -> str:
     import platform
     from importlib.metadata import version
 

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
             print("heads are measured and nothing is trained: minutes on one core, no dataset")
         else:
             report = args.out / "report"
-            write_report([], report, [_heads(args, overrides)])
+            write_report([], report, [_heads_report(args, overrides)])
             print(f"wrote {report / 'results.html'}")
         return
     methods = chosen_methods(args.methods) if args.methods else []
@@ -119,7 +119,7 @@ def _beside_the_paper(item: Reproduction, cells: Sequence[Cell], args: argparse.
     return Chapter("paper", f"{args.table}, beside the paper", [Block("paper-verdicts", item.title, table, explained)])
 
 
-def _heads(args: argparse.Namespace, overrides: dict[str, Any]) -> Chapter:
+def _heads_report(args: argparse.Namespace, overrides: dict[str, Any]) -> Chapter:
     chosen = {**(SUBSET if args.subset else FULL), **overrides}
     backbone = load_backbone(chosen["model"], chosen["pretrained"], device=pick_device(args.device))
     chapter = heads_chapter(args.table, backbone, limit=200 if args.subset else None)

@@ -18,7 +18,7 @@ from dear.core.files import sha256_of
 from dear.core.names import CLS
 from dear.core.progress import report
 from dear.core.runtime import pick_device, to_device
-from dear.core.schema import Count, Finite, Name, Positive, check_shape
+from dear.core.schema import Count, Finite, Name, Positive, StoredIdentity, check_shape
 from dear.core.words import backbone_line
 from dear.heads.contributions import HeadContributions
 from dear.heads.gains import gain_text, named_gains, require_sum, with_gains
@@ -201,15 +201,8 @@ class _AdapterSpec(_Gain):
     sha256: str
 
 
-class _BackboneSpec(TypedDict):
-    model: Name
-    pretrained: str | None
-    activation: str
-    weights: str
-
-
 class _HeadSpec(_Gain):
-    backbone: _BackboneSpec
+    backbone: StoredIdentity
     heads: dict[Name, list[tuple[Positive, Count]]]
 
 

@@ -1,10 +1,10 @@
 """The files of a gallery: its address, gallery.json, and the columns of its table."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -59,10 +59,10 @@ def one_writer(folder: Any) -> AbstractContextManager[None]:
 class GalleryInfo:
     """The content of gallery.json: the vectors of a gallery, and the encoder that made them."""
 
-    encoder: Mapping[str, Any]  # `Encoder.spec`
-    components: tuple[str, ...]
-    centred: tuple[str, ...]
-    dim: int
+    encoder: dict[str, Any]  # `Encoder.spec`
+    components: tuple[Name, ...]
+    centred: tuple[Name, ...]
+    dim: Positive
 
     def write(self, folder: Any) -> None:
         value = {"format": GALLERY_FORMAT, "dear": __version__, **asdict(self)}
@@ -81,15 +81,7 @@ class GalleryInfo:
         version = value.get("format") if isinstance(value, dict) else None
         if type(version) is not int or version != GALLERY_FORMAT:
             raise DearError(f"dear {__version__} cannot read the format of {file}: index the images again.")
-        check_shape(value, _InfoFile, str(file), "index the images again")
-        return cls(value["encoder"], tuple(value["components"]), tuple(value["centred"]), value["dim"])
-
-
-class _InfoFile(TypedDict):
-    encoder: dict[str, Any]
-    components: list[Name]
-    centred: list[Name]
-    dim: Positive
+        return check_shape(value, cls, str(file), "index the images again")
 
 
 def _read_remote_json(file: Any) -> Any:

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from dear.core.errors import DearError
 from dear.core.schema import Finite
@@ -22,8 +22,21 @@ class Phrase:
     """A phrase that describes a head, the share of the head's variance that it explains, and its concept."""
 
     text: str
-    variance: float
+    variance: Finite
     concept: str
+
+
+class HeadFile(Struct):
+    """A head in the file of a role map; rows are mappings from concept to number, the mean is a text of numbers."""
+
+    role: str
+    concept: str | None = None
+    entropy: Finite | None = None
+    distribution: dict[str, Finite] | None = None
+    phrases: list[Phrase] = []
+    shares: dict[str, Finite] | None = None
+    sure: Finite | None = None
+    mean: Annotated[str, Meta(max_length=100_000)] | None = None
 
 
 @dataclass(frozen=True)
@@ -73,49 +86,19 @@ class HeadRole:
         return {"role": self.role, "concept": self.concept, **known}
 
     @classmethod
-    def from_json(cls, entry: Mapping[str, Any], concepts: Sequence[str]) -> "HeadRole":
-        """`entry` must have the shape of `HeadFile`."""
+    def from_file(cls, entry: HeadFile, concepts: Sequence[str]) -> "HeadRole":
+        """The role in the form of a file."""
 
-        def row(name: str) -> tuple[float, ...] | None:
-            if (values := entry.get(name)) is None:
-                return None
-            unknown = [concept for concept in values if concept not in concepts]
+        def row(values: Mapping[str, float] | None) -> tuple[float, ...] | None:
+            unknown = [concept for concept in values or () if concept not in concepts]
             demand(not unknown, f"the concept {listed(unknown)} is not among its concepts")
-            return tuple(values.get(concept, 0.0) for concept in concepts)
+            return None if values is None else tuple(values.get(concept, 0.0) for concept in concepts)
 
-        mean = None if entry.get("mean") is None else tuple(float(part) for part in entry["mean"].split())
+        mean = None if entry.mean is None else tuple(map(float, entry.mean.split()))
         finite = mean is None or (len(mean) > 0 and all(map(math.isfinite, mean)))
         demand(finite, "the mean of a head is not a row of finite numbers")
-        return cls(
-            role=entry["role"],
-            concept=entry.get("concept"),
-            entropy=entry.get("entropy"),
-            distribution=row("distribution"),
-            phrases=tuple(Phrase(p["text"], p["variance"], p["concept"]) for p in entry.get("phrases", ())),
-            shares=row("shares"),
-            sure=entry.get("sure"),
-            mean=mean,
-        )
-
-
-class PhraseFile(TypedDict):
-    text: str
-    variance: Finite
-    concept: str
-
-
-class RoleFile(TypedDict):
-    role: str
-
-
-class HeadFile(RoleFile, total=False):
-    concept: str | None
-    entropy: Finite | None
-    distribution: dict[str, Finite] | None
-    shares: dict[str, Finite] | None
-    sure: Finite | None
-    mean: Annotated[str, Meta(max_length=100_000)] | None
-    phrases: list[PhraseFile]
+        rows = row(entry.distribution), tuple(entry.phrases), row(entry.shares)
+        return cls(entry.role, entry.concept, entry.entropy, *rows, entry.sure, mean)
 
 
 def demand(condition: bool, sentence: str) -> None:

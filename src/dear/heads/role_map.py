@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from dear.core.errors import DearError
 from dear.core.files import read_json, write_json
@@ -198,16 +198,15 @@ class RoleMap:
 
     @classmethod
     def from_json(cls, value: Any) -> "RoleMap":
-        check_shape(value, _MapFile, "The role map", _REMAKE)
+        file: _MapFile = check_shape(value, _MapFile, "The role map", _REMAKE)
         with damaged("The role map", _REMAKE):
-            concepts = value["concepts"]
             roles = {
-                (int(layer), int(number)): HeadRole.from_json(entry, concepts)
-                for layer, row in value["roles"].items()
+                (int(layer), int(number)): HeadRole.from_file(entry, file.concepts)
+                for layer, row in file.roles.items()
                 for number, entry in row.items()
             }
-            parts = {key: value[key] for key in ("backbone", "layers", "heads", "core")}
-            return cls(concepts=concepts, roles=roles, origin=value.get("origin", {}), **parts)
+            layers, concepts, core = tuple(file.layers), tuple(file.concepts), tuple(file.core)
+            return cls(file.backbone, layers, file.heads, concepts, core, roles, value.get("origin", {}))
 
     @classmethod
     def load(cls, path: str | Path) -> "RoleMap":
@@ -255,15 +254,6 @@ def _preset_names() -> list[str]:
     return sorted(path.stem.removeprefix("rolemap_") for path in _PRESETS.glob("rolemap_*.json"))
 
 
-class _MapFields(TypedDict):
-    backbone: dict[str, str | None]
-    layers: Annotated[list[int], Meta(max_length=_MOST_HEADS)]
-    heads: Annotated[int, Meta(le=_MOST_HEADS)]
-    concepts: list[str]
-    core: list[str]
-    roles: dict[str, dict[str, HeadFile]]
-
-
 class _ProbeFile(TypedDict):
     attributes: list[str]
     source: str
@@ -279,5 +269,11 @@ class _Origin(TypedDict, total=False):
     quantile: Finite | None
 
 
-class _MapFile(_MapFields, total=False):
-    origin: _Origin
+class _MapFile(Struct):
+    backbone: dict[str, str | None]
+    layers: Annotated[list[int], Meta(max_length=_MOST_HEADS)]
+    heads: Annotated[int, Meta(le=_MOST_HEADS)]
+    concepts: list[str]
+    core: list[str]
+    roles: dict[str, dict[str, HeadFile]]
+    origin: _Origin = {}
