@@ -43,13 +43,13 @@ def work(folder: Path, cache: Path, share: float) -> dict[str, float]:
 
     from dear.bench.run_cell import ComponentMeter
     from dear.clip import load_backbone
-    from dear.core.metrics import evaluation
     from dear.data import loading
     from dear.data.folder import read_dataset
     from dear.methods.registry import find_method
     from dear.training.adapt import adapt, predict_logits
     from dear.training.config import TrainConfig
     from dear.training.images import ImageSource
+    from dear.trials.outcome import outcome_of
 
     torch.set_num_threads(1)
     loading._CACHE_LIMIT = loading.WORKERS = 0
@@ -70,7 +70,7 @@ def work(folder: Path, cache: Path, share: float) -> dict[str, float]:
         zero.encode_text(zero.classes)
     figures["texts of all classes, s"] = time.process_time() - start
     start = time.process_time()
-    evaluation(next(iter(predict_logits(zero, test, source, "zero-shot").values())), labels, data.classes)
+    outcome_of(next(iter(predict_logits(zero, test, source, "zero-shot").values())), labels, data.classes)
     timed("evaluation", start, len(test))
     kind = find_method("dear")
     start = time.process_time()

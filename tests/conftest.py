@@ -18,10 +18,8 @@ from open_clip.model import CLIP
 from safetensors.torch import save_file
 
 from dear.clip import Backbone, load, load_backbone, wrap
-from dear.core.names import CORE_ATTRIBUTES
 from dear.data import loading
-from dear.heads.head_role import HeadRole
-from dear.heads.role_map import RoleMap
+from small_models import each_role
 
 # The same examples everywhere, and no verdict that depends on how busy the machine is.
 settings.register_profile("dear", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -99,10 +97,6 @@ def model_folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def role_file(model_folder: Path, tmp_path_factory) -> Path:
     """Roles of its layers 2 and 3, one of each kind."""
-    identity = load_backbone(f"local-dir:{model_folder}").identity.to_json()
-    core = [HeadRole("core_attribute", "color"), HeadRole("core_attribute", "shape")]
-    given = [*core, HeadRole("mixed"), HeadRole("generalization")]
-    roles = {(layer, h): given[(h + layer) % 4] for layer in (2, 3) for h in range(4)}
     path = tmp_path_factory.mktemp("roles") / "roles.json"
-    RoleMap(identity, (2, 3), 4, CORE_ATTRIBUTES, CORE_ATTRIBUTES, roles).save(path)
+    each_role(load_backbone(f"local-dir:{model_folder}")).save(path)
     return path

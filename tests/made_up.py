@@ -1,50 +1,60 @@
 """Results of a benchmark that never ran, for tests of reports."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dear.bench.results import Result, comparable, parse_result
+import numpy as np
+from msgspec import to_builtins
+
+from dear.bench.results import FORMAT, STUDY, Cell, CellResult, ComponentScores, Seconds, Variant, comparable
+from dear.core.files import to_json
+from dear.trials.outcome import Outcome
 
 ODD = "R&D <i>50%</i>_off"
 
 
-def evaluation(name: str, accuracy: float, inference: str = "plain") -> dict[str, Any]:
-    return {
-        "name": name, "inference": inference, "images": 100, "accuracy": accuracy, "ece": 5.0,
-        "interval": [accuracy - 2, accuracy + 2], "per_class": {ODD: accuracy, "b": 50.0},
-        "confused": [[0, 1, 7], [1, 0, 3]],
-    }  # fmt: skip
+def outcome(part: str, answers: float | np.ndarray, inference: str = "plain", images: int = 100) -> Outcome:
+    """`answers`: which images are answered rightly [images], or how many of them (%): then the first ones."""
+    right = answers if isinstance(answers, np.ndarray) else np.arange(images) < round(images * answers / 100)
+    accuracy = 100 * float(right.mean()) if isinstance(answers, np.ndarray) else float(answers)
+    return Outcome(
+        part=part, inference=inference, images=len(right), accuracy=accuracy, ece=5.0,
+        interval=(accuracy - 2, accuracy + 2), per_class={ODD: accuracy, "b": 50.0},
+        confused=[(ODD, "b", 7), ("b", ODD, 3)], right=np.packbits(right).tobytes().hex(),
+    )  # fmt: skip
+
+
+def finished(cell: Cell, outcomes: Sequence[Outcome], **facts: Any) -> CellResult:
+    facts = {"fusion": None, "components": [], "finished": "2026-11-15T23:00:00Z"} | facts
+    return CellResult(
+        cell=cell, outcomes=list(outcomes), trained_parameters=1234, seconds=Seconds(10.0, 1.0), peak_memory_mb=900.0,
+        versions={"dear": "0.1.0", "git": "abc"}, machine={"cores": 2, "gpu": None}, **facts,
+    )  # fmt: skip
 
 
 def result(
-    protocol: str, dataset: str, method: str, seed: int, accuracies: dict[str, float], *, shots: int = 16,
-    targets: list[str] | None = None, variant: dict[str, Any] | None = None, settings: dict[str, Any] | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    kinds = ("fusion", "decoupled") if method == "dear" else ("plain",)
-    return {
-        "format": 1,
-        "cell": {
-            "protocol": protocol, "dataset": dataset, "targets": targets or [], "method": method, "seed": seed,
-            "shots": shots, "split": "test", "variant": variant, "settings": {"model": "dear-mini"} | (settings or {}),
-        },
-        "evaluations": [
-            evaluation(name, value - (kind == "decoupled"), kind)
-            for name, value in accuracies.items()
-            for kind in kinds
-        ],
-        "fusion": {"cls": 0.9, "color": 0.1} if method == "dear" else None,
-        "components": [
-            {"name": name, "alone": {"cls": value - 1, "color": value / 2}, "cosine": seed / 10}
-            for name, value in accuracies.items()
-        ] if method == "dear" else [],
-        "trained_parameters": 1234, "seconds": {"fit": 10.0, "evaluate": 1.0}, "peak_memory_mb": 900.0,
-        "versions": {"dear": "0.1.0", "git": "abc"}, "machine": {"cores": 2, "gpu": None},
-        "finished": "2026-11-15T23:00:00Z",
-    }  # fmt: skip
+    protocol: str, dataset: str, method: str, seed: int, answers: Mapping[str, float | np.ndarray], *, shots: int = 16,
+    targets: Sequence[str] = (), variant: Variant | None = None, settings: Mapping[str, Any] | None = None,
+    split: str = "test", **facts: Any,
+) -> CellResult:  # fmt: skip
+    """Dear answers by fusion and, with one point less, by its class feature alone; others in one way."""
+    cell = Cell(
+        protocol, dataset, method, seed, shots, {"model": "dear-mini"} | dict(settings or {}), tuple(targets), split,
+        variant,
+    )  # fmt: skip
+    if method != "dear":
+        return finished(cell, [outcome(name, value) for name, value in answers.items()], **facts)
+    kinds = {"fusion": 0, "decoupled": 1}
+    outcomes = [outcome(name, value - less, kind) for name, value in answers.items() for kind, less in kinds.items()]
+    components = [
+        ComponentScores(name, {"cls": value - 1, "color": value / 2}, seed / 10) for name, value in answers.items()
+    ]
+    return finished(cell, outcomes, fusion={"cls": 0.9, "color": 0.1}, components=components, **facts)
 
 
-def grid() -> list[dict[str, Any]]:
+def grid() -> list[CellResult]:
     results = [
         result("base-to-novel", dataset, method, seed, {"base": base + seed, "novel": novel - seed})
         for dataset in ("world:signs", "data/eurosat")
@@ -61,20 +71,26 @@ def grid() -> list[dict[str, Any]]:
     results.append(
         result("domain", names[0], "dear", 1, dict(zip(names, (70, 60, 50), strict=True)), targets=names[1:])
     )
-    variant = {"ablation": "masks", "value": "all mixed", "default_value": "DeAR"}
+    variant = Variant("masks", "all mixed", "DeAR")
     return results + [
         result("base-to-novel", "world:signs", "dear", seed, {"base": 70, "novel": 70 - seed}, variant=variant)
         for seed in (1, 2)
     ]
 
 
-def parsed(*values: Any) -> list[Result]:
-    """Results from their JSON values, as tables take them."""
-    return comparable(parse_result(value, "x") for value in values)
+def json_of(result: CellResult) -> dict[str, Any]:
+    """The JSON value of a stored result."""
+    return json.loads(to_json({"format": FORMAT, **to_builtins(result)}))
 
 
-def write(folder: Path, results: list[dict[str, Any]]) -> Path:
-    (folder / "cells").mkdir(parents=True)
-    for number, value in enumerate(results):
-        (folder / "cells" / f"{number:03}.json").write_text(json.dumps(value), encoding="utf-8")
+def parsed(*results: CellResult) -> list[CellResult]:
+    """Results as tables take them."""
+    return comparable(results)
+
+
+def write(folder: Path, results: Sequence[CellResult]) -> Path:
+    """A study of these results."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [to_json(json_of(result)) + "\n" for result in results]
+    (folder / STUDY).write_text("".join(lines), encoding="utf-8")
     return folder

@@ -8,6 +8,9 @@ import torch
 from timm.models import register_model
 
 from dear.clip import Backbone, wrap
+from dear.core.names import CORE_ATTRIBUTES
+from dear.heads.head_role import HeadRole
+from dear.heads.role_map import RoleMap
 
 TEXT = {"context_length": 20, "vocab_size": 49408, "layers": 3, "width": 32, "heads": 4}
 _SIZES = {"img_size": 64, "embed_dim": 48, "depth": 3, "num_heads": 4}
@@ -114,3 +117,11 @@ def small(family: str, seed: int = 0, tokenizer: Any = None, **text: Any) -> Bac
     kind = open_clip.CustomTextCLIP if text else open_clip.CLIP
     model = shaken(kind(**config)).double()
     return wrap(model, tokenizer or open_clip.SimpleTokenizer(context_length=20), family)
+
+
+def each_role(backbone: Backbone) -> RoleMap:
+    """A role map of layers 2 and 3 with four heads each: color, shape, mixed and generalization."""
+    kinds = [HeadRole("core_attribute", "color"), HeadRole("core_attribute", "shape"), HeadRole("mixed")]
+    kinds.append(HeadRole("generalization"))
+    roles = {(layer, head): kinds[(head + layer) % 4] for layer in (2, 3) for head in range(4)}
+    return RoleMap(backbone.identity.to_json(), (2, 3), 4, CORE_ATTRIBUTES, CORE_ATTRIBUTES, roles)

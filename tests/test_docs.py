@@ -43,24 +43,26 @@ def test_everything_in_the_api_reference_is_there() -> None:
     [(cells, "results.md" if cells == "clip" else f"{cells}/results.md") for cells in ("clip", "taught", "unseen")],
 )
 def test_pages_of_results_show_the_cells_of_the_repository(cells: str, page: str, monkeypatch) -> None:
-    """`dear report results/clip --out docs` was not forgotten; intervals of pairs take too long to compute again."""
+    """`dear report results/clip --out docs` was not forgotten; most intervals take too long to compute again."""
     from dear.bench.results import read_results
-    from dear.bench.tables import main_chapters
+    from dear.bench.tables import ablation_tables, main_chapters
 
-    monkeypatch.setattr("dear.bench.paired._RESAMPLES", 10)
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     assert (ROOT / "results" / cells / "notes.md").read_text(encoding="utf-8").strip() in text
-    blocks = [b for c in main_chapters(read_results([ROOT / "results" / cells])) for b in c.blocks]
-    assert blocks
-    for block in blocks:
-        assert block.name.endswith("_overview") or block.table.markdown() in text, block.title
+    results = read_results([ROOT / "results" / cells])
+    ablations = ablation_tables(results)
+    monkeypatch.setattr("dear.trials.paired._RESAMPLES", 10)
+    tables = {b.title: b.table for c in main_chapters(results) for b in c.blocks if not b.name.endswith("_overview")}
+    assert tables
+    for title, table in (tables | ablations).items():
+        assert table.markdown() in text, title
 
 
 def test_the_table_of_the_readme_is_that_of_the_cells(monkeypatch) -> None:
     from dear.bench.results import read_results
     from dear.bench.tables import main_tables
 
-    monkeypatch.setattr("dear.bench.paired._RESAMPLES", 10)
+    monkeypatch.setattr("dear.trials.paired._RESAMPLES", 10)
     tables = main_tables(read_results([ROOT / "results" / "clip"]))
     cells = {row["method"]: row for row in tables["Harmonic mean on each dataset, and paired comparison"].records()}
     lines = [line.strip("| ").split(" | ") for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()]

@@ -34,9 +34,9 @@ def train(
 
     `data`: a folder with one folder of images per class, anything else that --data takes, or data in memory (see
     `dear.dataset`): (images, labels), a DataFrame, a dataset of torch or Hugging Face. The method's published
-    recipe applies; `settings` (model, pretrained, shots, epochs, lr, ...: see `dear train --help-all`) win over it.
-    Everything is written to the folder `out`; the result is that of `dear.load(out)`. `time_limit`: "5m", for example;
-    then there are fewer epochs.
+    recipe applies; `settings` (model, pretrained, shots, epochs, lr, ...: see `dear train --help-all`) override it.
+    Everything is written to the folder `out`; the returned model is the one that `dear.load(out)` gives.
+    `time_limit`, such as "5m", allows fewer epochs.
     """
     from dear.core.runtime import caller_random_state, pick_device
     from dear.data.resolve import name_in_memory
@@ -68,14 +68,14 @@ def fit(
     precision: str = "auto",
     **settings: Any,
 ) -> "Predictor":
-    """A model in seconds, once the images are encoded: the best of the methods that need no training.
+    """Fits a model in seconds, once the images are encoded: the best of the methods that need no training.
 
-    `data`: a folder with one folder of images per class, or whatever `dear.train` takes; with `labels`, images. All
-    labelled images are used, but those of a test split. Zero-shot and the methods in closed form are compared on them,
-    each image left out of its own fit, and the table is printed (`model.comparison`); `thorough`: trained methods,
-    too, by cross-validation. `method`: one of them by name.
-    `out`: a folder for a run, as of `dear.train`. `cache`: where encoded images are kept (default: the user's cache
-    folder), so that the next fit takes seconds. `precision`: as of `dear.load`. `settings`: model, pretrained,
+    `data`: a folder with one folder of images per class, or anything that `dear.train` takes; with `labels`, the
+    images. All labelled images are used, except those of a test split. Zero-shot and the methods in closed form are
+    compared on them, each image left out of its own fit, and the table is printed (`model.comparison`). `thorough`
+    also compares trained methods, by cross-validation. `method`: the name of one method to use.
+    `out`: a folder for a run, as in `dear.train`. `cache`: folder where encoded images are kept, so that the next fit
+    takes seconds (default: the user's cache folder). `precision`: as in `dear.load`. `settings`: model, pretrained,
     template, class_names, ....
     """
     from dear.core.runtime import caller_random_state
@@ -106,11 +106,11 @@ def load(
     model: str | None = None,
     pretrained: str | None = None,
 ) -> "Predictor":
-    """The adapted model in a folder made by `dear.train` or `dear train`, or hf-hub:ORG/NAME, ready to predict.
+    """Loads the adapted model in a folder made by `dear.train` or `dear train`, or hf-hub:ORG/NAME, ready to predict.
 
-    `classes`: novel classes instead of those it was trained on. `precision`: fp32, or on CUDA bf16 and fp16; auto:
-    half on CUDA. `model` and `pretrained`: where its backbone is on this
-    machine, if not where it was in training; a backbone with other weights is refused.
+    `classes`: novel classes instead of those it was trained on. `precision`: fp32, or on CUDA bf16 and fp16; auto
+    takes half precision on CUDA. `model` and `pretrained`: where the backbone is on this machine, if it is not where
+    it was in training; a backbone with other weights is refused.
     """
     from dear.clip import load_backbone
     from dear.core.runtime import pick_device
@@ -138,7 +138,7 @@ def evaluate(
     class_names: str | Path | None = None,
     inference: str | None = None,
 ) -> "Outcome":
-    """Accuracy of a model, or of the one in a folder, on labelled images: see `Predictor.evaluate`.
+    """Measures a model, or the one in a folder, on labelled images: see `Predictor.evaluate`.
 
     `data`: as in `dear.train`.
     """
@@ -160,7 +160,7 @@ def dataset(
     root: str | Path = "",
     name: str = "data",
 ) -> "Dataset":
-    """Data in memory as a dataset, wherever a path would do: see `dear.data.memory.as_dataset`."""
+    """Makes a dataset from data in memory, for use in place of a path: see `dear.data.memory.as_dataset`."""
     from dear.data.memory import as_dataset
 
     return as_dataset(
@@ -179,7 +179,7 @@ def create(
     text_features: str | Path | None = None,
     **settings: Any,
 ) -> "Predictor":
-    """An untrained model, with settings of the method such as roles="paper".
+    """Creates an untrained model. `settings` are those of the method, such as roles="paper".
 
     `text_features`: a file of class names and their vectors, in place of the text tower.
     """

@@ -16,7 +16,7 @@ from dear.core.environment import whole_number
 from dear.core.errors import DearError, os_errors_as_dear_errors, printable, printing_warnings, shortened
 from dear.core.version import __version__
 
-GROUPS = {
+COMMAND_GROUPS = {
     "look around": {
         "demo": "train, evaluate, explain and search with the bundled model and data, in minutes",
         "backbones": "list the supported CLIP backbones, and the bundled one",
@@ -48,12 +48,12 @@ GROUPS = {
         "report": "make tables and figures of finished benchmarks, next to the paper's numbers",
     },
 }
-COMMANDS = {name: what for group in GROUPS.values() for name, what in group.items()}
+COMMANDS = {name: what for group in COMMAND_GROUPS.values() for name, what in group.items()}
 ALIASES = {"world": ("data", "world"), "app": ("serve", "--page"), "zero-shot": ("compare", "--zero-shot")}
 """Other names of parts of commands, which work and are not listed."""
 _PATIENCE = 20  # seconds that a silent rank waits before it exits
 _WHAT = "Adapt a frozen CLIP to your own classes, and see the reasons for its predictions."
-_FIRST = {
+_FIRST_STEPS = {
     "dear demo": "all steps on the bundled model and data; nothing is downloaded",
     "dear data check PHOTOS": "PHOTOS: a folder with one folder of images per class",
     "dear compare PHOTOS --model ViT-B-16 --pretrained openai": "compare methods in five minutes",
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if not all(word.strip() for word in argv):  # most likely an unset variable of a script
                     raise DearError("An argument is empty: give it a value, or leave it out.")
                 if argv or _completing():
-                    _run(argv)
+                    _run_command(argv)
                 else:
                     print(_first_steps())
             finally:
@@ -119,7 +119,7 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _run(argv: Sequence[str]) -> None:
+def _run_command(argv: Sequence[str]) -> None:
     args = _parser(argv).parse_args(argv)
     if args.command != "train" and _by_torchrun():
         raise DearError(f"Only `dear train` runs in several processes: start `dear {args.command}` without torchrun.")
@@ -164,7 +164,7 @@ def _completing() -> bool:
 
 def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="dear", description=_WHAT, epilog=_groups(), formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="dear", description=_WHAT, epilog=_command_list(), formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"dear {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, help="one of the commands below")
@@ -184,17 +184,17 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _groups() -> str:
+def _command_list() -> str:
     width = max(map(len, COMMANDS))
     parts = []
-    for title, commands in GROUPS.items():
+    for title, commands in COMMAND_GROUPS.items():
         parts.append("\n".join([f"{title}:", *(f"  {name:{width}}  {what}" for name, what in commands.items())]))
     return "\n\n".join(parts)
 
 
 def _first_steps() -> str:
-    first = "\n".join(f"  {command}\n      {what}" for command, what in _FIRST.items())
-    return f"{_WHAT}\n\nfirst:\n{first}\n\n{_groups()}\n\n`dear COMMAND --help` shows the options of each."
+    first = "\n".join(f"  {command}\n      {what}" for command, what in _FIRST_STEPS.items())
+    return f"{_WHAT}\n\nfirst:\n{first}\n\n{_command_list()}\n\n`dear COMMAND --help` shows the options of each."
 
 
 if __name__ == "__main__":

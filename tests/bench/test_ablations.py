@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dear.bench.ablations import ABLATIONS, ablation_cells, ablation_rows, choose
+from dear.bench.ablations import ABLATIONS, ablation_cells, ablation_rows, choose_ablations
 from dear.bench.grid import cell_settings, plan
 from dear.cli import main
 from dear.clip import load_backbone
@@ -67,10 +67,10 @@ def test_a_map_without_phrases_has_no_threshold_to_move() -> None:
     available = ablation_rows(RoleMap.preset("paper"), SETTINGS["dear"])
     assert "threshold" not in available
     with pytest.raises(DearError, match="needs a role map with entropies"):
-        choose(["threshold"], available)
+        choose_ablations(["threshold"], available)
     with pytest.raises(DearError, match="choose from masks"):
-        choose(["colour"], available)
-    assert choose(["all"], available) == available
+        choose_ablations(["colour"], available)
+    assert choose_ablations(["all"], available) == available
     with pytest.raises(DearError, match="has no entropy"):
         rejudge(RoleMap.preset("paper"), 0.3)
 

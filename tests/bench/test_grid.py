@@ -1,17 +1,14 @@
 """Grids of cells: pure, resumable, nothing lost, nothing mixed."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import to_builtins
 from msgspec.structs import replace
 
 from dear.bench.grid import plan, run_cells
-from dear.bench.results import Cell, Result, read_result
-from dear.bench.run_cell import run_cell
-from dear.bench.workbench import Workbench
+from dear.bench.results import CELLS, STUDY, Cell, CellResult, results_in
+from dear.bench.run_cell import Workbench, run_cell
 from dear.cli import main
 from dear.core.errors import DearError
 from dear.data.resolve import resolve_dataset
@@ -32,9 +29,9 @@ def _bench(cache: Path | None = None) -> Workbench:
     return Workbench(cache, device="cpu", workers=0)
 
 
-def _measured(result: Result) -> list[Any]:
+def _measured(result: CellResult) -> list[Any]:
     """The parts that are the same every time; times and memory are not."""
-    return [result.cell, result.evaluations, result.fusion, result.components]
+    return [result.cell, result.outcomes, result.fusion, result.components]
 
 
 def test_long_recipes_are_cut_on_attribute_world_alone():
@@ -59,17 +56,17 @@ def test_a_cell_is_a_pure_function(small, tmp_path: Path) -> None:
     run_cell(replace(cell, seed=2), used, tmp_path / "before")  # a bench that has done other things
     other = run_cell(cell, used, tmp_path / "other")
     assert _measured(one) == _measured(other)
-    assert [(e.name, e.inference) for e in one.evaluations] == [
+    assert [(o.part, o.inference) for o in one.outcomes] == [
         ("base", "fusion"), ("base", "decoupled"), ("novel", "fusion"), ("novel", "decoupled"),
     ]  # fmt: skip
     assert sum(one.fusion.values()) == pytest.approx(1, abs=1e-3)
     base, novel = one.components
-    assert [base.alone["cls"], novel.alone["cls"]] == [e.accuracy for e in one.evaluations[1::2]]
-    assert one.evaluations[0].images == len(resolve_dataset(DATA).base().test)
+    assert [base.alone["cls"], novel.alone["cls"]] == [o.accuracy for o in one.outcomes[1::2]]
+    assert one.outcomes[0].images == len(resolve_dataset(DATA).base().test)
     assert one.peak_memory_mb is None or one.peak_memory_mb > 10
 
 
-def test_cached_states_change_no_evaluation(small, tmp_path: Path) -> None:
+def test_cached_states_change_no_outcome(small, tmp_path: Path) -> None:
     cells = plan("few-shot", [DATA], ["zero-shot", "dear"], [1], small, shots=[1])
     plain = run_cells(cells, tmp_path / "plain", _bench())
     cached = run_cells(cells, tmp_path / "cached", _bench(tmp_path / "cache"))
@@ -94,19 +91,15 @@ def test_done_cells_are_not_run_again(small, tmp_path: Path, monkeypatch, capsys
     assert sorted(p.stem for p in (tmp_path / "cells").iterdir()) == sorted(cell.name for cell in cells)
 
 
-def test_cells_of_an_older_version_are_done_too(small, tmp_path: Path, monkeypatch) -> None:
+def test_cells_of_a_study_are_done_too(small, tmp_path: Path, monkeypatch) -> None:
     (cell,) = plan("few-shot", [DATA], ["zero-shot"], [1], small, shots=[1])
-    (result,) = run_cells([cell], tmp_path, _bench())
-    (file,) = (tmp_path / "cells").iterdir()
-    settings = {name: value for name, value in cell.settings.items() if name != "augment"}
-    older = replace(cell, settings={**settings, "views": 1, "clean_view": False, "fixed_views": 0})
-    file.write_text(json.dumps({"format": 1, **to_builtins(replace(result, cell=older))}))
-    file.rename(file.with_name("under-an-older-name.json"))
+    results = run_cells([cell], tmp_path, _bench())
+    (file,) = (tmp_path / CELLS).iterdir()
+    file.rename(tmp_path / STUDY)
     monkeypatch.setattr("dear.bench.grid.run_cell", None)  # nothing is run
-    current = replace(cell, settings={**cell.settings, "augment": "fresh"})
-    assert run_cells([current], tmp_path, _bench())[0].evaluations == result.evaluations
-    changed = replace(cell, settings={**cell.settings, "augment": "none"})
-    with pytest.raises(DearError, match=r"other settings \(augment\)"):
+    assert run_cells([cell], tmp_path, _bench()) == results
+    changed = replace(cell, settings={**cell.settings, "model": "another"})
+    with pytest.raises(DearError, match=r"other settings \(model\)"):
         run_cells([changed], tmp_path, _bench())
 
 
@@ -127,9 +120,10 @@ def test_references_do_not_depend_on_the_recipe(small) -> None:
 
 def test_held_out_images_were_neither_drawn_nor_test(small, tmp_path: Path) -> None:
     cell = plan("base-to-novel", [DATA], ["zero-shot"], [1], small, split="held-out")[0]
-    evaluations = run_cell(cell, _bench(), tmp_path).evaluations
+    outcomes = run_cell(cell, _bench(), tmp_path).outcomes
     data = resolve_dataset(DATA)
-    assert sum(e.images for e in evaluations) == len(data.train) + len(data.val) - 2 * len(data.classes)
+    assert {outcome.measured for outcome in outcomes} == {"held-out"}
+    assert sum(outcome.images for outcome in outcomes) == len(data.train) + len(data.val) - 2 * len(data.classes)
 
 
 def test_domain_and_cross_dataset_test_on_their_targets(small, tmp_path: Path) -> None:
@@ -137,7 +131,7 @@ def test_domain_and_cross_dataset_test_on_their_targets(small, tmp_path: Path) -
     methods = ["zero-shot", "linear-probe", "tip-adapter", "dear"]
     bench = _bench()
     for cell in plan("cross-dataset", [DATA], methods, [1], small, targets=targets):
-        names = [e.name for e in run_cell(cell, bench, tmp_path / cell.method).evaluations]
+        names = [outcome.part for outcome in run_cell(cell, bench, tmp_path / cell.method).outcomes]
         expected = [DATA, targets[0]] if cell.method == "linear-probe" else [DATA, *targets]
         assert list(dict.fromkeys(names)) == expected
 
@@ -173,6 +167,6 @@ def test_a_killed_bench_goes_on_and_ends_in_the_same_results(small, tmp_path: Pa
     for out in (killed, whole):
         assert main([*arguments, str(out)]) == 0
     assert not any((killed / "work").iterdir())
-    results = [[_measured(read_result(p)) for p in sorted(out.glob("cells/*.json"))] for out in (killed, whole)]
+    results = [[_measured(result) for result in results_in(out)] for out in (killed, whole)]
     assert results[0] == results[1]
     assert len(results[0]) == 2

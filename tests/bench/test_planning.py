@@ -6,8 +6,7 @@ from PIL import Image
 
 from dear.bench.grid import plan, run_cells
 from dear.bench.planning import GridPlan, constant_key
-from dear.bench.run_cell import run_cell
-from dear.bench.workbench import Workbench
+from dear.bench.run_cell import Workbench, run_cell
 
 
 def photos(folder: Path, each: int) -> str:
@@ -42,6 +41,6 @@ def test_a_copy_equals_what_would_have_been_measured(small, tmp_path: Path) -> N
     assert [result.cell for result in results] == cells
     for cell, result in zip(cells, results, strict=True):
         again = run_cell(cell, bench, tmp_path / "work")
-        assert again.evaluations == result.evaluations
+        assert again.outcomes == result.outcomes
     held_out = plan("few-shot", [data], ["zero-shot"], [1], small, shots=[1], split="held-out")
     assert constant_key(held_out[0]) is None  # its images depend on the draw

@@ -7,16 +7,17 @@ import pytest
 from msgspec.structs import replace
 
 from dear.bench import reproduce
-from dear.bench.cost import IMAGE_FLOPS, TEXT_FLOPS, cell_flops, disk_megabytes, gpu_hours
-from dear.bench.paper import printed
-from dear.bench.protocols import BASE, NOVEL
-from dear.bench.reproduce import METHODS_OF_PAPER, REPRODUCTIONS, find_reproduction, reproduction_cells
-from dear.bench.results import Cell, Evaluation, Result, Seconds, write_result
-from dear.bench.verdict import compare_with_paper, summary_line
+from dear.bench.paper import METHODS_OF_PAPER, compare_with_paper, printed, summary_line
+from dear.bench.planning import IMAGE_FLOPS, TEXT_FLOPS, cell_flops, disk_megabytes, gpu_hours
+from dear.bench.reproduce import REPRODUCTIONS, find_reproduction, reproduction_cells
+from dear.bench.results import Cell, CellResult, write_result
 from dear.cli import main
 from dear.core.errors import DearError
 from dear.data.known import find_known
 from dear.methods.registry import METHODS
+from dear.trials.paired import LEVEL
+from made_up import finished as made
+from made_up import outcome
 
 
 def cells(name: str, subset: bool = False, methods=()) -> list[Cell]:
@@ -71,16 +72,10 @@ def test_an_unknown_table():
         find_reproduction("table7")
 
 
-def finished(cell: Cell, base: float, novel: float) -> Result:
+def finished(cell: Cell, base: float, novel: float) -> CellResult:
     """A result with these accuracies on as many images as the dataset has."""
-    images = {BASE: 1000, NOVEL: find_known(cell.dataset).image_counts[2] - 1000}
-    evaluations = [
-        Evaluation(name=name, inference="fusion", images=images[name], accuracy=accuracy, interval=None, ece=None,
-                   per_class={}, confused=[])
-        for name, accuracy in ((BASE, base), (NOVEL, novel))
-    ]  # fmt: skip
-    return Result(cell=cell, evaluations=evaluations, fusion=None, trained_parameters=1, seconds=Seconds(1.0, 1.0),
-                  peak_memory_mb=1.0, versions={}, machine={}, finished="2026-01-01T00:00:00+00:00")  # fmt: skip
+    images = find_known(cell.dataset).image_counts[2]
+    return made(cell, [outcome("base", base, "fusion", 1000), outcome("novel", novel, "fusion", images - 1000)])
 
 
 def verdicts(results) -> dict[tuple[str, str], str]:
@@ -92,20 +87,24 @@ def test_verdicts_follow_the_noise_of_the_seeds():
     own = [c for c in cells("table2") if (c.method, c.dataset) == ("dear", "DTD")]
     spread = (-0.5, 0.0, 0.5)
     same = [finished(c, paper["base"] + s, paper["novel"] + s) for c, s in zip(own, spread, strict=True)]
-    assert verdicts(same)["DTD", "base"] == "within noise"
+    assert verdicts(same)["DTD", "base"] == "level"
     noise = 4.303 * stdev(spread) * math.sqrt(2 / 3) + 0.05
-    for shift, verdict in ((noise - 0.01, "within noise"), (noise + 0.01, "higher"), (-noise - 0.01, "lower")):
+    assert noise < LEVEL
+    for shift, verdict in (
+        (LEVEL - noise - 0.01, "level"), (LEVEL - noise + 0.01, "undecided"), (noise - 0.01, "undecided"),
+        (noise + 0.01, "ahead"), (-noise - 0.01, "behind"),
+    ):  # fmt: skip
         moved = [finished(c, paper["base"] + s + shift, 50.0) for c, s in zip(own, spread, strict=True)]
         assert verdicts(moved)["DTD", "base"] == verdict
-    assert verdicts(same[:1])["DTD", "base"] == "one seed: noise unknown"
+    assert verdicts(same[:1])["DTD", "base"] == "undecided: one seed"
     assert verdicts(same)["Average", "HM"] == "not comparable: 1 of 11 datasets"
-    assert summary_line(compare_with_paper(same)) == "of 6 numbers: 3 within noise, 3 not comparable"
+    assert summary_line(compare_with_paper(same)) == "of 6 numbers: 3 level, 3 not comparable"
 
 
 def test_other_images_or_another_backbone_are_not_compared():
     cell = next(c for c in cells("table2") if (c.method, c.dataset) == ("dear", "DTD"))
     fewer = finished(cell, 80.0, 60.0)
-    fewer = replace(fewer, evaluations=[replace(e, images=10) for e in fewer.evaluations])
+    fewer = replace(fewer, outcomes=[outcome(one.part, 80.0, "fusion", 10) for one in fewer.outcomes])
     assert verdicts([fewer])["DTD", "base"] == "not comparable: not the published test images"
     other = finished(replace(cell, settings=cell.settings | {"model": "ViT-L-14"}), 80.0, 60.0)
     assert verdicts([other])["DTD", "base"] == "not comparable: backbone ViT-L-14"
@@ -116,32 +115,22 @@ def test_ablations_are_compared_on_the_average_of_eleven():
     found = {(one.method, one.number): one for one in compare_with_paper(results)}
     assert {method for method, _ in found} == {"DeAR", "all mixed", "all generalization"}
     assert found["all mixed", "novel"].paper == 76.98
-    assert found["all mixed", "novel"].verdict == "higher"
+    assert found["all mixed", "novel"].verdict == "ahead"
     assert found["DeAR", "base"].ours.mean == pytest.approx(87.0)
-    assert found["DeAR", "base"].verdict == "within noise"
+    assert found["DeAR", "base"].verdict == "undecided"
 
 
 def test_transfer_is_compared_target_by_target():
-    own = [c for c in cells("table4") if c.method == "dear"]
-    results = []
-    for cell in own:
-        places = {
-            "ImageNet": 50000,
-            "ImageNetV2": 10000,
-            "ImageNet-Sketch": 50889,
-            "ImageNet-A": 7500,
-            "ImageNet-R": 30000,
-        }
-        evaluations = [
-            Evaluation(name=name, inference="decoupled", images=n, accuracy=60.0 + cell.seed, interval=None, ece=None,
-                       per_class={}, confused=[])
-            for name, n in places.items()
-        ]  # fmt: skip
-        results.append(replace(finished(replace(cell, dataset="DTD"), 1, 1), cell=cell, evaluations=evaluations))
+    places = {"ImageNet": 50000, "ImageNetV2": 10000, "ImageNet-Sketch": 50889, "ImageNet-A": 7500, "ImageNet-R": 30000}
+    results = [
+        made(cell, [outcome(name, 60.0 + cell.seed, "decoupled", images) for name, images in places.items()])
+        for cell in cells("table4")
+        if cell.method == "dear"
+    ]
     found = verdicts(results)
     assert set(found) == {(name, "accuracy") for name in ("source_imagenet", "average", "V2", "Sketch", "A", "R")}
-    assert found["V2", "accuracy"] == "within noise"
-    assert found["Sketch", "accuracy"] == "higher"
+    assert found["V2", "accuracy"] == "undecided"
+    assert found["Sketch", "accuracy"] == "ahead"
 
 
 def test_the_subset_runs_to_its_page(tmp_path, capsys, monkeypatch):

@@ -1,64 +1,53 @@
-"""Results on disk: what is read is what was written, older files among them, and damaged ones are refused."""
+"""Results on disk: what is read is what was written, in files and in studies, and damaged ones are refused."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dear.bench.results import parse_result, read_result, read_results, with_current_names, write_result
-from dear.bench.tables import main_tables
+from dear.bench.results import CELLS, parse_result, read_results, result_path, results_in, write_result
 from dear.cli import main
 from dear.core.errors import DearError
 from hostile import survives
-from made_up import ODD, evaluation, grid, parsed, result, write
+from made_up import grid, json_of, outcome, parsed, result, write
 
 
-def test_the_same_cell_twice_counts_once(tmp_path: Path) -> None:
+def test_the_same_cell_twice_counts_once() -> None:
     once = result("few-shot", "a", "dear", 1, {"all": 50.0})
-    again = result("few-shot", "a", "dear", 1, {"all": 60.0}) | {"finished": "2026-11-16T01:00:00Z"}
+    again = result("few-shot", "a", "dear", 1, {"all": 60.0}, finished="2026-11-16T01:00:00Z")
     for results in ([once, again], [again, once]):
-        assert [r.evaluations[0].accuracy for r in parsed(*results)] == [60.0]
-
-
-@pytest.mark.parametrize(
-    ("older", "augment"),
-    [
-        ({"views": 1, "clean_view": False, "fixed_views": 0}, "fresh"),
-        ({"views": 4, "clean_view": True, "fixed_views": 0}, "fresh"),  # TAC's
-        ({"views": 1, "clean_view": False, "fixed_views": 2}, "fixed:2"),
-        ({"fixed_views": 3}, "fixed:3"),  # before there were other views
-        ({"views": 0, "clean_view": True, "fixed_views": 0}, "none"),
-        ({"views": 0, "clean_view": True, "fixed_views": 2}, "none"),  # no view was there to be fixed
-    ],
-)
-def test_older_settings_of_views_are_augment(older: dict[str, Any], augment: str) -> None:
-    own = {"views": 4} if older.get("views") == 4 else {}
-    assert with_current_names({"lr": 1, **older}) == {"lr": 1, "augment": augment, **own}
-    assert with_current_names({"augment": "none", "views": 4}) == {"augment": "none", "views": 4}  # of today
-    assert with_current_names({"lr": 1}) == {"lr": 1}
-    scores = {"base": 80.0, "novel": 70.0}
-    both = [
-        result("base-to-novel", "a", "zero-shot", seed, scores, settings=settings)
-        for seed, settings in ((1, older), (2, {"augment": augment, **own}))
-    ]
-    (table,) = main_tables(parsed(*both)).values()
-    assert [(row[1], row[-1]) for row in table.cells()] == [("zero-shot", "2")]  # one row of two seeds
+        assert [r.outcomes[0].accuracy for r in parsed(*results)] == [60.0]
 
 
 def test_all_results_of_this_repository_load() -> None:
     folders = sorted((Path(__file__).parents[2] / "results").iterdir())
     results = read_results(folders)
-    assert {result.cell.protocol for result in results} == {"base-to-novel", "few-shot", "domain"}
-    assert len(results) > 400
-    assert not any("fixed_views" in result.cell.settings for result in results)
+    assert {one.cell.protocol for one in results} == {"base-to-novel", "few-shot", "domain"}
+    assert sum(len(results_in(folder)) for folder in folders) == 1178
+    for one in results:
+        for part in one.outcomes:
+            assert 100 * part.answers.mean() == pytest.approx(part.accuracy, abs=1e-4)
 
 
-def test_a_result_is_written_as_it_is_read(tmp_path: Path) -> None:
+def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
     for value in grid():
-        path = write_result(tmp_path, parse_result(value, "x"))
-        assert json.loads(path.read_text()) == value
-        assert read_result(path) == parse_result(value, "x")
+        write_result(tmp_path, value)
+        path = result_path(tmp_path, value.cell)
+        assert json.loads(path.read_text()) == json_of(value)
+        assert parse_result(path.read_text(), "x") == value
+
+
+def test_a_study_is_its_files_one_after_the_other(tmp_path: Path) -> None:
+    for value in grid():
+        write_result(tmp_path / "files", value)
+    files = sorted((tmp_path / "files" / CELLS).iterdir())
+    study = tmp_path / "study"
+    study.mkdir()
+    (study / "cells.jsonl").write_text("".join(path.read_text() for path in files))
+    assert results_in(study) == results_in(tmp_path / "files")
+    more = result("few-shot", "more\u2028", "dear", 1, {"all": 60.0})
+    write_result(study, more)
+    assert results_in(study) == [*results_in(tmp_path / "files"), more]
 
 
 def test_long_names_are_kept_where_short_ones_would_be_the_same() -> None:
@@ -68,37 +57,39 @@ def test_long_names_are_kept_where_short_ones_would_be_the_same() -> None:
     assert short.cell.dataset == "pets"
 
 
-def test_numbers_of_classes_become_names_only_if_they_fit() -> None:
-    value = result("few-shot", "a", "zero-shot", 1, {"all": 50.0})
-    assert parsed(value)[0].evaluations[0].confused == [(ODD, "b", 7), ("b", ODD, 3)]
-    value["evaluations"][0]["confused"] = [[0, 2, 7], [2, 0, 3]]  # a class between them has no images
-    assert parsed(value)[0].evaluations[0].confused == [("0", "2", 7), ("2", "0", 3)]
-
-
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (lambda v: "{", "cannot be read as JSON"),
+        (lambda v: "{", "is damaged (expecting property name"),
+        (lambda v: "", "is damaged (expecting value"),
         (lambda v: json.dumps([]), "is damaged"),
-        (lambda v: json.dumps(v | {"format": 2}), "not a result of this version"),
+        (lambda v: json.dumps(v | {"format": 1}), "not a result of this version"),
         (lambda v: json.dumps({k: v[k] for k in v if k != "seconds"}), "missing required field seconds"),
-        (lambda v: json.dumps(v | {"evaluations": [evaluation("all", float("nan"))]}), "NaN is not a finite number"),
+        (lambda v: json.dumps(v | {"trained_parameters": float("nan")}), "NaN is not a finite number"),
         (lambda v: json.dumps(v | {"cell": v["cell"] | {"protocol": "guess"}}), "invalid enum value 'guess'"),
     ],
 )
-def test_a_damaged_file_is_named(damage, sentence: str, tmp_path: Path, capsys) -> None:
+@pytest.mark.parametrize("where", ["cells/bad.json", "cells.jsonl, line 3"])
+def test_a_damaged_result_is_named(damage, sentence: str, where: str, tmp_path: Path, capsys) -> None:
     folder = write(tmp_path / "runs", grid()[:2])
-    (folder / "cells" / "bad.json").write_text(damage(grid()[0]), encoding="utf-8")
+    text = damage(json_of(grid()[0]))
+    if "line" in where:
+        with (folder / "cells.jsonl").open("a") as file:
+            file.write(f"{text}\n{json.dumps(json_of(grid()[3]))}\n")
+    else:
+        (folder / CELLS).mkdir()
+        (folder / where).write_text(text)
     assert main(["report", str(folder)]) == 2
     error = capsys.readouterr().err
-    assert sentence in error
-    assert "bad.json" in error
+    assert sentence.lower() in error.lower()
+    assert f"{folder / where} is" in error
     assert error.count("\n") == 1
 
 
 def test_half_written_files_are_passed_over(tmp_path: Path) -> None:
     folder = write(tmp_path / "runs", grid()[:2])
-    (folder / "cells" / ".x.json.1.part.json").write_text("{", encoding="utf-8")
+    (folder / CELLS).mkdir()
+    (folder / CELLS / ".x.json.1.part.json").write_text("{", encoding="utf-8")
     assert len(read_results([folder])) == 2
 
 
@@ -108,6 +99,13 @@ def test_a_folder_without_cells_says_what_to_run(tmp_path: Path) -> None:
 
 
 def test_results_with_any_field_missing_or_of_another_kind() -> None:
-    value = grid()[0]
-    assert parsed(value)
-    assert survives(parsed, value) > 300
+    def read(value: object) -> object:
+        return parsed(parse_result(json.dumps(value), "x"))
+
+    value = json_of(grid()[0])
+    assert read(value)
+    assert survives(read, value) > 300
+
+
+def test_answers_say_which_images_were_right() -> None:
+    assert outcome("all", 30.0, images=10).answers.tolist() == [1, 1, 1, 0, 0, 0, 0, 0, 0, 0]

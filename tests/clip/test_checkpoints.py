@@ -58,6 +58,11 @@ def saved(tmp_path):
     return make
 
 
+def refused(sentence: str, *given: str) -> None:
+    with pytest.raises(DearError, match=sentence):
+        load_backbone(*given)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_both_towers_equal_transformers(saved, shape: str) -> None:
     model, folder = saved(*SHAPES[shape])
@@ -128,23 +133,18 @@ def change(folder, **values) -> None:
 def test_unsupported_models_are_refused(saved, values: dict, sentence: str) -> None:
     _, folder = saved({}, {}, 24)
     change(folder, **values)
-    with pytest.raises(DearError, match=sentence):
-        load_backbone(f"transformers:{folder}")
+    refused(sentence, f"transformers:{folder}")
 
 
 def test_no_code_in_weights_is_run(saved, tmp_path, monkeypatch) -> None:
     _, folder = saved({}, {}, 24)
-    with pytest.raises(DearError, match="has its own weights"):
-        load_backbone(f"transformers:{folder}", "openai")
+    refused("has its own weights", f"transformers:{folder}", "openai")
     (folder / "model.safetensors").write_bytes(b"damaged")
-    with pytest.raises(DearError, match="cannot be read"):
-        load_backbone(f"transformers:{folder}")
+    refused("cannot be read", f"transformers:{folder}")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(DearError, match=r"has no weights: it needs model.safetensors or pytorch_model.bin"):
-        load_backbone(f"transformers:{folder}")
+    refused(r"has no weights: it needs model.safetensors or pytorch_model.bin", f"transformers:{folder}")
     torch.save({"logit_scale": print}, folder / "pytorch_model.bin")
-    with pytest.raises(DearError, match=r"pytorch_model.bin could not be loaded"):
-        load_backbone(f"transformers:{folder}")
+    refused(r"pytorch_model.bin could not be loaded", f"transformers:{folder}")
 
 
 @pytest.mark.parametrize("form", ["bin", "parts of bin", "parts of safetensors"])
@@ -190,8 +190,7 @@ def test_a_hub_name_downloads_config_weights_and_preprocessor_only(saved, monkey
         raise ConnectionError("no network\nat all")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
-    with pytest.raises(DearError, match=r"some/clip is not a folder and could not be fetched: .*\(no network\)"):
-        load_backbone("transformers:some/clip")
+    refused(r"some/clip is not a folder and could not be fetched: .*\(no network\)", "transformers:some/clip")
 
 
 COMPOSED = [
@@ -252,8 +251,7 @@ def test_a_file_of_another_model_is_refused_with_its_name(weights, tmp_path, end
     else:  # as OpenCLIP's training writes it
         torch.save({"epoch": 3, "state_dict": {f"module.{key}": value for key, value in weights.items()}}, file)
     assert read_shapes(str(file)) == {key: tuple(value.shape) for key, value in weights.items()}
-    with pytest.raises(DearError, match=r"does not fit ViT-B-32: its shapes are those of ViT-S-32-alt\."):
-        load_backbone("ViT-B-32", str(file))
+    refused(r"does not fit ViT-B-32: its shapes are those of ViT-S-32-alt\.", "ViT-B-32", str(file))
     assert load_backbone("ViT-S-32-alt", str(file)).image.layers == 12
 
 
@@ -276,23 +274,17 @@ def test_weights_of_an_unlisted_image_size_are_interpolated(weights, tmp_path) -
 def test_files_that_fit_nothing_are_refused_with_the_reason(weights, tmp_path, saved) -> None:
     file = tmp_path / "weights.safetensors"
     save_file({key: value for key, value in weights.items() if key != "ln_final.bias"}, file)
-    with pytest.raises(DearError, match=r"nor any other OpenCLIP name .*: it has no ln_final.bias\."):
-        load_backbone("ViT-S-32-alt", str(file))
+    refused(r"nor any other OpenCLIP name .*: it has no ln_final.bias\.", "ViT-S-32-alt", str(file))
     save_file({**weights, "logit_bias": torch.zeros(1)}, file)
-    with pytest.raises(DearError, match="it also has logit_bias"):
-        load_backbone("ViT-S-32-alt", str(file))
+    refused("it also has logit_bias", "ViT-S-32-alt", str(file))
     torch.save(weights["ln_final.bias"], tmp_path / "one.pt")
-    with pytest.raises(DearError, match="no state_dict of tensors"):
-        load_backbone("ViT-S-32-alt", str(tmp_path / "one.pt"))
+    refused("no state_dict of tensors", "ViT-S-32-alt", str(tmp_path / "one.pt"))
     (tmp_path / "text.bin").write_text("no weights")
-    with pytest.raises(DearError, match="could not be loaded"):
-        load_backbone("ViT-S-32-alt", str(tmp_path / "text.bin"))
+    refused("could not be loaded", "ViT-S-32-alt", str(tmp_path / "text.bin"))
     torch.jit.script(torch.nn.Linear(1, 1)).save(str(tmp_path / "program.pt"))
-    with pytest.raises(DearError, match=r"is a TorchScript program.*use --pretrained openai"):
-        load_backbone("ViT-S-32-alt", str(tmp_path / "program.pt"))
+    refused(r"is a TorchScript program.*use --pretrained openai", "ViT-S-32-alt", str(tmp_path / "program.pt"))
     _, folder = saved({}, {}, 24)
-    with pytest.raises(DearError, match="use --model transformers:FOLDER"):
-        load_backbone("ViT-S-32-alt", str(folder / "model.safetensors"))
+    refused("use --model transformers:FOLDER", "ViT-S-32-alt", str(folder / "model.safetensors"))
 
 
 _BYTES = [b"root:x:0:0:root:/root:/bin/bash\n" * 9, b"", b"\0" * 99, b"PK\x03\x04", b"\x80\x02.", b"("]

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 import dear
 from dear.bench.grid import cell_settings, plan
-from dear.bench.summary import labels
+from dear.bench.series import labels
 from dear.cli import main
 from dear.clip import load_backbone
 from dear.clip.text_table import TextTable

@@ -114,7 +114,7 @@ def test_many_prompts_are_computed_again_not_stored(monkeypatch) -> None:
     prompts = text.prompts(TEXTS)
     states, results = text.trunk(prompts, 1), []
     for many in (10_000, 0):
-        monkeypatch.setattr("dear.clip.whole_text._MANY", many)
+        monkeypatch.setattr("dear.clip.text._MANY", many)
         eot = text.eot_states(states, prompts, 2, LearnedTokens(raw))
         results.append((eot, *torch.autograd.grad(eot.square().sum(), [raw[2]])))
     for one, other in zip(*results, strict=True):

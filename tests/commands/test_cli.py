@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from dear import __version__
-from dear.cli import ALIASES, COMMANDS, GROUPS, main
+from dear.cli import ALIASES, COMMAND_GROUPS, COMMANDS, main
 from dear.commands.doctor import EXTRAS
 from dear.methods.registry import METHODS, methods_for
 
@@ -98,7 +98,7 @@ def test_dear_alone_shows_first_steps_and_groups_commands_by_task(capsys) -> Non
     assert main([]) == 0
     page = capsys.readouterr().out
     assert page.index("dear demo") < page.index("dear train") < page.index("dear predict")
-    groups = [page.index(f"\n{title}:\n") for title in GROUPS]
+    groups = [page.index(f"\n{title}:\n") for title in COMMAND_GROUPS]
     assert groups == sorted(groups)
     assert all(page.count(f"\n  {name} ") == 1 for name in COMMANDS)
 

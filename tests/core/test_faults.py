@@ -35,7 +35,7 @@ Command = Callable[[Path, bool], list[str]]
 def commands(photos: Path, model_folder: Path, role_file: Path, monkeypatch) -> dict[str, Command]:
     """Each command into a folder, at first and again."""
     backbone = load_backbone(f"local-dir:{model_folder}")  # once: it takes longer than all the rest
-    for user in ("dear.trials.train", "dear.bench.workbench"):
+    for user in ("dear.trials.train", "dear.bench.run_cell"):
         monkeypatch.setattr(f"{user}.load_backbone", lambda *given, **options: backbone)
     mini = load_backbone()
     monkeypatch.setattr("dear.clip.load_backbone", lambda *given, **options: mini)

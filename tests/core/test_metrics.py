@@ -4,13 +4,10 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dear.core.metrics import (
     calibration_error,
     confusions,
-    evaluation,
     harmonic_mean,
     wilson_interval,
 )
@@ -19,25 +16,6 @@ from dear.core.metrics import (
 def test_harmonic_mean_recomputes_what_the_paper_misprints() -> None:
     assert round(harmonic_mean(99.0, 95.8), 2) == 97.37  # Caltech101: 96.95 is printed
     assert harmonic_mean(0.0, 0.0) == 0.0
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=60))
-def test_an_evaluation_counts_rightly(pairs: list[tuple[int, int]]) -> None:
-    labels = torch.tensor([true for true, _ in pairs])
-    logits = torch.nn.functional.one_hot(torch.tensor([chosen for _, chosen in pairs]), 4).float()
-    found = evaluation(logits, labels, "abcd")
-    right = sum(true == chosen for true, chosen in pairs)
-    assert math.isclose(found["accuracy"], 100 * right / len(pairs))
-    for i, name in enumerate("abcd"):
-        of_class = [true == chosen for true, chosen in pairs if true == i]
-        assert (name in found["per_class"]) == bool(of_class)
-        if of_class:
-            assert math.isclose(found["per_class"][name], 100 * sum(of_class) / len(of_class), abs_tol=1e-4)
-    assert {(t, c): n for t, c, n in found["confused"]} == {
-        ("abcd"[t], "abcd"[c]): pairs.count((t, c)) for t, c in set(pairs) if t != c
-    }
-    counts = [n for *_, n in found["confused"]]
-    assert counts == sorted(counts, reverse=True)
 
 
 def test_no_mistake_is_no_confusion() -> None:

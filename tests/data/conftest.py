@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from dear.data.known import download as downloads
-from dear.data.known import find_known
+from dear.data.known import archives, find_known
 from dear.data.known.sources import Archive
 
 SPLITS = ("train", "val", "test")
@@ -165,11 +164,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def layouts() -> dict[str, Layout]:
-    return LAYOUTS
-
-
-@pytest.fixture
 def tree(tmp_path: Path) -> Callable[[str], Path]:
     """Builds the tree of a dataset, and gives the root above it."""
 
@@ -182,8 +176,8 @@ def tree(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture
 def server(monkeypatch) -> Iterator[Server]:
-    monkeypatch.setattr(downloads, "_WAIT", 0.01)
-    monkeypatch.setattr(downloads, "_REQUEST", 40_000)
+    monkeypatch.setattr(archives, "_WAIT", 0.01)
+    monkeypatch.setattr(archives, "_REQUEST", 40_000)
     server = Server()
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     yield server

@@ -1,8 +1,9 @@
-"""What is wrong with a dataset is found and said before training starts."""
+"""Problems of a dataset are found and reported before training starts."""
 
 import io
 import json
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,11 +127,9 @@ def test_the_check_agrees_with_what_training_reads(tmp_path: Path) -> None:
     Image.fromarray(np.full((4, 5), 40000, np.uint16)).save(tmp_path / "sixteen_bits.tif")
     (tmp_path / "folder.jpg").mkdir()
     for path in [*tmp_path.iterdir(), tmp_path / "missing.jpg"]:
-        try:
-            ImageFile(path).open()
-            readable = True
-        except DearError:
-            readable = False
+        readable = False
+        with suppress(DearError):
+            readable = bool(ImageFile(path).open())
         assert (why_unreadable(ImageFile(path, side=1)) == "") is readable, path.name
 
 

@@ -5,7 +5,6 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -19,6 +18,8 @@ from dear.data.dataset import Dataset, Example, ImageFile
 from dear.data.loading import evaluation_batches
 from dear.data.resolve import resolve_dataset
 from dear.data.splits import stratified_folds
+
+from .conftest import picture
 
 
 def examples(labels: list[int], split: str) -> tuple[Example, ...]:
@@ -113,11 +114,7 @@ def test_folds_are_the_same_whatever_lies_between_the_images_of_a_class(labels: 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch) -> list[Example]:
     monkeypatch.setattr(loading, "_cache", {})
-    for i in range(5):
-        Image.fromarray(np.random.default_rng(i).integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(
-            tmp_path / f"{i}.png"
-        )
-    return [Example(ImageFile(tmp_path / f"{i}.png"), i % 2) for i in range(5)]
+    return [Example(ImageFile(picture(tmp_path / f"{i}.png", 500 * i)), i % 2) for i in range(5)]
 
 
 def batches(files, transform=to_tensor, batch: int = 2):
@@ -151,7 +148,7 @@ def test_another_transform_is_another_picture(files) -> None:
 
 
 def test_what_is_too_large_is_not_cached_and_the_oldest_goes_first(files, monkeypatch) -> None:
-    size = 3 * 8 * 8 * 4
+    size = 3 * 8 * 6 * 4
     monkeypatch.setattr(loading, "_CACHE_LIMIT", 4 * size)
     assert len(batches(files)) == 3
     assert loading._cache == {}

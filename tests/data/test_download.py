@@ -11,9 +11,8 @@ from dataclasses import replace
 import pytest
 
 from dear.core.errors import DearError
-from dear.data.known import download as downloads
-from dear.data.known.download import download, read_member
-from dear.data.known.unpack import unpack
+from dear.data.known import archives
+from dear.data.known.archives import download, read_member, unpack
 
 pytest.importorskip("aiohttp")
 
@@ -33,7 +32,7 @@ def test_a_download_ends_whole(server, tmp_path, faults):
 
 
 def test_a_slow_server_is_given_up_and_asked_again(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(downloads, "_TIMEOUT", 0.5)
+    monkeypatch.setattr(archives, "_TIMEOUT", 0.5)
     server.faults = [None, "stall"]
     assert download(server.archive("a.zip", DATA), tmp_path).read_bytes() == DATA
 
@@ -79,7 +78,7 @@ def test_a_dead_server_is_named(server, tmp_path, faults):
 
 
 def test_the_hub_is_asked_for_what_is_missing(server, tmp_path, monkeypatch):
-    """As huggingface_hub asks it: what the repository is, what it holds, then the rest of the file."""
+    """The requests of huggingface_hub: what the repository is, what it holds, then the rest of the file."""
     huggingface_hub = pytest.importorskip("huggingface_hub")
     here = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", here)
@@ -88,15 +87,8 @@ def test_the_hub_is_asked_for_what_is_missing(server, tmp_path, monkeypatch):
     huggingface_hub.HfFileSystem.clear_instance_cache()
     revision = "c" * 40
     archive = server.archive(f"u/n/resolve/{revision}/a.zip", DATA)
-    repository = {
-        "id": "u/n",
-        "sha": revision,
-        "siblings": [],
-        "private": False,
-        "downloads": 0,
-        "likes": 0,
-        "tags": [],
-    }
+    repository = {"id": "u/n", "sha": revision, "siblings": [], "private": False, "tags": []}
+    repository |= {"downloads": 0, "likes": 0}
     server.files[f"/api/models/u/n/revision/{revision}"] = json.dumps(repository).encode()
     tree = [{"type": "file", "path": "a.zip", "size": len(DATA), "oid": "a" * 40}]
     server.files[f"/api/models/u/n/tree/{revision}"] = json.dumps(tree).encode()
@@ -171,7 +163,7 @@ def test_links_and_devices_are_left_out(kind, tmp_path):
 
 
 def test_a_bomb_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("dear.data.known.unpack._FLOOR", 10**6)
+    monkeypatch.setattr("dear.data.known.archives._FLOOR", 10**6)
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as zipped:
         for number in range(30):

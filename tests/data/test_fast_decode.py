@@ -34,7 +34,7 @@ def photo(width: int, height: int, seed: int = 0) -> Image.Image:
 
 
 def levels(pixels: torch.Tensor) -> torch.Tensor:
-    """Of 255, as `tiny` was normalised."""
+    """Levels from 0 to 255 of pixels that were normalised as `tiny` does it."""
     return (pixels * 0.25 + 0.5) * 255
 
 

@@ -53,7 +53,7 @@ def test_lists_are_compared_image_by_image(photos, tmp_path, capsys):
     train, *_ = write_few_shot(dataset, 3, 2, tmp_path)
     assert main(["data", "few-shot", str(photos), "--shots", "3", "--seed", "1", "--compare", str(train)]) == 0
     one, two = (set(dataset.few_shot(3, seed).train) for seed in (1, 2))
-    assert f"{len(one & two)} images in both, {len(one - two)} only in ours" in capsys.readouterr().out
+    assert f"{len(one & two)} images in both, {len(one - two)} only in this draw" in capsys.readouterr().out
     assert main(["data", "few-shot", str(photos)]) == 2
     assert main(["data", "few-shot", str(photos), "--out", str(tmp_path / "a")]) == 0
     assert sorted(path.name for path in (tmp_path / "a").iterdir())[0] == "shot_16-seed_1_train.jsonl"
@@ -78,7 +78,7 @@ def test_bad_lists(photos, tmp_path, line, sentence):
 
 
 class Datum:
-    """As Dassl's: the class is pickled by its module and name."""
+    """A copy of Dassl's class, which is pickled by its module and name."""
 
     def __init__(self, impath, label, classname):
         self._impath, self._label, self._domain, self._classname = impath, label, 0, classname

@@ -26,18 +26,12 @@ pytest.importorskip("aiohttp")
 def packed(folder: Path, top: str, kind: str, only: str = "") -> bytes:
     """A folder as an archive whose members start with `top`."""
     stream = io.BytesIO()
-    files = sorted(
-        path for path in folder.rglob("*") if path.is_file() and str(path.relative_to(folder)).startswith(only)
-    )
-    names = [f"{top}/{path.relative_to(folder / only)}".lstrip("/") for path in files]
-    if kind == "zip":
-        with zipfile.ZipFile(stream, "w") as zipped:
-            for path, name in zip(files, names, strict=True):
-                zipped.write(path, name)
-    else:
-        with tarfile.open(fileobj=stream, mode="w:gz" if kind != "tar" else "w") as tar:
-            for path, name in zip(files, names, strict=True):
-                tar.add(path, name)
+    mode = "w" if kind in ("zip", "tar") else "w:gz"
+    with zipfile.ZipFile(stream, mode) if kind == "zip" else tarfile.open(fileobj=stream, mode=mode) as archive:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and str(path.relative_to(folder)).startswith(only):
+                name = f"{top}/{path.relative_to(folder / only)}".lstrip("/")
+                (archive.write if kind == "zip" else archive.add)(path, name)
     return stream.getvalue()
 
 
@@ -134,7 +128,7 @@ def test_the_command(tmp_path, capsys):
 
 def test_no_download_begins_where_it_cannot_end(tmp_path, monkeypatch):
     monkeypatch.setattr(getting.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10**9}))
-    with pytest.raises(DearError, match="MB free, and this needs about"):
+    with pytest.raises(DearError, match="MB free, but this needs about"):
         get_dataset(find_known("SUN397"), tmp_path)
 
 

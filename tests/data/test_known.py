@@ -12,7 +12,7 @@ from dear.data.dataset import Dataset
 from dear.data.known import KNOWN, find_known
 from dear.data.resolve import resolve_dataset
 
-from .conftest import V2, picture
+from .conftest import LAYOUTS, V2, picture
 
 NAMES = [entry.name for entry in KNOWN]
 
@@ -24,13 +24,13 @@ def counts(dataset: Dataset) -> tuple[int, int, int]:
 # --- reading --------------------------------------------------------------------------------------------------
 
 
-def test_these_are_the_fifteen(layouts) -> None:
-    assert list(layouts) == NAMES
+def test_these_are_the_fifteen() -> None:
+    assert list(LAYOUTS) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_layout_is_read(name: str, tree, layouts) -> None:
-    root, layout = tree(name), layouts[name]
+def test_each_layout_is_read(name: str, tree) -> None:
+    root, layout = tree(name), LAYOUTS[name]
     dataset = resolve_dataset(name.upper(), root=str(root))
     assert (dataset.name, dataset.classes, counts(dataset)) == (name, layout.classes, layout.counts)
     assert dataset.template == find_known(name).template

@@ -167,7 +167,7 @@ def test_a_list_with_splits(tmp_path: Path, kind: str) -> None:
 
 
 def test_photos_that_are_left_out_are_named(tmp_path: Path) -> None:
-    """Those of phones and cameras: without a word most of a folder could be missing."""
+    """Photos of phones and cameras: without a warning, most of a folder could be missing."""
     for name in ("cat", "dog"):
         picture(tmp_path / "photos" / name / "0.png")
     picture(tmp_path / "photos" / "cat" / "1.JFIF")

@@ -39,13 +39,9 @@ def seen(dataset: Dataset) -> dict[str, set[tuple[str, tuple]]]:
 
 
 def expected(*splits: str) -> dict[str, set[tuple[str, tuple]]]:
-    names = [name.replace("_", " ") for name in CLASSES]
-    return {
-        split: {(names[k], color(split, k, i)) for k in range(len(names)) for i in range(COUNTS[split])}
-        if split in splits
-        else set()
-        for split in COUNTS
-    }
+    counts = {split: count * (split in splits) for split, count in COUNTS.items()}
+    names = [*enumerate(name.replace("_", " ") for name in CLASSES)]
+    return {split: {(name, color(split, k, i)) for k, name in names for i in range(n)} for split, n in counts.items()}
 
 
 def table(split: str):
@@ -56,7 +52,7 @@ def table(split: str):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> Path:
-    """Of `save_to_disk`, and the same as Parquet files, as most of the hub is."""
+    """A folder of `save_to_disk`, and the same dataset as Parquet files, the form of most of the hub."""
     folder = tmp_path_factory.mktemp("hub")
     parts = {"train": table("train"), "validation": table("val"), "test": table("test")}
     datasets.DatasetDict(parts).save_to_disk(folder / "saved")

@@ -111,6 +111,7 @@ def values_said(text: str) -> dict[str, set[str]]:
 def test_no_word_names_two_things() -> None:
     words = [value for values in VALUES.values() for value in values]
     assert max(Counter(words).values()) == 1
+    assert tuple(VALUES) == ATTRIBUTES == Traits._fields
     assert all(value in WHERE[value].split() for value in VALUES["location"])
 
 

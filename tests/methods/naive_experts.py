@@ -59,7 +59,7 @@ def images(count: int, dtype=torch.float64, seed: int = 0):
 
 
 def head_outputs(attn, x):
-    """[batch, tokens, width] -> the output of each head at each token, before the output projection."""
+    """Queries, keys and values of states [batch, tokens, width], and the columns of each head."""
     q, k, v = (F.linear(x, w, b) for w, b in zip(attn.in_proj_weight.chunk(3), attn.in_proj_bias.chunk(3), strict=True))
     size = attn.embed_dim // attn.num_heads
     parts = [slice(h * size, (h + 1) * size) for h in range(attn.num_heads)]

@@ -187,7 +187,7 @@ def two_stage(m, pixels, labels) -> Tensor:
 
 
 def tac(m, pixels, labels) -> Tensor:
-    """pixels: two views of each image, then the clean ones."""
+    """TAC's loss of pixels: two views of each image, then the clean ones."""
     model, count = m.backbone.model, m.text_tokens.shape[1]
     task = m.centres @ m.into_image.weight.T + m.into_image.bias
     raw = {i + 1: torch.cat([task, own]) for i, own in enumerate(m.image_tokens)}

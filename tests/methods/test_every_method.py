@@ -14,9 +14,9 @@ from dear.data.resolve import resolve_dataset
 from dear.methods.base import Method
 from dear.methods.registry import METHODS, find_method, recipe_of
 from dear.model.predictor import Predictor
-from dear.training import loop
 from dear.training.adapt import adapt, predict_logits
 from dear.training.adapter import load_adapter, save_adapter
+from dear.training.checkpoint import Checkpoint
 from dear.training.config import TrainConfig, learning_rate
 from dear.training.images import ImageSource
 
@@ -103,9 +103,9 @@ def test_a_resumed_run_ends_in_the_same_bits(name: str, model_folder: Path, role
         save(*args, **kwargs)
         raise Killed
 
-    whole, save = run(tmp_path / "whole"), loop.save_checkpoint
+    whole, save = run(tmp_path / "whole"), Checkpoint.save
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "save_checkpoint", after_one_epoch)
+        patch.setattr(Checkpoint, "save", after_one_epoch)
         with pytest.raises(Killed):
             run(tmp_path / "cut")
     resumed = run(tmp_path / "cut")

@@ -21,7 +21,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("gains", ["heads", "one"])
 def test_what_each_head_writes_is_never_kept_for_all_images(tiny, gains: str) -> None:
-    """[images, heads, width] is 2.4 GB for 1000 classes of 16 images and ViT-B/16."""
+    """All of it, [images, heads, width], is 2.4 GB for 1000 classes of 16 images and ViT-B/16."""
     images, labels = labelled(8)
     method = make(tiny, "head-gains", gains=gains)
     tower = method.backbone.image

@@ -29,9 +29,10 @@ from dear.model.predictor import Predictor
 from dear.training import loop
 from dear.training.adapt import adapt, predict_logits
 from dear.training.adapter import load_adapter, save_adapter
+from dear.training.checkpoint import Checkpoint
 from dear.training.images import ImageSource
+from dear.training.loop import EpochSums
 from dear.training.run_folder import RunFolder
-from dear.training.sums import EpochSums
 from pretended_gpu import Gpu, pretend_gpu
 
 ROUNDING = {"fp32": 1e-4, "fp16": 0.01, "bf16": 0.05}  # of the loss in the first epoch, or of answers without training
@@ -90,7 +91,7 @@ def train_in_two_parts(name: str, source: ImageSource, data: Dataset, role_file:
     """
     batch = 3 if name == "skipt" else len(data.train)
     config, train = config_of(name, role_file, epochs=3, warmup_epochs=0, batch=batch)
-    save = loop.save_checkpoint
+    save = Checkpoint.save
 
     def after_one_epoch(*args: Any, **kwargs: Any) -> None:
         save(*args, **kwargs)
@@ -98,7 +99,7 @@ def train_in_two_parts(name: str, source: ImageSource, data: Dataset, role_file:
 
     if METHODS[name].trained:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(loop, "save_checkpoint", after_one_epoch)
+            patch.setattr(Checkpoint, "save", after_one_epoch)
             with pytest.raises(Killed):
                 adapt(find_method(name), config, data, train, source, out)
     return adapt(find_method(name), config, data, train, source, out)

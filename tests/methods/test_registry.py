@@ -28,6 +28,7 @@ import sys
 from dear.cli import main
 from dear.methods.registry import methods_for, require_method
 main(["methods"])
+assert "torch" not in sys.modules
 methods_for("full", "full")
 require_method("dear", "dear-mini")
 print(*(name for name in sys.modules if name.startswith("dear.methods.")))

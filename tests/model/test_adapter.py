@@ -162,10 +162,3 @@ def test_attention_to_registers_is_left_out(run, monkeypatch) -> None:
     assert before[0, 1, 2] > 0
     assert after[0, 1, 2] == 0
     assert (after.flatten() > 0).sum() == 15
-
-
-def test_create_starts_as_clip_with_tokens(model_folder, role_file) -> None:
-    with pytest.raises(DearError, match="no ready role map"):
-        dear.create(f"local-dir:{model_folder}", classes=["a", "b"])
-    model = dear.create(f"local-dir:{model_folder}", classes=["a", "b"], roles=str(role_file), device="cpu")
-    assert model.predict(Image.new("RGB", (40, 50))).choice in ("a", "b")

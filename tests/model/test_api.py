@@ -97,6 +97,11 @@ def test_wrong_settings_are_one_sentence(wrong, sentence: str, tmp_path) -> None
             dear.create(classes=["a", "b"], **wrong)
 
 
+def test_a_backbone_without_a_role_map_is_named(model_folder) -> None:
+    with pytest.raises(DearError, match="no ready role map"):
+        dear.create(f"local-dir:{model_folder}", classes=["a", "b"])
+
+
 def test_the_default_method_is_that_of_the_command() -> None:
     assert signature(dear.train).parameters["method"].default == RunConfig().method == DEFAULT
 
@@ -177,14 +182,15 @@ def test_evaluate_agrees_with_the_run_and_with_predict(trained, settings) -> Non
     result = model.evaluate("world:colors")
     assert result.accuracy == pytest.approx(RunFolder(out).test()["all"])
     assert result == dear.evaluate(out, data)
-    assert result.images == len(data.test) == sum(part.images for part in result.per_class.values())
+    assert result.images == len(data.test) == sum(result.class_images.values())
     assert list(result.per_class) == list(data.classes)
     assert result.interval[0] <= result.accuracy <= result.interval[1]
     answers = model.predict([example.picture.open() for example in data.test])
-    for label, (name, part) in enumerate(result.per_class.items()):
+    for label, (name, accuracy) in enumerate(result.per_class.items()):
         own = [answer.choice == name for answer, e in zip(answers, data.test, strict=True) if e.label == label]
-        assert part.accuracy == pytest.approx(100 * np.mean(own))
-        assert part.interval[0] <= part.accuracy <= part.interval[1]
+        low, high = result.class_interval(name)
+        assert low <= accuracy <= high
+        assert accuracy == pytest.approx(100 * np.mean(own))
     assert sum(count for _, _, count in result.confused) == round(result.images * (1 - result.accuracy / 100))
     assert len(str(result).splitlines()) == 2 + 12 + 1
     json.dumps(result.to_json(), allow_nan=False)

@@ -8,7 +8,7 @@ import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,7 @@ from dear.heads.head_role import HeadRole, Phrase
 from dear.heads.role_map import RoleMap
 from dear.server.api import Service
 from dear.server.server import Address, make_app
-
-CORE = ("color", "shape", "texture", "object", "location")
+from small_models import each_role
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,12 +36,10 @@ def _no_thread_stays():
 @pytest.fixture(scope="session")
 def roles(model_folder) -> RoleMap:
     """Head (2, 0) comes with its evidence, all others with their role alone, as in the paper's table."""
-    identity = load_backbone(f"local-dir:{model_folder}").identity.to_json()
-    kinds = [HeadRole("core_attribute", "color"), HeadRole("core_attribute", "shape"), HeadRole("mixed")]
-    heads = {(layer, h): [*kinds, HeadRole("generalization")][(h + layer) % 4] for layer in (2, 3) for h in range(4)}
+    role_map = each_role(load_backbone(f"local-dir:{model_folder}"))
     phrases = (Phrase("a red <b>sign</b>", 0.5, "color"), Phrase("a square", 0.2, "shape"))
-    heads[2, 0] = HeadRole("core_attribute", "color", 0.69, (0.5, 0.5, 0.0, 0.0, 0.0), phrases)
-    return RoleMap(identity, (2, 3), 4, CORE, CORE, heads)
+    known = HeadRole("core_attribute", "color", 0.69, (0.5, 0.5, 0.0, 0.0, 0.0), phrases)
+    return replace(role_map, roles={**role_map.roles, (2, 0): known})
 
 
 @pytest.fixture(scope="session")

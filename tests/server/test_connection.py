@@ -66,17 +66,7 @@ def test_any_request_is_answered_once(client, method, path, headers, body) -> No
         connection.sendall("\r\n".join(lines).encode() + body)
         connection.settimeout(60)
         response = connection.recv(65536)
-    assert not response or statuses(response)[0] in {
-        b"400",
-        b"403",
-        b"404",
-        b"405",
-        b"408",
-        b"411",
-        b"413",
-        b"415",
-        b"100",
-    }
+    assert not response or statuses(response)[0] in b"100 400 403 404 405 408 411 413 415".split()
 
 
 @pytest.mark.parametrize("length", ["9" * 5000, "99000000000", "1" + "0" * 400, "-1", "5, 6", "0x10", "1e3", "٣"])

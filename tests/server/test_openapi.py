@@ -12,99 +12,64 @@ from mean_color import Colors
 
 # What OpenAPI 3.0 allows, as far as it concerns us. The words of 3.1 (const, prefixItems, type null, ...) are refused:
 # Swagger UI 4 does not know them.
+SCHEMA, CONTENT, OPERATION = ({"$ref": f"#/$defs/{name}"} for name in ("schema", "content", "operation"))
+WORDS = {"type": "string", "minLength": 1}
+TEXT, NUMBER, SIZE = {"type": "string"}, {"type": "integer"}, {"type": "integer", "minimum": 0}
+
+
+def an_object(needed: str = "", /, **properties) -> dict:
+    """The schema of an object with these properties and no others; `needed`: those that it must have."""
+    return {"type": "object", "required": needed.split(), "additionalProperties": False, "properties": properties}
+
+
+def a_table(keys: str, values: dict, **more) -> dict:
+    """The schema of an object whose keys match a pattern."""
+    return {"type": "object", "patternProperties": {keys: values}, "additionalProperties": False, **more}
+
+
 SHAPE = {
     "$defs": {
-        "schema": {
-            "type": "object",
-            "additionalProperties": False,
-            "properties": {
-                "$ref": {"type": "string", "pattern": "^#/components/schemas/"},
-                "type": {"enum": ["object", "array", "string", "number", "integer", "boolean"]},
-                "properties": {"type": "object", "additionalProperties": {"$ref": "#/$defs/schema"}},
-                "additionalProperties": {"anyOf": [{"type": "boolean"}, {"$ref": "#/$defs/schema"}]},
-                "items": {"$ref": "#/$defs/schema"},
-                "anyOf": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/schema"}},
-                "required": {"type": "array", "minItems": 1, "items": {"type": "string"}},
-                "enum": {"type": "array", "minItems": 1},
-                "nullable": {"type": "boolean"},
-                "default": {},
-                **{name: {"type": "string"} for name in ("title", "description", "format")},
-                **{name: {"type": "integer"} for name in ("minimum", "maximum")},
-                **{
-                    name: {"type": "integer", "minimum": 0}
-                    for name in ("minItems", "maxItems", "minLength", "maxLength")
-                },
-            },
-        },
-        "content": {
-            "type": "object",
-            "minProperties": 1,
-            "additionalProperties": {
-                "type": "object",
-                "required": ["schema"],
-                "additionalProperties": False,
-                "properties": {"schema": {"$ref": "#/$defs/schema"}},
-            },
-        },
-        "response": {
-            "type": "object",
-            "required": ["description", "content"],
-            "additionalProperties": False,
-            "properties": {
-                "description": {"type": "string"},
-                "content": {"$ref": "#/$defs/content"},
-                "headers": {"type": "object"},
-            },
-        },
-        "operation": {
-            "type": "object",
-            "required": ["operationId", "summary", "responses"],
-            "additionalProperties": False,
-            "properties": {
-                **{name: {"type": "string", "minLength": 1} for name in ("operationId", "summary", "description")},
-                "tags": {"type": "array"},
-                "security": {"type": "array"},
-                "requestBody": {
-                    "type": "object",
-                    "required": ["content"],
-                    "additionalProperties": False,
-                    "properties": {"required": {"type": "boolean"}, "content": {"$ref": "#/$defs/content"}},
-                },
-                "responses": {
-                    "type": "object",
-                    "required": ["200"],
-                    "patternProperties": {"^([1-5]XX|[1-5]\\d\\d)$": {"$ref": "#/$defs/response"}},
-                    "additionalProperties": False,
-                },
-            },
-        },
+        "schema": an_object(
+            **{"$ref": {"type": "string", "pattern": "^#/components/schemas/"}},
+            type={"enum": ["object", "array", "string", "number", "integer", "boolean"]},
+            properties={"type": "object", "additionalProperties": SCHEMA},
+            additionalProperties={"anyOf": [{"type": "boolean"}, SCHEMA]},
+            items=SCHEMA,
+            anyOf={"type": "array", "minItems": 1, "items": SCHEMA},
+            required={"type": "array", "minItems": 1, "items": TEXT},
+            enum={"type": "array", "minItems": 1},
+            nullable={"type": "boolean"},
+            default={},
+            **dict.fromkeys(("title", "description", "format"), TEXT),
+            **dict.fromkeys(("minimum", "maximum"), NUMBER),
+            **dict.fromkeys(("minItems", "maxItems", "minLength", "maxLength"), SIZE),
+        ),
+        "content": a_table("/", an_object("schema", schema=SCHEMA), minProperties=1),
+        "response": an_object("description content", description=TEXT, content=CONTENT, headers={"type": "object"}),
+        "operation": an_object(
+            "operationId summary responses",
+            operationId=WORDS,
+            summary=WORDS,
+            description=WORDS,
+            tags={"type": "array"},
+            security={"type": "array"},
+            requestBody=an_object("content", required={"type": "boolean"}, content=CONTENT),
+            responses=a_table(r"^([1-5]XX|[1-5]\d\d)$", {"$ref": "#/$defs/response"}, required=["200"]),
+        ),
     },
-    "type": "object",
-    "required": ["openapi", "info", "paths"],
-    "additionalProperties": False,
-    "properties": {
-        "openapi": {"const": "3.0.3"},
-        "info": {"type": "object", "required": ["title", "version"]},
-        "paths": {
-            "type": "object",
-            "patternProperties": {
-                "^/": {
-                    "type": "object",
-                    "minProperties": 1,
-                    "additionalProperties": False,
-                    "properties": {method: {"$ref": "#/$defs/operation"} for method in ("get", "post")},
-                }
-            },
-            "additionalProperties": False,
-        },
-        "components": {
+    **an_object(
+        "openapi info paths",
+        openapi={"const": "3.0.3"},
+        info={"type": "object", "required": ["title", "version"]},
+        paths=a_table("^/", {**an_object(get=OPERATION, post=OPERATION), "minProperties": 1}),
+        components={
             "type": "object",
             "properties": {
-                "schemas": {"type": "object", "additionalProperties": {"$ref": "#/$defs/schema"}},
+                "schemas": {"type": "object", "additionalProperties": SCHEMA},
                 "securitySchemes": {"type": "object"},
             },
         },
-    },
+    ),
 }
 MEDIA_TYPES = {"multipart/form-data", "application/json"}
 

@@ -43,15 +43,8 @@ def test_the_answer_is_that_of_predict_with_one_map_an_attribute(predictor) -> N
     assert view["choice"] == answer.choice
     assert view["probability"] == pytest.approx(answer.probability, abs=1e-5)
     assert [vote["component"] for vote in view["votes"]] == list(predictor.model.components)
-    none = "in all heads: it has none of its own"
-    heads = {
-        "cls": "in the last layer",
-        "color": "in its 3 heads",
-        "shape": "in its 2 heads",
-        "texture": none,
-        "object": none,
-        "location": none,
-    }
+    heads = dict.fromkeys(predictor.model.components, "in all heads: it has none of its own")
+    heads |= {"cls": "in the last layer", "color": "in its 3 heads", "shape": "in its 2 heads"}
     assert {one["component"]: one["heads"] for one in view["maps"]} == heads
     json.dumps(view)
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dear.methods.registry import recipe_of, with_overrides
-from dear.training.averaging import WeightAverage, epoch_weights
 from dear.training.config import TrainConfig
+from dear.training.loop import WeightAverage, epoch_weights
 
 
 def bell(epochs: int, peak: float, width: float) -> TrainConfig:
@@ -40,7 +40,7 @@ def test_a_narrow_gaussian_is_one_epoch_and_a_wide_one_the_mean() -> None:
 
 @pytest.mark.parametrize("epochs", [4, 5, 40])
 def test_in_a_shorter_or_longer_run_the_gaussian_is_scaled(epochs: int) -> None:
-    """With a number of images or of epochs: peak at three quarters of the run, width a twentieth of it."""
+    """Peak at three quarters of the run, width a twentieth of it, whether images or epochs are given."""
     recipe = recipe_of("promptsrc")
     expected = [math.exp(-((epoch / epochs - 0.75) ** 2) / (2 * 0.05**2)) for epoch in range(1, epochs + 1)]
     expected = [share / sum(expected) for share in expected]

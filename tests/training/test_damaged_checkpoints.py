@@ -10,7 +10,7 @@ from torch import nn
 
 from dear.core.errors import DearError
 from dear.core.tensors import read_tensors, save_tensors
-from dear.training.checkpoint import load_checkpoint, save_checkpoint
+from dear.training.checkpoint import Checkpoint
 from dear.training.run_folder import CHECKPOINT
 
 
@@ -26,11 +26,13 @@ class State:
         self.optimizer.step()
         self.sums = {name: value.detach().clone() for name, value in self.model.named_parameters()}
 
-    def save(self) -> None:
-        save_checkpoint(self.path, self.model, self.optimizer, self.scaler, self.sums, 2, "job")
+        self.checkpoint = Checkpoint(path, self.model, self.optimizer, self.scaler, self.sums, "job")
 
-    def load(self, epochs: int = 5, job: str = "job") -> int:
-        return load_checkpoint(self.path, self.model, self.optimizer, self.scaler, self.sums, epochs, job)
+    def save(self) -> None:
+        self.checkpoint.save(2)
+
+    def load(self) -> int:
+        return self.checkpoint.load(5)
 
 
 def test_every_flipped_byte_of_a_checkpoint_is_noticed(tmp_path) -> None:

@@ -12,8 +12,8 @@ from dear.cli import main
 from dear.core.runtime import use_deterministic_algorithms
 from dear.data.resolve import resolve_dataset
 from dear.methods.coop import CoOp
-from dear.model import train
 from dear.training.run_folder import ADAPTER_WEIGHTS, RunFolder
+from dear.trials import train
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import dear
-import dear.training.loop as loop
 from dear.cli import main
 from dear.data.world.tasks import world_task
+from dear.training.checkpoint import Checkpoint
 
 ADAPTER = "adapter_model.safetensors"
 
@@ -22,14 +22,14 @@ def arguments(train_arguments, request):
 
 def test_interrupted_and_resumed_ends_in_the_same_bits(arguments, tmp_path, monkeypatch) -> None:
     assert main(arguments(tmp_path / "whole")) == 0
-    save, saved = loop.save_checkpoint, []
+    save, saved = Checkpoint.save, []
 
     def interrupted(*given) -> None:
         if len(saved) == 2:
             raise KeyboardInterrupt
         saved.append(save(*given))
 
-    monkeypatch.setattr(loop, "save_checkpoint", interrupted)
+    monkeypatch.setattr(Checkpoint, "save", interrupted)
     main(arguments(tmp_path / "cut"))
     assert not (tmp_path / "cut" / ADAPTER).exists()
     monkeypatch.undo()

@@ -17,12 +17,9 @@ from dear.clip import load_backbone
 from dear.core.errors import DearError
 from dear.core.files import read_json, write_json
 from dear.core.lock import LOCK, only_writer
-from dear.core.tensors import read_tensors, save_tensors
-from dear.data.resolve import resolve_dataset
 from dear.model.predictor import Predictor
 from dear.training.adapter import CONFIG, WEIGHTS, _config_hash, load_adapter, save_adapter
 from dear.training.run_folder import CHECKPOINT, METRICS, RunFolder
-from dear.training.store import ImageStore, Stage
 from hostile import survives
 
 
@@ -275,22 +272,6 @@ def test_whatever_config_json_holds_the_page_opens_or_says_so(run, tmp_path, con
     (folder / "config.json").write_text(content)
     with Service.open(folder, None) as service, suppress(DearError):
         Page(folder, service)
-
-
-def test_cached_states_of_other_shapes_are_refused(model_folder, photos, tmp_path) -> None:
-    """With a checksum that fits: only their use would tell."""
-    store = ImageStore(load_backbone(f"local-dir:{model_folder}"), tmp_path, workers=0)
-    shown = store.shown(resolve_dataset(str(photos)).train[:1])
-    store.encode(shown, [Stage(2)], "test")
-    (file,) = tmp_path.rglob("*.safetensors")
-    entry, _ = read_tensors(file, "")
-    for changed in (
-        {**entry, "states": entry["states"][:-1]}, {**entry, "states": entry["states"][:, :-1]},
-        {**entry, "cls": entry["cls"][None]}, {"states": entry["states"]}, {**entry, "more": entry["cls"]},
-    ):  # fmt: skip
-        save_tensors(file, changed)
-        with pytest.raises(DearError, match="does not contain cached states of this backbone: remove it"):
-            store.read(shown, Stage(2))
 
 
 def test_pipes_in_place_of_files_are_refused_and_never_waited_for(run, arguments, tmp_path, capsys) -> None:

@@ -93,7 +93,7 @@ def together(cases: Cases) -> None:
 
 
 def scaled(cases: Cases) -> dict[str, Tensor]:
-    """As in mixed precision, without the precision: gradients are scaled, and divided before the step."""
+    """Training with gradients that are scaled, and divided before the step, as in mixed precision."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "gradient_scaler", lambda *_: torch.amp.GradScaler("cpu", init_scale=1024.0))
         return cases.train("dear", "scaled")

@@ -12,6 +12,8 @@ import torch
 from PIL import Image
 
 from dear.clip import Backbone
+from dear.core.errors import DearError
+from dear.core.tensors import read_tensors, save_tensors
 from dear.data.dataset import Example, ImageFile
 from dear.data.memory import labelled
 from dear.data.resolve import resolve_dataset
@@ -116,6 +118,21 @@ def test_a_small_file_is_read_once(model: Dear, tmp_path: Path, monkeypatch, sta
     first, again = _kept(store, examples, stage), _kept(store, examples[::-1], stage)
     torch.testing.assert_close(first[0], again[0].flip(0), rtol=0, atol=0)
     assert len(reads) == times  # the states of many tokens would fill the memory
+
+
+def test_kept_states_of_other_shapes_are_refused(model: Dear, tmp_path: Path) -> None:
+    """Their checksum fits: only their use would tell."""
+    examples = resolve_dataset("world:colors").train[:1]
+    _kept(_store(model, tmp_path), examples, Stage(3))
+    (file,) = tmp_path.rglob("*.safetensors")
+    entry, _ = read_tensors(file, "")
+    for changed in (
+        {**entry, "states": entry["states"][:-1]}, {**entry, "states": entry["states"][:, :-1]},
+        {**entry, "cls": entry["cls"][None]}, {"states": entry["states"]}, {**entry, "more": entry["cls"]},
+    ):  # fmt: skip
+        save_tensors(file, changed)
+        with pytest.raises(DearError, match="does not contain cached states of this backbone: remove it"):
+            _kept(_store(model, tmp_path), examples, Stage(3))
 
 
 def test_views_of_an_earlier_training_do_not_stay_in_memory(model: Dear) -> None:

@@ -1,19 +1,33 @@
-"""The paper's ablations, and one for every choice that it leaves open: named lists of changes to the settings."""
+"""The paper's ablations, and one for every choice that it leaves open: their cells and their results.
+
+An ablation is a named list of changes to the settings; each row is compared with the row that changes nothing.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from msgspec.structs import replace
 
-from dear.bench.results import Cell, Variant
+from dear.bench.results import BASE_TO_NOVEL, PROTOCOLS, Cell, CellResult, Variant
+from dear.bench.series import HM, TARGETS, Series, by_label, compare_series, differences_in, series
 from dear.core.errors import DearError
+from dear.core.names import DECOUPLED, FUSION
 from dear.heads.role_map import RoleMap
 from dear.heads.rules import CORE_SETS
+from dear.trials.outcome import BASE, NOVEL
+from dear.trials.paired import Comparison
 
 Changes = Mapping[str, Any]
 Rows = dict[str, Changes]
 _AS_GIVEN = "as given"
+INFERENCE = "inference"
+_INFERENCE_OF = {  # of base and of novel classes; the last is MMRL's
+    FUSION: (FUSION, FUSION),
+    DECOUPLED: (DECOUPLED, DECOUPLED),
+    f"{FUSION}, novel {DECOUPLED}": (FUSION, DECOUPLED),
+}
 
 
 @dataclass(frozen=True)
@@ -100,7 +114,7 @@ def ablation_rows(roles: RoleMap, settings: Mapping[str, Any]) -> dict[str, Rows
     return available
 
 
-def choose(names: Sequence[str], available: Mapping[str, Rows]) -> dict[str, Rows]:
+def choose_ablations(names: Sequence[str], available: Mapping[str, Rows]) -> dict[str, Rows]:
     """Ablations by name, or all that are available."""
     for name in names:
         if name not in (*ABLATIONS, "all"):
@@ -136,3 +150,120 @@ def ablation_cells(cells: Sequence[Cell], chosen: Mapping[str, Rows], roles: Rol
                 if value != default
             ]
     return [*cells, *variants]
+
+
+@dataclass(frozen=True)
+class AblationResults:
+    """All results of one ablation under one protocol, on one split, with one number of shots."""
+
+    name: str
+    protocol: str
+    split: str
+    shots: int
+    results: list[CellResult]  # with the value in place of the method, so that values are compared like methods
+    rows: dict[str, list[Series]]  # by value, the default first
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Names of the scores in the table; the last one is compared."""
+        parts = PROTOCOLS[self.protocol].parts
+        return (*parts, HM) if self.protocol == BASE_TO_NOVEL else parts or (TARGETS,)
+
+    @property
+    def score(self) -> str:
+        return self.scores[-1]
+
+    def is_default(self, value: str) -> bool:
+        variants = [result.cell.variant for s in self.rows[value] for result in s.results]
+        return any(variant and variant.default for variant in variants)
+
+    @cached_property
+    def comparisons(self) -> dict[str, Comparison | None]:
+        """Each value against the default."""
+        return {value: self._comparison(value) for value in self.rows}
+
+    def _comparison(self, value: str) -> Comparison | None:
+        """The difference to the default; among several defaults, to the one with the same settings."""
+        defaults = [other for other in self.rows if self.is_default(other)]
+        if len(defaults) > 1:
+            defaults = [other for other in defaults if _settings_in(other) == _settings_in(value)]
+        if len(defaults) != 1 or value in defaults:
+            return None
+        return compare_series(self.rows[value], self.rows[defaults[0]], self.score)
+
+
+def ablation_results(results: Sequence[CellResult]) -> list[AblationResults]:
+    """All ablations that were run, and that of inference, for which every result with fusion has the numbers."""
+    groups: dict[tuple[str, str, str, int], list[CellResult]] = {}
+    for result in [*results, *_inference_variants(results)]:
+        cell = result.cell
+        if cell.variant:
+            groups.setdefault((cell.variant.ablation, cell.protocol, cell.split, cell.shots), []).append(result)
+    ablations = []
+    for (name, protocol, split, shots), group in groups.items():
+        group += _defaults(group, results)
+        several = len({result.cell.method for result in group}) > 1
+        by_value = [_with_value_as_method(result, several) for result in sorted(group, key=_order)]
+        ablations.append(AblationResults(name, protocol, split, shots, by_value, by_label(series(by_value))))
+    return sorted(ablations, key=lambda a: (a.name, list(PROTOCOLS).index(a.protocol)))
+
+
+def _defaults(variants: Sequence[CellResult], results: Sequence[CellResult]) -> list[CellResult]:
+    """The unchanged cells with the most similar settings, unless the ablation has its own default."""
+    if any(result.cell.variant and result.cell.variant.default for result in variants):
+        return []
+    defaults: dict[int, CellResult] = {}
+    for changed in variants:
+        assert changed.cell.variant
+        unchanged = [r for r in results if r.cell.variant is None and _place(r) == _place(changed)]
+        if unchanged:
+            nearest = min(unchanged, key=lambda r: len(differences_in([r.cell.settings, changed.cell.settings])))
+            variant = replace(changed.cell.variant, value=changed.cell.variant.default_value, default=True)
+            defaults[id(nearest)] = _with_variant(nearest, variant)
+    return list(defaults.values())
+
+
+def _place(result: CellResult) -> tuple[object, ...]:
+    cell = result.cell
+    return cell.protocol, cell.split, cell.method, cell.dataset, cell.targets, cell.seed, cell.shots
+
+
+def _with_variant(result: CellResult, variant: Variant) -> CellResult:
+    return replace(result, cell=replace(result.cell, variant=variant))
+
+
+def _with_value_as_method(result: CellResult, several_methods: bool) -> CellResult:
+    cell = result.cell
+    assert cell.variant
+    method = f"{cell.method}: {cell.variant.value}" if several_methods else cell.variant.value
+    return replace(result, cell=replace(cell, method=method))
+
+
+def _order(result: CellResult) -> tuple[object, ...]:
+    """Numbers by size; words with the default first."""
+    variant, dataset = result.cell.variant, result.cell.dataset
+    assert variant
+    try:
+        return 0, float(variant.value), False, dataset
+    except ValueError:
+        return 1, 0.0, not variant.default, variant.value, dataset
+
+
+def _inference_variants(results: Sequence[CellResult]) -> list[CellResult]:
+    if any(result.cell.variant and result.cell.variant.ablation == INFERENCE for result in results):
+        return []
+    variants = []
+    for result in results:
+        cell, inferences = result.cell, {outcome.inference for outcome in result.outcomes}
+        if cell.variant is None and cell.protocol == BASE_TO_NOVEL and {FUSION, DECOUPLED} <= inferences:
+            for value, parts in _INFERENCE_OF.items():
+                chosen = set(zip((BASE, NOVEL), parts, strict=True))
+                outcomes = [outcome for outcome in result.outcomes if (outcome.part, outcome.inference) in chosen]
+                variant = Variant(INFERENCE, value, default=value == FUSION)
+                variants.append(replace(_with_variant(result, variant), outcomes=outcomes))
+    return variants
+
+
+def _settings_in(label: str) -> str:
+    """The settings that a label names."""
+    return label.partition(" (")[2]

@@ -7,25 +7,26 @@ from statistics import fmean
 from typing import Any
 
 from dear.bench.chapters import Block, Chapter, on_split
-from dear.bench.protocols import PROTOCOLS, TEST
-from dear.bench.results import Result, show_value
-from dear.bench.summary import Stat, labels, pick, stat
+from dear.bench.results import PROTOCOLS, CellResult, show_value
+from dear.bench.series import Stat, labels, pick, stat
 from dear.bench.tables import main_results
 from dear.core.files import read_json
+from dear.core.metrics import interval_text
 from dear.core.schema import damaged
 from dear.core.table import Table
 from dear.methods.registry import is_ours
+from dear.trials.outcome import TEST, Outcome
 
 _TOP = 5
 
 
-def detail_chapters(results: Sequence[Result]) -> list[Chapter]:
+def detail_chapters(results: Sequence[CellResult]) -> list[Chapter]:
     chapters = [
         Chapter("uncertainty", "Intervals and calibration", _for_each_split(results, _uncertainty)),
         Chapter("components", "Accuracy of each component alone", _for_each_split(results, _components)),
         Chapter("errors", "Errors of our methods", _for_each_split(results, _confused, _worst)),
         Chapter("cost", "Time, memory, parameters", [_cost(results)]),
-        Chapter("settings", "Settings, versions, machine", _settings(results)),
+        Chapter("settings", "Settings, versions, machine", _settings_tables(results)),
     ]
     return [chapter for chapter in chapters if chapter.blocks]
 
@@ -40,50 +41,52 @@ def retrieval_chapters(folders: Sequence[Path]) -> list[Chapter]:
     return [Chapter("retrieval", "Searching by attribute", blocks)] if blocks else []
 
 
-def _for_each_split(results: Sequence[Result], *makers: Callable[[list[Result]], Block | None]) -> list[Block]:
-    """Blocks of the protocols whose evaluations have fixed names, for each split of their results."""
+def _for_each_split(results: Sequence[CellResult], *makers: Callable[[list[CellResult]], Block | None]) -> list[Block]:
+    """Blocks of the protocols whose parts have fixed names, for each split of their results."""
     protocols = [name for name, protocol in PROTOCOLS.items() if not protocol.has_targets]
     groups = [group for protocol in protocols for group in main_results(results, protocol).values()]
     return [block for make in makers for group in groups if (block := make(group))]
 
 
-def _evaluation_names(result: Result) -> tuple[str, ...]:
-    return PROTOCOLS[result.cell.protocol].evaluations
+def _outcomes(result: CellResult) -> list[Outcome]:
+    """Those on the parts of its protocol, by the paper's inference."""
+    return [outcome for part in PROTOCOLS[result.cell.protocol].parts if (outcome := pick(result, part))]
 
 
-def _groups(results: Sequence[Result]) -> dict[tuple[str, str, int], list[Result]]:
+def _by_place(results: Sequence[CellResult]) -> dict[tuple[str, str, int], list[CellResult]]:
     """By dataset, label and shots: results that differ only in their seed."""
-    groups: dict[tuple[str, str, int], list[Result]] = {}
+    groups: dict[tuple[str, str, int], list[CellResult]] = {}
     for result, label in zip(results, labels(results), strict=True):
         groups.setdefault((result.cell.dataset, label, result.cell.shots), []).append(result)
     return groups
 
 
-def _uncertainty(results: list[Result]) -> Block | None:
-    names = _evaluation_names(results[0])
-    columns = [f"{name}{column}" for name in names for column in ("", ", 95% interval", ", ECE")]
+def _uncertainty(results: list[CellResult]) -> Block | None:
+    parts = PROTOCOLS[results[0].cell.protocol].parts
+    columns = [f"{part}{column}" for part in parts for column in ("", ", 95% interval", ", ECE")]
     table = Table(["dataset", "method", "shots", *columns, "seeds"])
-    for (dataset, label, shots), group in _groups(results).items():
+    for (dataset, label, shots), group in _by_place(results).items():
         row: list[object] = []
-        for name in names:
-            evaluations = [e for result in group if (e := pick(result, name))]
-            intervals = [e.interval for e in evaluations if e.interval]
-            ends = [fmean(interval[side] for interval in intervals) for side in (0, 1)] if intervals else None
-            eces = stat(e.ece for e in evaluations if e.ece is not None)
-            row += [stat(e.accuracy for e in evaluations), ends and f"{ends[0]:.1f} to {ends[1]:.1f}", eces]
+        for part in parts:
+            outcomes = [outcome for result in group if (outcome := pick(result, part))]
+            ends = [fmean(outcome.interval[side] for outcome in outcomes) for side in (0, 1)] if outcomes else None
+            interval = ends and interval_text((ends[0], ends[1]), 1)
+            row += [stat(outcome.accuracy for outcome in outcomes), interval, stat(outcome.ece for outcome in outcomes)]
         table.add(dataset, label, shots, *row, len(group))
-    note = "Interval: of the accuracy (%) under a bootstrap over test images, its ends averaged over seeds. "
-    note += "ECE: expected calibration error (%)."
+    note = (
+        "Interval: of the accuracy (%) on these test images, its ends averaged over seeds; Wilson's, but of cells run "
+    )
+    note += "before December 2026 a bootstrap over images. ECE: expected calibration error (%)."
     return _block("uncertainty", results[0], table, note)
 
 
-def _components(results: list[Result]) -> Block | None:
+def _components(results: list[CellResult]) -> Block | None:
     results = [result for result in results if result.components]
     names = list(dict.fromkeys(name for result in results for scores in result.components for name in scores.alone))
     table = Table(["dataset", "method", "shots", "what", *names, "cosine", "seeds"])
-    for (dataset, label, shots), group in _groups(results).items():
-        for part in dict.fromkeys(scores.name for result in group for scores in result.components):
-            in_part = [scores for result in group for scores in result.components if scores.name == part]
+    for (dataset, label, shots), group in _by_place(results).items():
+        for part in dict.fromkeys(scores.part for result in group for scores in result.components):
+            in_part = [scores for result in group for scores in result.components if scores.part == part]
             row = [stat(scores.alone[name] for scores in in_part if name in scores.alone) for name in names]
             cosine = stat((scores.cosine for scores in in_part if scores.cosine is not None), digits=2)
             table.add(dataset, label, shots, f"alone, {part}", *row, cosine, len(group))
@@ -95,47 +98,47 @@ def _components(results: list[Result]) -> Block | None:
     return _block("components", results[0], table, note) if results else None
 
 
-def _confused(results: list[Result]) -> Block | None:
+def _confused(results: list[CellResult]) -> Block | None:
     table = Table(["dataset", "method", "true class", "answered", "times"])
     for (dataset, label), group in _ours(results).items():
         counts: Counter[tuple[str, str]] = Counter()
         for result in group:
-            for name in _evaluation_names(result):
-                for true, predicted, count in e.confused if (e := pick(result, name)) else ():
-                    counts[str(true), str(predicted)] += count
-        for (true, predicted), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_TOP]:
-            table.add(dataset, label, true, predicted, count)
+            for outcome in _outcomes(result):
+                for true, answer, count in outcome.confused:
+                    counts[true, answer] += count
+        for (true, answer), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_TOP]:
+            table.add(dataset, label, true, answer, count)
     return _block("confused", results[0], table, "Counted over all seeds, most frequent first.", "confused pairs")
 
 
-def _worst(results: list[Result]) -> Block | None:
+def _worst(results: list[CellResult]) -> Block | None:
     table = Table(["dataset", "method", "class", "accuracy", "seeds"])
     for (dataset, label), group in _ours(results).items():
         by_class: dict[str, list[float]] = {}
         for result in group:
-            for name in _evaluation_names(result):
-                for class_name, accuracy in (e.per_class if (e := pick(result, name)) else {}).items():
+            for outcome in _outcomes(result):
+                for class_name, accuracy in outcome.per_class.items():
                     by_class.setdefault(class_name, []).append(accuracy)
         for class_name, shares in sorted(by_class.items(), key=lambda item: (fmean(item[1]), item[0]))[:_TOP]:
             table.add(dataset, label, class_name, stat(shares), len(shares))
     return _block("worst", results[0], table, "Lowest accuracy (%) over all seeds.", "worst classes")
 
 
-def _ours(results: list[Result]) -> dict[tuple[str, str], list[Result]]:
+def _ours(results: list[CellResult]) -> dict[tuple[str, str], list[CellResult]]:
     """Results of our own methods, with the most shots, by dataset and label."""
     own = [result for result in results if is_ours(result.cell.method)]
     most = max((result.cell.shots for result in own), default=0)
-    return {key[:2]: group for key, group in _groups([r for r in own if r.cell.shots == most]).items()}
+    return {key[:2]: group for key, group in _by_place([r for r in own if r.cell.shots == most]).items()}
 
 
-def _block(name: str, result: Result, table: Table, note: str, subject: str = "") -> Block | None:
+def _block(name: str, result: CellResult, table: Table, note: str, subject: str = "") -> Block | None:
     protocol, split = result.cell.protocol, result.cell.split
     title = PROTOCOLS[protocol].title + (f": {subject}" if subject else "")
     name = "_".join([name, protocol] + ([] if split == TEST else [split]))
     return Block(name, on_split(title, split), table, note, main=False) if table.rows else None
 
 
-def _cost(results: Sequence[Result]) -> Block:
+def _cost(results: Sequence[CellResult]) -> Block:
     table = Table(["protocol", "method", "cells", "fit (s)", "evaluate (s)", "peak memory (MB)", "trained parameters"])
     for name, protocol in PROTOCOLS.items():
         own = [result for group in main_results(results, name).values() for result in group]
@@ -148,16 +151,16 @@ def _cost(results: Sequence[Result]) -> Block:
     return Block("cost", "Cost", table, note, main=False)
 
 
-def _add_cost(table: Table, protocol: str, method: str, results: list[Result]) -> None:
+def _add_cost(table: Table, protocol: str, method: str, results: list[CellResult]) -> None:
     memory = max((r.peak_memory_mb for r in results if r.peak_memory_mb is not None), default=None)
-    counts = sorted({r.trained_parameters for r in results if r.trained_parameters is not None})
-    parameters = None if not counts else f"{counts[0]:,}" + (f" to {counts[-1]:,}" if len(counts) > 1 else "")
+    counts = sorted({r.trained_parameters for r in results})
+    parameters = f"{counts[0]:,}" + (f" to {counts[-1]:,}" if len(counts) > 1 else "")
     fit, evaluate = stat(r.seconds.fit for r in results), stat(r.seconds.evaluate for r in results)
     peak = None if memory is None else Stat(memory, digits=0)
     table.add(protocol, method, len(results), fit, evaluate, peak, parameters)
 
 
-def _settings(results: Sequence[Result]) -> list[Block]:
+def _settings_tables(results: Sequence[CellResult]) -> list[Block]:
     all_settings = [result.cell.settings for result in results]
     shared, differing = Table(["setting", "value"]), Table(["setting", "values", "cells"])
     for name in sorted({name for settings in all_settings for name in settings}):

@@ -11,26 +11,26 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dear.bench.ablation_results import AblationResults, ablation_results
+from dear.bench.ablations import AblationResults, ablation_results
 from dear.bench.chapters import AVERAGE, on_split
-from dear.bench.protocols import BASE, BASE_TO_NOVEL, FEW_SHOT, NOVEL, PROTOCOLS, TEST
-from dear.bench.results import Result
-from dear.bench.summary import HM, Series, Stat, average, complete_methods, labels, series
+from dear.bench.results import BASE_TO_NOVEL, FEW_SHOT, PROTOCOLS, CellResult
+from dear.bench.series import HM, Series, Stat, average, by_label, complete_methods, datasets_of, labels, series
 from dear.bench.tables import main_results
 from dear.methods.registry import is_ours
+from dear.trials.outcome import BASE, NOVEL, TEST
 
 _INK, _SOFT, _LINE = "#23262b", "#6a6f78", "#dddbd4"
-_OWN = ("#d1495b", "#7a1f33", "#f08fa5")
-_OTHERS = ("#4c566a", "#2e86ab", "#e09f3e", "#4f9d69", "#8f6bb3", "#16919b", "#8c5a3c", "#6f9a1f", "#b8972f")
+_OWN_COLORS = ("#d1495b", "#7a1f33", "#f08fa5")
+_OTHER_COLORS = ("#4c566a", "#2e86ab", "#e09f3e", "#4f9d69", "#8f6bb3", "#16919b", "#8c5a3c", "#6f9a1f", "#b8972f")
 _MARKERS = "osD^vPX*ph"
-_LEAST = 1.0  # percentage points to either side, so that noise is not blown up
+_LEAST_RANGE = 1.0  # percentage points to either side, so that noise is not blown up
 _FAR = 15.0  # points of HM below the best, where base against novel only names a method, or the others were one blot
 _MOST_PANELS = 8  # beyond, base against novel shows the average alone
 _LINE_LENGTH = 48  # of text below a panel
 
 
 @dataclass
-class Picture:
+class ReportFigure:
     """A figure, the name of its file, the chapter it belongs to, and what it shows."""
 
     name: str
@@ -39,26 +39,26 @@ class Picture:
     figure: Figure
 
 
-def pictures(results: Sequence[Result]) -> list[Picture]:
+def pictures(results: Sequence[CellResult]) -> list[ReportFigure]:
     drawn = []
     for split, group in main_results(results, BASE_TO_NOVEL).items():
         suffix = _suffix(split)
         caption = "Base against novel accuracy (%), mean over seeds, bars: std. Grey lines: equal HM."
         if any(HM in s.names for s in series(group)):
-            picture = Picture(f"base_novel{suffix}", BASE_TO_NOVEL, on_split(caption, split), _base_novel(group))
+            picture = ReportFigure(f"base_novel{suffix}", BASE_TO_NOVEL, on_split(caption, split), _base_novel(group))
             drawn.append(picture)
         with_fusion = [result for result in group if is_ours(result.cell.method) and result.fusion]
         if with_fusion:
             caption = "Fusion weights learned on the base classes, mean over seeds; colour: square root."
-            drawn.append(Picture(f"fusion_weights{suffix}", BASE_TO_NOVEL, caption, _fusion_weights(with_fusion)))
+            drawn.append(ReportFigure(f"fusion_weights{suffix}", BASE_TO_NOVEL, caption, _fusion_weights(with_fusion)))
     for split, group in main_results(results, FEW_SHOT).items():
         if len({result.cell.shots for result in group}) > 1:
             caption = on_split("Accuracy (%) by images per class, mean over seeds, bands: std.", split)
-            drawn.append(Picture(f"few_shot{_suffix(split)}", FEW_SHOT, caption, _few_shot(group)))
-    ablations = [a for a in ablation_results(results) if any(a.difference(value) for value in a.rows)]
+            drawn.append(ReportFigure(f"few_shot{_suffix(split)}", FEW_SHOT, caption, _few_shot_curves(group)))
+    ablations = [a for a in ablation_results(results) if any(a.comparisons.values())]
     if ablations:
-        caption = "Difference to the default in percentage points, bars: standard error of the paired differences."
-        drawn.append(Picture("ablations", "ablations", caption, _ablations(ablations)))
+        caption = "Difference to the default in percentage points, bars: its 95% interval."
+        drawn.append(ReportFigure("ablations", "ablations", caption, _ablation_bars(ablations)))
     return drawn
 
 
@@ -70,8 +70,8 @@ def method_colors(methods: Sequence[str]) -> dict[str, str]:
     """Our methods stand out, and have their own colours in every figure."""
     own = [label for label in dict.fromkeys(methods) if is_ours(label)]
     others = [label for label in dict.fromkeys(methods) if label not in own]
-    colors = {label: _OTHERS[i % len(_OTHERS)] for i, label in enumerate(others)}
-    return colors | {label: _OWN[i % len(_OWN)] for i, label in enumerate(own)}
+    colors = {label: _OTHER_COLORS[i % len(_OTHER_COLORS)] for i, label in enumerate(others)}
+    return colors | {label: _OWN_COLORS[i % len(_OWN_COLORS)] for i, label in enumerate(own)}
 
 
 def method_markers(methods: Sequence[str]) -> dict[str, str]:
@@ -114,19 +114,19 @@ def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
 
 def _by_dataset(all_series: Sequence[Series]) -> Iterator[tuple[str, list[tuple[str, Series | list[Series]]]]]:
     """The series of each dataset, then, for several datasets, those to average over."""
-    datasets = list(dict.fromkeys(s.dataset for s in all_series))
+    datasets, methods = datasets_of(all_series), by_label(all_series)
     for dataset in datasets:
         yield dataset, [(s.label, s) for s in all_series if s.dataset == dataset]
     names = complete_methods(all_series)
     if len(datasets) > 1 and names:
-        yield AVERAGE, [(name, [s for s in all_series if s.label == name]) for name in names]
+        yield AVERAGE, [(name, methods[name]) for name in names]
 
 
 def _stat(row: Series | list[Series], name: str) -> Stat | None:
     return row.stat(name) if isinstance(row, Series) else average(row, [s.dataset for s in row], name)
 
 
-def _few_shot(results: list[Result]) -> Figure:
+def _few_shot_curves(results: list[CellResult]) -> Figure:
     all_series = series(results, by_shots=True)
     shots = sorted({result.cell.shots for result in results})
     names = [s.label for s in all_series]
@@ -152,7 +152,7 @@ def _few_shot(results: list[Result]) -> Figure:
     return figure
 
 
-def _base_novel(results: list[Result]) -> Figure:
+def _base_novel(results: list[CellResult]) -> Figure:
     all_series = [s for s in series(results) if s.stat(HM)]
     names = [s.label for s in all_series]
     colors, markers = method_colors(names), method_markers(names)
@@ -191,7 +191,7 @@ def _equal_hm(axis: Axes) -> None:
     axis.set(xlim=(left, right), ylim=(low, high))
 
 
-def _fusion_weights(results: list[Result]) -> Figure:
+def _fusion_weights(results: list[CellResult]) -> Figure:
     groups: dict[str, list[dict[str, float]]] = {}
     names = labels(results)
     several = len(set(names)) > 1
@@ -216,21 +216,22 @@ def _fusion_weights(results: list[Result]) -> Figure:
     return figure
 
 
-def _ablations(ablations: list[AblationResults]) -> Figure:
+def _ablation_bars(ablations: list[AblationResults]) -> Figure:
     most = max(len(ablation.rows) for ablation in ablations)
     figure, axes = _panels(len(ablations), width=4.6, height=1.2 + 0.42 * most)
     box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
     for axis, ablation in zip(axes, ablations, strict=True):
         for row, value in enumerate(ablation.rows):
-            difference = ablation.difference(value)
-            if difference:
-                color = "#4f9d69" if difference.mean >= 0 else _OWN[0]
+            comparison = ablation.comparisons[value]
+            if comparison:
+                mean = comparison.difference
+                color = "#4f9d69" if mean >= 0 else _OWN_COLORS[0]
                 style: dict[str, Any] = {"color": color, "marker": "o", "markersize": 7, "elinewidth": 2, "capsize": 3}
-                axis.errorbar(difference.mean, row, xerr=difference.error, linestyle="none", **style)
-                text = f"{difference.mean:+.1f}".replace("-", "−")
+                ends = [[max(0.0, mean - comparison.low)], [max(0.0, comparison.high - mean)]]
+                axis.errorbar(mean, row, xerr=ends, linestyle="none", **style)
                 axis.annotate(
-                    text, (difference.mean, row), (0, 7), textcoords="offset points", ha="center", fontsize=9,
-                    color=_INK, zorder=4, bbox=box,
+                    f"{mean:+.1f}".replace("-", "−"), (mean, row), (0, 7), textcoords="offset points", ha="center",
+                    fontsize=9, color=_INK, zorder=4, bbox=box,
                 )  # fmt: skip
             elif ablation.is_default(value):
                 axis.plot(0, row, marker="D", markersize=7, color=_SOFT)
@@ -240,7 +241,7 @@ def _ablations(ablations: list[AblationResults]) -> Figure:
         axis.set_ylim(most - 0.5, -0.7)  # bars of the same thickness in all panels
         axis.margins(x=0.15)
         left, right = axis.get_xlim()
-        axis.set_xlim(min(left, -_LEAST), max(right, _LEAST))
+        axis.set_xlim(min(left, -_LEAST_RANGE), max(right, _LEAST_RANGE))
         axis.locator_params(axis="x", nbins=5)  # more would touch each other in a narrow panel
         axis.grid(visible=False, axis="y")
         split = "" if ablation.split == TEST else f", {ablation.split}"

@@ -10,19 +10,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from dear.bench.planning import constant_key
-from dear.bench.protocols import BASE, FEW_SHOT, FEW_SHOTS, NOVEL, PROTOCOLS, TEST
-from dear.bench.results import (
-    Cell,
-    Result,
-    read_result,
-    result_files,
-    result_path,
-    show_value,
-    with_current_names,
-    write_result,
-)
-from dear.bench.run_cell import run_cell
-from dear.bench.workbench import Workbench, shared_workbench
+from dear.bench.results import FEW_SHOT, FEW_SHOTS, PROTOCOLS, Cell, CellResult, result_path, results_in, write_result
+from dear.bench.run_cell import Workbench, run_cell, shared_workbench
 from dear.clip import MINI
 from dear.clip.text_table import TextTable
 from dear.core.errors import DearError
@@ -36,6 +25,7 @@ from dear.data.resolve import is_world
 from dear.methods.registry import METHODS, find_method, recipe_of, with_overrides
 from dear.parallel.cluster import Cluster
 from dear.training.config import RunConfig, TrainConfig
+from dear.trials.outcome import BASE, NOVEL, TEST
 
 MAX_WORLD_EPOCHS = 10  # on Attribute World, which is for trying out: as many as DeAR's recipe has
 WORK = "work"
@@ -78,7 +68,9 @@ def _table_hash(file: str) -> str:
     return TextTable.read(file).sha256[:16]
 
 
-def shortened(method: str, protocol: str, dataset: str, overrides: Mapping[str, Any], shots: int) -> dict[str, Any]:
+def shorter_on_world(
+    method: str, protocol: str, dataset: str, overrides: Mapping[str, Any], shots: int
+) -> dict[str, Any]:
     """Settings that cut a long recipe on Attribute World, so that all methods run in minutes; none elsewhere."""
     lengths = {"epochs", "images_seen", "steps_per_shot"}
     if not is_world(dataset) or overrides.keys() & lengths or not METHODS[method].trained:
@@ -120,7 +112,7 @@ def plan(
     shots = shots or (FEW_SHOTS if protocol == FEW_SHOT else (TrainConfig.pick(overrides).shots,))
 
     def settings(method: str, dataset: str, count: int) -> dict[str, Any]:
-        changes = {**shortened(method, protocol, dataset, overrides, count), **overrides}
+        changes = {**shorter_on_world(method, protocol, dataset, overrides, count), **overrides}
         return cell_settings(method, protocol, changes, count, dataset if published_constants else None)
 
     return [
@@ -134,21 +126,21 @@ def plan(
 
 def run_cells(
     cells: Sequence[Cell], out: Path, bench: Workbench, other_settings: bool = False, cluster: Cluster | None = None
-) -> list[Result]:
+) -> list[CellResult]:
     """The results of all cells, in order; cells that `out` already holds are read, not run.
 
     With a cluster, many run at once; the results equal those of one after the other on as many threads.
     """
     with only_writer(out):
-        stored = [read_result(path) for path in result_files(out)]
+        stored = results_in(out)
         if not other_settings:
             _refuse_other_settings(cells, [result.cell for result in stored], out)
         return _run_missing(cells, {result.cell.name: result for result in stored}, out, bench, cluster)
 
 
 def _run_missing(
-    cells: Sequence[Cell], stored: Mapping[str, Result], out: Path, bench: Workbench, cluster: Cluster | None
-) -> list[Result]:
+    cells: Sequence[Cell], stored: Mapping[str, CellResult], out: Path, bench: Workbench, cluster: Cluster | None
+) -> list[CellResult]:
     by_name = {cell.name: cell for cell in cells}
     results = {name: stored[name] for name in by_name if name in stored}
     if results:
@@ -161,7 +153,7 @@ def _run_missing(
                 first.setdefault(key, cell.name)
         copies = [cell for cell in missing if first.get(constant_key(cell) or "", cell.name) != cell.name]
         to_run = [cell for cell in missing if cell not in copies]
-        with closing(_run(to_run, out, bench, cluster, bar)) as finished:  # an interrupt ends tasks at once
+        with closing(_run_each(to_run, out, bench, cluster, bar)) as finished:  # an interrupt ends tasks at once
             for cell, result in finished:
                 results[cell.name] = result
                 bar.update()
@@ -173,9 +165,9 @@ def _run_missing(
     return [results[name] for name in by_name]
 
 
-def _run(
+def _run_each(
     cells: Sequence[Cell], out: Path, bench: Workbench, cluster: Cluster | None, bar: Progress
-) -> Generator[tuple[Cell, Result], None, None]:
+) -> Generator[tuple[Cell, CellResult], None, None]:
     """Cells and their results, which are on disk by then."""
     if cluster is None:
         for cell in cells:
@@ -191,7 +183,7 @@ def _run(
                 yield cell, result
 
 
-def _run_and_write(cell: Cell, out: Path, bench: Workbench) -> Result:
+def _run_and_write(cell: Cell, out: Path, bench: Workbench) -> CellResult:
     """Runs a cell and writes its result in the same process: one that is killed loses no finished cell."""
     work = out / WORK / cell.name
     result = run_cell(cell, bench, work)
@@ -200,7 +192,7 @@ def _run_and_write(cell: Cell, out: Path, bench: Workbench) -> Result:
     return result
 
 
-def _run_in_worker(out: Path, bench: Workbench, cpus: int, cell: Cell, device: str) -> tuple[Result, Sequence[str]]:
+def _run_in_worker(out: Path, bench: Workbench, cpus: int, cell: Cell, device: str) -> tuple[CellResult, Sequence[str]]:
     """The result and warnings of a cell, in a worker of a cluster. All its CPUs but one decode images."""
     loading.WORKERS = min(loading.WORKERS, cpus - 1)
     bench = shared_workbench(
@@ -213,13 +205,12 @@ def _refuse_other_settings(cells: Sequence[Cell], stored: Sequence[Cell], out: P
     """Refuses to mix settings in one table, unless the user asks for it."""
 
     def place(cell: Cell) -> tuple[Any, ...]:
-        row = cell.variant and (cell.variant.ablation, show_value(cell.variant.value))
+        row = cell.variant and (cell.variant.ablation, cell.variant.value)
         return cell.protocol, cell.dataset, cell.method, cell.seed, cell.shots, cell.split, cell.targets, row
 
-    settings_at = {place(cell): with_current_names(cell.settings) for cell in stored}
+    settings_at = {place(cell): cell.settings for cell in stored}
     for cell in cells:
-        new = with_current_names(cell.settings)
-        old = settings_at.get(place(cell), new)
+        new, old = cell.settings, settings_at.get(place(cell), cell.settings)
         if changed := sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)):
             raise DearError(
                 f"{out} holds {cell} with other settings ({', '.join(changed)}): choose another --out, or add "
@@ -227,8 +218,8 @@ def _refuse_other_settings(cells: Sequence[Cell], stored: Sequence[Cell], out: P
             )
 
 
-def _in_short(result: Result) -> str:
-    accuracies = {e.name: e.accuracy for e in result.evaluations if e.inference != DECOUPLED}
+def _in_short(result: CellResult) -> str:
+    accuracies = {outcome.part: outcome.accuracy for outcome in result.outcomes if outcome.inference != DECOUPLED}
     parts = [f"{Path(name).name} {accuracy:.1f}" for name, accuracy in accuracies.items()]
     if list(accuracies) == [BASE, NOVEL]:
         parts.append(f"HM {harmonic_mean(accuracies[BASE], accuracies[NOVEL]):.1f}")

@@ -5,28 +5,26 @@ import re
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
 from dear.bench.chapters import AVERAGE, Block, Chapter
 from dear.bench.details import detail_chapters, retrieval_chapters
-from dear.bench.figures import Picture, pictures
-from dear.bench.results import Result, read_results
-from dear.bench.summary import Stat
+from dear.bench.figures import ReportFigure, pictures
+from dear.bench.results import CellResult, read_results
+from dear.bench.series import Stat
 from dear.bench.tables import main_chapters
 from dear.core.figure import figure_png
 from dear.core.files import read_text, write_bytes, write_text
 from dear.core.table import Table
 from dear.core.version import __version__
 from dear.core.words import counted
+from dear.trials.page import render_page
 
 TITLE = "Benchmark results"
-_ASSETS = Path(__file__).parent / "assets"
+_REPORT_TEMPLATE = Path(__file__).parent / "assets" / "report.html.j2"
 _MAX_UNFOLDED = 6  # missing cells
-_LONG = 48  # letters; longer texts in a table may break
 
 
 def write_report(folders: Sequence[Path], out: Path, first: Sequence[Chapter] = ()) -> list[Chapter]:
@@ -69,7 +67,7 @@ def spread(table: Table) -> Table:
     return wide
 
 
-def summary(results: Sequence[Result]) -> str:
+def summary(results: Sequence[CellResult]) -> str:
     cells = [result.cell for result in results]
     methods, datasets, seeds = ({getattr(c, name) for c in cells} for name in ("method", "dataset", "seed"))
     backbones = sorted({str(c.settings["model"]) for c in cells if "model" in c.settings})
@@ -78,7 +76,9 @@ def summary(results: Sequence[Result]) -> str:
     return sizes + (f"; backbone {', '.join(backbones)}" if backbones else "") + "."
 
 
-def markdown(results: Sequence[Result], chapters: Sequence[Chapter], figures: Sequence[Picture], notes: str) -> str:
+def markdown(
+    results: Sequence[CellResult], chapters: Sequence[Chapter], figures: Sequence[ReportFigure], notes: str
+) -> str:
     parts = [f"# {TITLE}", summary(results), *([notes] if notes else [])]
     for chapter in chapters:
         parts.append(f"## {chapter.title}")
@@ -99,52 +99,25 @@ def _note_and_table(block: Block) -> list[str]:
 
 
 def page(
-    results: Sequence[Result], chapters: Sequence[Chapter], figures: Sequence[tuple[Picture, bytes]], notes: str
+    results: Sequence[CellResult],
+    chapters: Sequence[Chapter],
+    figures: Sequence[tuple[ReportFigure, bytes]],
+    notes: str,
 ) -> str:
     """One HTML file that needs no other; everything but the notes' own Markdown is escaped by the template."""
-    environment = Environment(
-        loader=FileSystemLoader(_ASSETS), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
-    environment.filters.update(rows=_rows, base64=lambda png: base64.b64encode(png).decode("ascii"))
     days = sorted(result.finished[:10] for result in results) or [date.today().isoformat()]
-    return environment.get_template("report.html.j2").render(
+    return render_page(
+        _REPORT_TEMPLATE,
         title=TITLE,
         summary=summary(results),
         notes=Markup(notes_html(notes, first_heading=3)),
         chapters=chapters,
-        figures=figures,
+        figures=[(picture, base64.b64encode(png).decode("ascii")) for picture, png in figures],
+        average=AVERAGE,
         max_unfolded=_MAX_UNFOLDED,
         days=days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}",
         version=__version__,
     )
-
-
-def _rows(table: Table) -> list[dict[str, Any]]:
-    """The rows of a table as the template shows them: classes of rows and cells, and ± apart from the mean."""
-    numeric, texts = table.numeric(), table.cells()
-    grouped = len({row[0] for row in texts}) < len(texts)  # then the first column names a group of rows
-    rows = []
-    for number, row in enumerate(texts):
-        again = grouped and number > 0 and row[0] == texts[number - 1][0]
-        cells = []
-        for column, text in enumerate(row):
-            mean, sign, std = text.partition(" ± ") if numeric[column] else (text, "", "")
-            classes = {
-                "number": numeric[column], "again": again and column == 0, "long": len(text) > _LONG,
-                "spread": bool(sign),
-            }  # fmt: skip
-            cells.append({
-                "classes": _chosen(classes), "text": mean, "spread": sign + std,
-                "bold": (number, column) in table.bold,
-            })  # fmt: skip
-        kinds = {"first": number > 0 and not again, "average": row[0] == AVERAGE}
-        rows.append({"classes": _chosen(kinds), "cells": cells})
-    return rows
-
-
-def _chosen(classes: dict[str, bool]) -> str:
-    return " ".join(name for name, chosen in classes.items() if chosen)
 
 
 def notes_html(text: str, first_heading: int = 2) -> str:

@@ -1,43 +1,100 @@
-"""Running one benchmark cell: train, evaluate, and note what it cost and where it ran."""
+"""Running one benchmark cell: a trial, what it cost, and where it ran; and the workbench that cells share."""
 
 import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import torch
-from msgspec import convert
+from msgspec import convert, to_builtins
+from msgspec.structs import replace as with_fields
 from torch import Tensor
 
-from dear.bench.protocols import ALL, BASE, BASE_TO_NOVEL, DOMAIN, FEW_SHOT, HELD_OUT, NOVEL
-from dear.bench.results import Cell, ComponentScores, Evaluation, Result, Seconds
-from dear.bench.workbench import Workbench
-from dear.core.errors import DearError
-from dear.core.metrics import evaluation
-from dear.core.runtime import HostRows
+from dear.bench.results import BASE_TO_NOVEL, DOMAIN, FEW_SHOT, Cell, CellResult, ComponentScores, Seconds
+from dear.clip import load_backbone
+from dear.core.errors import DearError, warn
+from dear.core.runtime import HostRows, pick_device
 from dear.core.version import __version__
+from dear.data.check import problems
 from dear.data.dataset import Dataset
+from dear.data.resolve import resolve_dataset
 from dear.methods.base import Method
 from dear.methods.registry import find_method
-from dear.training.adapt import adapt, predict_logits
 from dear.training.config import TrainConfig
 from dear.training.images import ImageSource
+from dear.trials.outcome import ALL, BASE, HELD_OUT, NOVEL, Outcome, labels_of
+from dear.trials.task import Round, Task
+from dear.trials.trial import Trial
 
 
-def run_cell(cell: Cell, bench: Workbench, work: Path) -> Result:
+class Workbench:
+    """Backbone, datasets and cached states, loaded once for many cells. They change no result.
+
+    `cache`: a folder for constant states of images, shared by cells and runs; None: nothing is cached on disk.
+    """
+
+    def __init__(
+        self, cache: Path | None = None, data_root: str | None = None, device: str = "auto", workers: int | None = None
+    ) -> None:
+        self.cache, self.data_root, self.device, self.workers = cache, data_root, device, workers
+        self._sources: dict[tuple[str | None, ...], ImageSource] = {}
+        self._datasets: dict[tuple[str, str | None, str | None], Dataset] = {}
+        self.warnings: list[str] = []
+
+    def source(
+        self, model: str, pretrained: str | None, text_features: str | None = None, precision: str = "fp32"
+    ) -> ImageSource:
+        """A backbone and its images."""
+        key = (model, pretrained, text_features, precision)
+        if key not in self._sources:
+            self._sources.clear()  # one at a time is enough
+            device = pick_device(self.device)
+            backbone = load_backbone(model, pretrained, device=device, precision=precision, text_features=text_features)
+            self._sources[key] = ImageSource(backbone, self.cache, self.workers)
+        return self._sources[key]
+
+    def dataset_of(self, cell: Cell, target: str | None = None) -> Dataset:
+        """The dataset of a cell, or one of its targets."""
+        name = target or cell.dataset
+        template, class_names = (cell.settings[key] if target is None else None for key in ("template", "class_names"))
+        key = (name, template, class_names)
+        if key not in self._datasets:
+            self._datasets[key] = resolve_dataset(name, template, class_names, self.data_root)
+        return self._datasets[key]
+
+    def check(self, drawn: Dataset, shots: int) -> None:
+        """The checks of `dear train`: refuses unreadable images, warns of copies and leaks, once each."""
+        findings = problems(drawn, shots)
+        findings.refuse_unreadable()
+        for line in findings.warnings():
+            self.warn(f"{drawn.name}: {line}")
+
+    def warn(self, line: str) -> None:
+        if line not in self.warnings:
+            self.warnings.append(line)
+            warn(line)
+
+
+@cache
+def shared_workbench(cache: Path | None, data_root: str | None, device: str, workers: int | None) -> Workbench:
+    """The workbench of this process, for cells that arrive one by one."""
+    return Workbench(cache, data_root, device, workers)
+
+
+def run_cell(cell: Cell, bench: Workbench, work: Path) -> CellResult:
     """Trains and evaluates: a pure function of the cell. `work` is a folder for checkpoints, from which a killed cell
     continues."""
     _reset_peak_memory()
-    dataset = _load(cell, cell.dataset, bench)
+    dataset = bench.dataset_of(cell)
     drawn = dataset.few_shot(cell.shots, cell.seed)
     if not drawn.train:
         raise DearError(f"{cell.dataset} has no training images: train on another dataset, and test on this one.")
@@ -45,7 +102,7 @@ def run_cell(cell: Cell, bench: Workbench, work: Path) -> Result:
     seen = drawn.base() if cell.protocol == BASE_TO_NOVEL else drawn
     if cell.protocol == DOMAIN:
         _require_same_classes(cell, seen, bench)
-    kind = find_method(cell.method)
+    parts = _measured_parts(cell, drawn, bench)
     train = replace(
         TrainConfig.pick(cell.settings), seed=cell.seed, shots=cell.shots, workers=bench.workers, device=bench.device
     )
@@ -53,53 +110,46 @@ def run_cell(cell: Cell, bench: Workbench, work: Path) -> Result:
     source = bench.source(
         cell.settings["model"], cell.settings["pretrained"], cell.settings.get("text_features"), precision
     )
+    task = Task((Round(seen, parts),), cell.split, dataset)
+    trial = Trial(cell.method, task, find_method(cell.method).Config.pick(cell.settings), train)
     start = time.perf_counter()
-    model = adapt(kind, kind.Config.pick(cell.settings), seen, train, source, work, pool=dataset)
+    model = trial.fit(seen, source, work)
     fitted = time.perf_counter()
-    evaluations: list[Evaluation] = []
-    components: list[ComponentScores] = []
-    for name, data in _evaluation_sets(cell, drawn, bench):
-        if not data.test:
-            raise DearError(
-                f"{cell.dataset} has no {cell.split} images for {name}: add some, or choose another --split."
-            )
-        if model.can_answer(data.classes):
-            measured, scores = _evaluate(model, name, data, source)
-            evaluations += measured
-            components += scores
+    measured = [_measure(trial, model, name, source) for name in parts]
     fusion = None
     if len(model.components) > 1:
         fusion = _rounded(dict(zip(model.components, model.fusion_weights().tolist(), strict=True)))
-    return Result(
+    return CellResult(
         cell=cell,
-        evaluations=evaluations,
+        outcomes=[outcome for outcomes, _ in measured for outcome in outcomes],
         fusion=fusion,
-        components=components,
+        components=[scores for _, scores in measured if scores is not None],
         trained_parameters=sum(parameter.numel() for parameter in model.parameters()),
         seconds=Seconds(round(fitted - start, 4), round(time.perf_counter() - fitted, 4)),
         peak_memory_mb=_peak_memory_mb(),
-        versions=_versions(),
+        versions=_software(),
         machine=_machine(),
         finished=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
 
 
-def _evaluate(
-    model: Method, name: str, data: Dataset, source: ImageSource
-) -> tuple[list[Evaluation], list[ComponentScores]]:
-    """By each way of inference; and, where a model has several components, by each of them alone."""
-    labels = torch.tensor([example.label for example in data.test])
-    model.set_classes(data.classes, data.template)
+def _measure(
+    trial: Trial, model: Method, part: str, source: ImageSource
+) -> tuple[list[Outcome], ComponentScores | None]:
+    """The outcomes on a part, by each way of inference; and the scores of each component, if there are several."""
+    fitted_to, parts = trial.task.rounds[0]
     meter = ComponentMeter(model.components) if len(model.components) > 1 else None
-    logits = predict_logits(model, data.test, source, data.name, observer=meter.add if meter else None)
-    evaluations = []
-    for inference, scores in logits.items():
-        right = np.packbits((scores.argmax(-1) == labels).cpu().numpy()).tobytes().hex()
-        metrics = evaluation(scores, labels, data.classes)
-        evaluations.append(
-            convert(_rounded({"name": name, "inference": inference, **metrics, "right": right}), Evaluation)
-        )
-    return evaluations, [meter.scores(name, labels)] if meter else []
+    observe = None if meter is None else lambda _, features, votes: meter.add(features, votes)
+    trial.measure(model, Round(fitted_to, {part: parts[part]}), source, every=True, observe=observe)
+    outcomes = [_of_cell(outcome) for outcome in trial.outcomes()]
+    trial.answers.clear()  # those to ImageNet's 50,000 test images take 200 MB for each inference
+    return outcomes, meter.scores(part, labels_of(parts[part].test)) if meter and outcomes else None
+
+
+def _of_cell(outcome: Outcome) -> Outcome:
+    """The outcome, rounded, without what the cell itself says."""
+    outcome = with_fields(outcome, method="", seconds=None, epochs=None)
+    return convert(_rounded(to_builtins(outcome)), Outcome)
 
 
 class ComponentMeter:
@@ -118,7 +168,7 @@ class ComponentMeter:
         self._cosines.add(features @ features.mT)
 
     def scores(self, name: str, labels: Tensor) -> ComponentScores:
-        """Of all images added, whose labels these are; CLS is the first component."""
+        """Scores over all images added, whose labels these are; CLS is the first component."""
         right, cosines = self._answers.all() == labels[:, None], self._cosines.all().mean(0)
         alone = {component: 100 * right[:, i].double().mean().item() for i, component in enumerate(self.components)}
         pairs = [cosines[i, j].item() for i, j in combinations(range(1, len(self.components)), 2)]
@@ -127,7 +177,7 @@ class ComponentMeter:
 
 def _require_same_classes(cell: Cell, source: Dataset, bench: Workbench) -> None:
     for target in cell.targets:
-        other = set(_load(cell, target, bench).classes) - set(source.classes)
+        other = set(bench.dataset_of(cell, target).classes) - set(source.classes)
         if other:
             raise DearError(
                 f"{target} has the class {min(other)!r}, which {cell.dataset} has not: domain is for the same classes "
@@ -135,25 +185,23 @@ def _require_same_classes(cell: Cell, source: Dataset, bench: Workbench) -> None
             )
 
 
-def _load(cell: Cell, name: str, bench: Workbench) -> Dataset:
-    template = cell.settings["template"] if name == cell.dataset else None
-    class_names = cell.settings["class_names"] if name == cell.dataset else None
-    return bench.dataset(name, template, class_names)
-
-
-def _evaluation_sets(cell: Cell, drawn: Dataset, bench: Workbench) -> Iterator[tuple[str, Dataset]]:
-    """Names and datasets, whose `test` images are evaluated."""
+def _measured_parts(cell: Cell, drawn: Dataset, bench: Workbench) -> dict[str, Dataset]:
+    """What is measured, by name: the `test` images of these datasets."""
     if cell.split == HELD_OUT:
-        dataset, used = _load(cell, cell.dataset, bench), set(drawn.train)
+        dataset, used = bench.dataset_of(cell), set(drawn.train)
         drawn = replace(drawn, test=tuple(e for e in dataset.train + dataset.val if e not in used))
     if cell.protocol == BASE_TO_NOVEL:
-        yield from ((BASE, drawn.base()), (NOVEL, drawn.novel()))
+        parts = {BASE: drawn.base(), NOVEL: drawn.novel()}
     elif cell.protocol == FEW_SHOT:
-        yield ALL, drawn
+        parts = {ALL: drawn}
     else:
-        yield cell.dataset, drawn
-        for target in cell.targets:
-            yield target, _load(cell, target, bench)
+        parts = {cell.dataset: drawn} | {target: bench.dataset_of(cell, target) for target in cell.targets}
+    for name, data in parts.items():
+        if not data.test:
+            raise DearError(
+                f"{cell.dataset} has no {cell.split} images for {name}: add some, or choose another --split."
+            )
+    return parts
 
 
 def _rounded(value: Any) -> Any:
@@ -162,7 +210,7 @@ def _rounded(value: Any) -> Any:
         return round(value, 4)
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list) else value
+    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _reset_peak_memory() -> None:
@@ -182,7 +230,7 @@ def _peak_memory_mb() -> float | None:
     return None
 
 
-def _versions() -> dict[str, str | None]:
+def _software() -> dict[str, str | None]:
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     git = None
     with suppress(OSError, subprocess.CalledProcessError):

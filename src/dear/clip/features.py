@@ -13,7 +13,7 @@ from torch import Tensor
 from dear.clip.half import halve_layers, in_own_precision
 from dear.clip.image import ImageTower
 from dear.clip.layer_input import LayerInput
-from dear.core.errors import DearError, TextTooLongError
+from dear.clip.prompts import tokens_of
 from dear.core.runtime import autocast
 from dear.parallel.processes import gather_rows
 
@@ -76,20 +76,3 @@ class FeatureText:
         tokens = tokens_of(self.tokenizer, texts, self.context).to(like.device)
         with autocast(like.device, self.precision):
             return self._model.encode_text(tokens, normalize=False).to(like.dtype)
-
-
-def tokens_of(tokenizer: Callable[..., Tensor], texts: Sequence[str], context: int) -> Tensor:
-    """Texts -> tokens [texts, context]; refuses texts that are too long.
-
-    Tokenizers cut without a word: with more room, the tokens of a text that was cut are others, or go on.
-    """
-    if not texts:
-        raise DearError("There is no text to encode: give at least one class name or phrase.")
-    tokens, longer = (tokenizer(list(texts), length) for length in (context, context + 2))
-    padding = tokenizer([""], context + 2)[:, -1:]
-    cut = (longer[:, :context] != tokens).any(1) | (longer[:, context:] != padding).any(1)
-    for i in cut.nonzero().flatten().tolist():
-        raise TextTooLongError(
-            f"The text {texts[i]!r} is longer than the {context} tokens this backbone reads: shorten it."
-        )
-    return tokens

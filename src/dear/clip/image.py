@@ -13,7 +13,7 @@ from dear.clip.half import halve_blocks, in_own_precision
 from dear.clip.layer_input import CachedHeads, CachedKV, CachedStates, Images, LayerInput, observer_of_this_thread
 from dear.clip.masks import Masks
 from dear.clip.probe import ProbePool
-from dear.clip.read_out import CLS, MEAN, PROBE, PlainEnds
+from dear.clip.read_out import MEAN, PROBE, READ_CLS, PlainEnds
 from dear.clip.tokens import LearnedTokens
 from dear.core.runtime import once
 from dear.parallel.processes import gather_rows
@@ -42,7 +42,7 @@ class ImageTower(PlainEnds):
     def __init__(self, visual: Any) -> None:
         self.visual = visual
         self.reader = ProbePool(visual) if visual.attn_pool is not None else None
-        self.read = PROBE if self.reader else MEAN if visual.pool_type == "avg" else CLS
+        self.read = PROBE if self.reader else MEAN if visual.pool_type == "avg" else READ_CLS
         self.norm_first = self.read == MEAN and not visual.final_ln_after_pool
         self.grid: tuple[int, int] = visual.grid_size
         self.prefix = 1  # tokens in front of the patches: CLS
@@ -76,9 +76,13 @@ class ImageTower(PlainEnds):
 
     def run_layer(self, x: LayerInput, to_read: bool = False) -> Tensor:
         """The states after the layer, unadapted, [batch, tokens, width]; `to_read`: of the tokens that are read out."""
-        q, residual = (x.cls_q, x.states[:, :1]) if to_read and self.read == CLS else (x.q, x.states)
+        q, residual = self._queries(x, to_read)
         out = attend(q, *x.kv, [QueryGroup(q.shape[2])])
         return finish_block(self.blocks[x.layer - 1], residual, merge_heads(out))
+
+    def _queries(self, x: LayerInput, to_read: bool) -> tuple[Tensor, Tensor]:
+        """Queries and states of all tokens, or, to read it, of CLS alone."""
+        return (x.cls_q, x.states[:, :1]) if to_read and self.read == READ_CLS else (x.q, x.states)
 
     def walk(self, x: LayerInput) -> Iterator[LayerInput]:
         """The inputs of all layers from `x` on, unadapted."""
@@ -150,9 +154,9 @@ class ImageTower(PlainEnds):
             return images
         outputs = []
         for x in self.walk(self.layer_input(images, first)):
-            q, residual = (x.cls_q, x.states[:, :1]) if self.read == CLS else (x.q, x.states)
+            q, residual = self._queries(x, True)
             attended = attend(q, *x.kv, [QueryGroup(q.shape[2])])  # [batch, heads, queries, head_dim]
-            outputs.append(attended[:, :, 0] if self.read == CLS else attended[:, :, self.prefix :].mean(2))
+            outputs.append(attended[:, :, 0] if self.read == READ_CLS else attended[:, :, self.prefix :].mean(2))
         cls = self.pool(finish_block(self.blocks[-1], residual, merge_heads(attended)))
         return CachedHeads(cls, torch.stack(outputs, 1))
 
@@ -224,7 +228,7 @@ class ImageTower(PlainEnds):
             if observer is not None:
                 observer(x, learned if are_queries else None)
             k, v = (_append(one, other) for one, other in zip(x.kv, learned.kv, strict=True))
-            q, states = (x.cls_q, x.states[:, :1]) if last and self.read == CLS else (x.q, x.states)
+            q, states = self._queries(x, last)
             count = states.shape[1]
             original_mask, learned_mask = (None, None) if masks is None else masks[layer]
             if original_mask is not None and original_mask.shape[-2] > count:  # CLS, the first, is the only query

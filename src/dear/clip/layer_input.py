@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
 from torch import Tensor
 
 from dear.clip.attention import normed_input, project_keys_values, project_queries
@@ -14,14 +13,14 @@ from dear.clip.attention import normed_input, project_keys_values, project_queri
 if TYPE_CHECKING:
     from dear.clip.image import ImageTower
 
-Observer = Callable[["LayerInput", "LayerInput | None"], None]
+LayerObserver = Callable[["LayerInput", "LayerInput | None"], None]
 """Called at each layer with the input of the original tokens, and of the learned ones if they are queries."""
 
-observer_of_this_thread: ContextVar[Observer | None] = ContextVar("observer", default=None)
+observer_of_this_thread: ContextVar[LayerObserver | None] = ContextVar("observer", default=None)
 
 
 @contextmanager
-def observing(observer: Observer) -> Iterator[None]:
+def observing(observer: LayerObserver) -> Iterator[None]:
     """Inside, image towers call `observer` at every layer that they run, in this thread alone."""
     token = observer_of_this_thread.set(observer)
     try:
@@ -36,9 +35,6 @@ class CachedStates(NamedTuple):
     states: Tensor  # before the first adapted layer, [batch, 1 + patches, width]
     frozen_cls: Tensor  # CLS state after the frozen tower, [batch, width]
 
-    def to(self, device: torch.device, non_blocking: bool = False) -> "CachedStates":
-        return CachedStates(*(tensor.to(device, non_blocking=non_blocking) for tensor in self))
-
 
 class CachedKV(NamedTuple):
     """The result of the whole tower for some images: constant if no original token attends to a learned one."""
@@ -47,18 +43,12 @@ class CachedKV(NamedTuple):
     keys: Tensor  # of the heads in `Masks.visible_heads`, layer by layer, [batch, heads, 1 + patches, head_dim]
     values: Tensor
 
-    def to(self, *args: Any, **options: Any) -> "CachedKV":
-        return CachedKV(*(tensor.to(*args, **options) for tensor in self))
-
 
 class CachedHeads(NamedTuple):
     """The result of the whole tower for some images, and what the heads of its last layers put out where it is read."""
 
     frozen_cls: Tensor  # CLS state after the frozen tower, [batch, width]
     outputs: Tensor  # before the output projection, [batch, layers, heads, head_dim]
-
-    def to(self, device: torch.device, non_blocking: bool = False) -> "CachedHeads":
-        return CachedHeads(*(tensor.to(device, non_blocking=non_blocking) for tensor in self))
 
 
 Images = Tensor | CachedStates | CachedKV | CachedHeads

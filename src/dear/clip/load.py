@@ -26,7 +26,7 @@ from dear.core.schema import check_shape
 
 MINI = "dear-mini"
 MINI_FOLDER = Path(__file__).parent / "assets" / MINI
-_VOCABULARY = "bpe_vocab.txt.gz"  # a folder may contain its own byte-pair merges, as dear-mini's does
+_MERGES = "bpe_vocab.txt.gz"  # a folder may contain its own byte-pair merges, as dear-mini's does
 
 
 @dataclass(frozen=True)
@@ -124,11 +124,11 @@ def load_backbone(
     """
     table = TextTable.read(text_features) if text_features else None
     dtype = pick_precision(precision, torch.device(device))
-    backbone = _load(name, pretrained, device, dtype, random_weights)
+    backbone = _load_frozen(name, pretrained, device, dtype, random_weights)
     return backbone if table is None else backbone.with_text_table(table)
 
 
-def _load(
+def _load_frozen(
     name: str, pretrained: str | None, device: str | torch.device, dtype: torch.dtype, random_weights: bool
 ) -> Backbone:
     import open_clip
@@ -186,7 +186,7 @@ def wrap(
             raise refusal(name, f"{type(model).__name__} is no pair of image and text towers: it has no {part}")
     model.eval().requires_grad_(False)
     preprocess = PreprocessCfg(**getattr(model.visual, "preprocess_cfg", {"size": model.visual.image_size}))
-    image, text = image_tower(model, _size(preprocess.size)), text_side(model, tokenizer)
+    image, text = image_tower(model, _image_size(preprocess.size)), text_side(model, tokenizer)
     if reason := why_different(model, image, text):
         raise refusal(name, reason)
     # The config of ViTamin-XL-384 names 256 px, but its tower takes 384.
@@ -211,7 +211,7 @@ def wrap(
     return backbone
 
 
-def _size(size: int | Sequence[int]) -> tuple[int, int]:
+def _image_size(size: int | Sequence[int]) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
@@ -221,13 +221,13 @@ def _source(name: str) -> str:
 
 def usable_config(name: str) -> dict[str, Any]:
     """The config of a model that is not one of transformers, without its weights; refuses one that cannot be used."""
-    config = read_config(_source(name))
+    config = read_model_config(_source(name))
     if reason := why_refused(config):
         raise refusal(name, reason)
     return config
 
 
-def read_config(source: str) -> dict[str, Any]:
+def read_model_config(source: str) -> dict[str, Any]:
     """The model part of an OpenCLIP config, from a folder, the hub or OpenCLIP itself."""
     import open_clip
 
@@ -262,7 +262,7 @@ def _tokenizer(source: str) -> Callable[..., Tensor]:
 
     if source.startswith("local-dir:"):
         folder = Path(source.removeprefix("local-dir:"))
-        if (folder / _VOCABULARY).is_file():
-            context = read_config(source)["text_cfg"]["context_length"]
-            return open_clip.SimpleTokenizer(str(folder / _VOCABULARY), context_length=context)
+        if (folder / _MERGES).is_file():
+            context = read_model_config(source)["text_cfg"]["context_length"]
+            return open_clip.SimpleTokenizer(str(folder / _MERGES), context_length=context)
     return open_clip.get_tokenizer(source)

@@ -83,7 +83,7 @@ def _transformers() -> Iterator[tuple[CachedBackbone, tuple[int, int]]]:
         for revision in repository.revisions:
             files = {file.file_name: file.file_path for file in revision.files}
             if repository.repo_type == "model" and {"config.json", "model.safetensors"} <= files.keys():
-                config = _read(files["config.json"])
+                config = _read_model_config(files["config.json"])
                 if config.get("model_type") == "clip":
                     vision = config.get("vision_config") or {}
                     shape = vision.get("hidden_size", 768), vision.get("patch_size", 32)
@@ -91,7 +91,7 @@ def _transformers() -> Iterator[tuple[CachedBackbone, tuple[int, int]]]:
                     yield found, shape
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_model_config(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -55,7 +55,7 @@ class AttentionView(BlockView):
 
 
 def with_low_rank(tower: Tower, terms: Callable[[int], Term]) -> Tower:
-    """The same tower with a term in every layer, counted from 1; no weight is copied."""
+    """A copy of the tower with a term in every layer, counted from 1; no weight is copied."""
     layers = enumerate(tower.blocks, 1)
     return with_blocks(tower, [BlockView(b, attn=AttentionView(b.attn, term=terms(layer))) for layer, b in layers])
 

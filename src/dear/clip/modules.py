@@ -7,14 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dear.clip.coca_text import CocaText
 from dear.clip.features import FeatureImage, FeatureText
 from dear.clip.image import ImageTower
 from dear.clip.probe import is_known_pool
-from dear.clip.text import TextTower
+from dear.clip.text import CocaText, TextTower
 from dear.clip.timm_tower import TimmTower, why_called
-from dear.clip.whole_text import WholeText
-from dear.clip.words_text import WordsText
+from dear.clip.whole_text import WholeText, WordsText
 
 
 def image_tower(model: Any, image_size: tuple[int, int]) -> ImageTower:
@@ -71,7 +69,7 @@ def _is_plain(attn: Any) -> bool:
 
 @torch.no_grad()
 def why_different(model: Any, image: ImageTower, text: Any) -> str | None:
-    """The tower whose features, of a grey picture or of one word, are not the model's own; None: there is none.
+    """A sentence if features of a grey picture, or of one word, are not the model's own; None: they are.
 
     Costs two pictures; a newer version of OpenCLIP or timm could change what a known module computes.
     """

@@ -9,9 +9,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, TextTooLongError
 from dear.core.runtime import once
 from dear.parallel import processes
+
+
+def tokens_of(tokenizer: Callable[..., Tensor], texts: Sequence[str], context: int) -> Tensor:
+    """Texts -> tokens [texts, context]; refuses texts that are too long.
+
+    Tokenizers cut without a word: with more room, the tokens of a text that was cut are others, or go on.
+    """
+    if not texts:
+        raise DearError("There is no text to encode: give at least one class name or phrase.")
+    tokens, padding = tokenizer(list(texts), context), tokenizer([""], context + 2)[0, -1]
+    filled = (tokens[:, -2:] != padding).any(1)  # the last one alone may be an end-of-text that is also the padding
+    for i in filled.nonzero().flatten().tolist():
+        longer = tokenizer([texts[i]], context + 2)[0]
+        if bool((longer[:context] != tokens[i]).any() | (longer[context:] != padding).any()):
+            raise TextTooLongError(
+                f"The text {texts[i]!r} is longer than the {context} tokens this backbone reads: shorten it."
+            )
+    return tokens
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dear.clip.half import in_own_precision
 from dear.clip.layer_input import LayerInput, observer_of_this_thread
 from dear.clip.probe import ProbePool
 
-CLS = "cls"
+READ_CLS = "cls"
 """The state of the CLS token is read: OpenAI's and OpenCLIP's own ViTs, EVA, MobileCLIP B and L."""
 MEAN = "mean"
 """The mean over the patches: CLIPA, ViTamin."""
@@ -29,7 +29,7 @@ class PlainEnds:
     layers: int
     precision = torch.float32  # of its linear layers
     prefix: int  # tokens in front of the patches
-    read = CLS
+    read = READ_CLS
     norm_first = False  # whether the last LayerNorm is before a mean, not after it
     reader: ProbePool | None = None  # set where a probe reads
 
@@ -105,7 +105,7 @@ class PlainEnds:
                 seen.q, seen.kv = q, (k, v)
                 observer(seen, None)
             return self.reader.out(merge_heads(F.scaled_dot_product_attention(q, k, v)))[:, 0]
-        if self.read == CLS:
+        if self.read == READ_CLS:
             return states[:, 0]
         patches = states[:, self.prefix :]
         return (self.norm_out(patches) if self.norm_first else patches).mean(1)

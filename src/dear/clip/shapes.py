@@ -25,7 +25,7 @@ _FAMILIES = {
 }
 
 
-def require_fit(name: str, file: str) -> None:
+def require_shapes(name: str, file: str) -> None:
     """Refuses weights of another architecture, and names the model they belong to."""
     actual = read_shapes(file)
     if any(key.startswith("vision_model.") for key in actual):

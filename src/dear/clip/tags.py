@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dear.clip.shapes import require_fit
+from dear.clip.shapes import require_shapes
 from dear.core.errors import DearError, warn
 
 _PICTURE_SETTINGS = ("mean", "std", "interpolation", "resize_mode")
@@ -23,7 +23,7 @@ def check_tag(source: str, pretrained: str | None, config: dict[str, Any]) -> st
     if not pretrained:
         raise DearError(f"{source} needs weights: choose --pretrained from {', '.join(tags) or 'a checkpoint file'}.")
     if Path(pretrained).is_file():
-        require_fit(source.replace("/", "-"), pretrained)
+        require_shapes(source.replace("/", "-"), pretrained)
         return pretrained
     tag = open_clip.get_pretrained_cfg(source.replace("/", "-"), pretrained)
     if not tag:

@@ -19,17 +19,26 @@ from torch.utils.checkpoint import checkpoint
 
 from dear.clip.attention import finish_block, merge_heads, normed_input, project_keys_values, project_queries
 from dear.clip.half import halve_blocks, in_own_precision
-from dear.clip.prompts import Prompts, unshare
+from dear.clip.prompts import Prompts, tokens_of, unshare
 from dear.clip.tokens import LearnedTokens
-from dear.core.errors import DearError, TextTooLongError
+from dear.core.errors import DearError
 from dear.parallel import processes
 
 _MANY = 2000  # packed tokens, of about 400 classes, whose activations take over a gigabyte: then checkpointing is used
 
 
-def second_pass_places(places: processes.Places | None) -> tuple[Any, Any]:
-    """Contexts of a checkpointed block: dropout of the recomputation takes the same rows as in the first pass."""
-    return nullcontext(), processes.row_places(places)
+def recomputed(run: Callable[..., Tensor], tokens: int, places: processes.Places | None) -> Callable[..., Tensor]:
+    """`run`, a block of a text tower, whose activations for many tokens are computed again for gradients, not stored.
+
+    Dropout of the second pass takes the same rows as in the first.
+    """
+    if tokens <= _MANY or not torch.is_grad_enabled():
+        return run
+
+    def contexts() -> tuple[Any, Any]:
+        return nullcontext(), processes.row_places(places)
+
+    return partial(checkpoint, run, use_reentrant=False, context_fn=contexts)
 
 
 class ClassTexts(NamedTuple):
@@ -66,24 +75,15 @@ class TextTower:
 
     def tokenize(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Texts -> tokens [prompts, context] and the positions of EOT [prompts]; refuses texts that are too long."""
-        tokens = self.tokenizer(list(texts))
-        eot = self._find_eot(tokens)
-        for i in (eot == self.context - 1).nonzero().flatten().tolist():
-            # The tokenizer truncates silently: with one more place, EOT moves if the text was cut.
-            if int(self._find_eot(self.tokenizer([texts[i]], self.context + 1))) >= self.context:
-                raise TextTooLongError(
-                    f"The text {texts[i]!r} is longer than the {self.context} tokens this backbone reads: shorten it."
-                )
+        tokens = tokens_of(self.tokenizer, texts, self.context)
         device = self.module.positional_embedding.device
-        return tokens.to(device), eot.to(device)
+        return tokens.to(device), self._find_eot(tokens).to(device)
 
     def _find_eot(self, tokens: Tensor) -> Tensor:
         return tokens.argmax(-1) if self.end is None else (tokens == self.end).int().argmax(-1)
 
     def prompts(self, texts: Sequence[str], slots: Sequence[int] = ()) -> Prompts:
         """`slots`: positions (BOT has 0) of the words that learned tokens replace."""
-        if not texts:
-            raise DearError("There is no text to encode: give at least one class name or phrase.")
         return Prompts.pack(*self.tokenize(texts), slots)
 
     def word_embeddings(self, text: str) -> Tensor:
@@ -132,10 +132,7 @@ class TextTower:
         return self._eot_states(x, prompts, first, tokens)
 
     def _eot_states(self, x: Tensor, prompts: Prompts, first: int, tokens: LearnedTokens | None) -> Tensor:
-        shared, places, run = prompts.shared, prompts.slots, self._run_block
-        if len(x) > _MANY and torch.is_grad_enabled():
-            contexts = partial(second_pass_places, prompts.places)
-            run = partial(checkpoint, self._run_block, use_reentrant=False, context_fn=contexts)
+        shared, places, run = prompts.shared, prompts.slots, recomputed(self._run_block, len(x), prompts.places)
         if tokens is not None and places is None:
             x = torch.cat([x[:1], tokens.into(first, None), x[1:]])
             places = torch.arange(1, 1 + len(tokens), device=x.device)
@@ -199,3 +196,41 @@ class TextTower:
         if before is None:
             return unfolded
         return torch.cat([before.expand(len(prompts), -1, -1, -1), unfolded], dim=2)
+
+
+class CocaText(TextTower):
+    """OpenCLIP's text transformer with `embed_cls`: causal, with a CLS token behind the words, read in place of EOT.
+
+    OpenCLIP masks padding one place too late, and its weights were trained so. The result, for a text that is shorter
+    than the context: CLS sees all words, EOT and the first padding token, and nobody sees CLS, not even CLS itself. If
+    a text fills the context there is no padding token, and CLS sees itself. So two tokens more than in other causal
+    towers are packed for each prompt, and nothing else changes.
+    """
+
+    layout = "text causal, read by CLS"
+
+    def __init__(self, module: Any, tokenizer: Callable[..., Tensor]) -> None:
+        super().__init__(module, tokenizer, None)
+        self.context = module.context_length  # CLS has the place behind it
+        self._cls: int = module.vocab_size  # stands for CLS among the ids
+
+    def tokenize(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        tokens, eot = super().tokenize(texts)
+        words = torch.arange(self.context, device=eot.device) < eot[:, None]
+        for i in ((tokens == self.module.pad_id) & words).any(1).nonzero().flatten().tolist():
+            raise DearError(
+                f"In the text {texts[i]!r} is a token that this backbone takes for padding: leave out its '!'."
+            )
+        return tokens, eot
+
+    def prompts(self, texts: Sequence[str], slots: Sequence[int] = ()) -> Prompts:
+        tokens, eot = self.tokenize(texts)
+        last = (eot + 2).clamp(max=self.context)  # the place of CLS: behind EOT and one padding token, if there is room
+        tokens = F.pad(tokens, (0, 1)).scatter(1, last[:, None], self._cls)
+        return Prompts.pack(tokens, last, slots, blind=eot < self.context - 1)
+
+    def embed(self, prompts: Prompts) -> Tensor:
+        is_cls = (prompts.ids == self._cls)[:, None]
+        places = self.module.positional_embedding
+        words = self.module.token_embedding(prompts.ids.clamp(max=self._cls - 1)) + places[prompts.positions]
+        return torch.where(is_cls, self.module.cls_emb + places[self.context], words)

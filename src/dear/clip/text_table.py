@@ -26,7 +26,7 @@ FORMS = (
     "[classes, dim] beside NAME.json with the names in order"
 )
 _ROWS, _NAMES = "features", "names"
-_AGAIN = "copy or train the run again"
+_COPY_AGAIN = "copy or train the run again"
 
 
 class TextTable:
@@ -39,7 +39,7 @@ class TextTable:
         """features [names, dim], normalised; `where`: the file, for sentences."""
         self.names, self.features, self.where = tuple(names), features, where
         self.width = self.features.shape[1]
-        self._rows = {_key(name): row for row, name in reversed(list(enumerate(self.names)))}
+        self._rows = {_name_key(name): row for row, name in reversed(list(enumerate(self.names)))}
 
     @cached_property
     def sha256(self) -> str:
@@ -52,14 +52,14 @@ class TextTable:
         """Class names -> their vectors, normalised, [names, dim]. Capitals and underscores do not matter."""
         if tuple(names) == self.names:  # some datasets have a name twice
             return self.features
-        missing = [name for name in names if _key(name) not in self._rows]
+        missing = [name for name in names if _name_key(name) not in self._rows]
         if missing:
             raise DearError(
                 f"The text table {self.where} has no vector for {missing[0]!r}"
                 + (f" and {len(missing) - 1} other classes" if len(missing) > 1 else "")
                 + ": add it, or rename the classes with --class-names."
             )
-        return self.features[[self._rows[_key(name)] for name in names]]
+        return self.features[[self._rows[_name_key(name)] for name in names]]
 
     def to(self, device: Any) -> "TextTable":
         return TextTable(self.names, self.features.to(device), self.where)
@@ -70,10 +70,10 @@ class TextTable:
     @classmethod
     def of_adapter(cls, path: Path) -> "TextTable":
         """A table that `save` wrote; an adapter made by others may hold anything."""
-        tensors, notes = read_tensors(path, _AGAIN)
-        require_finite(tensors, str(path), _AGAIN)
-        with damaged(str(path), _AGAIN):
-            names = check_shape(parse_json(notes[_NAMES]), list[str], str(path), _AGAIN)
+        tensors, notes = read_tensors(path, _COPY_AGAIN)
+        require_finite(tensors, str(path), _COPY_AGAIN)
+        with damaged(str(path), _COPY_AGAIN):
+            names = check_shape(parse_json(notes[_NAMES]), list[str], str(path), _COPY_AGAIN)
             rows = tensors[_ROWS]
             if rows.ndim != 2 or len(rows) != len(names) or not rows.is_floating_point():
                 raise ValueError(f"it has {len(names)} names, and rows of the shape {list(rows.shape)}")
@@ -99,7 +99,7 @@ class TextTable:
         return cls(names, F.normalize(torch.from_numpy(features), dim=-1), str(file))
 
 
-def _key(name: str) -> str:
+def _name_key(name: str) -> str:
     return " ".join(name.replace("_", " ").casefold().split())
 
 

@@ -11,9 +11,9 @@ from dear.clip.blocks import TimmBlock, why_unknown
 from dear.clip.half import exact_copy, in_own_precision
 from dear.clip.image import ImageTower
 from dear.clip.probe import TimmProbePool
-from dear.clip.read_out import CLS, MEAN, PROBE
+from dear.clip.read_out import MEAN, PROBE, READ_CLS
 
-_READS = {"token": CLS, "avg": MEAN, "map": PROBE}
+_READS = {"token": READ_CLS, "avg": MEAN, "map": PROBE}
 
 
 class TimmTower(ImageTower):

@@ -18,7 +18,7 @@ from dear.core.errors import DearError
 from dear.core.files import read_json
 from dear.core.schema import Finite, Positive, check_shape
 
-_VOCABULARY = 49408  # tokens of CLIP's own tokenizer
+_CLIP_WORDS = 49408  # tokens of CLIP's own tokenizer
 _CHINESE_CONTEXT = 52  # of its authors' tokenizer, for all published ones; BERT itself would take 512
 _SIGLIP_EPS, _SIGLIP_ACTIVATION = 1e-6, "gelu_pytorch_tanh"  # of all published ones
 
@@ -29,7 +29,7 @@ _CLIP = {"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
 _CLIP_VISION = {**_IMAGES, **_CLIP, "patch_size": 32}
 _CLIP_TEXT = {
     **_BASE, **_CLIP, "hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8,
-    "max_position_embeddings": 77, "vocab_size": _VOCABULARY,
+    "max_position_embeddings": 77, "vocab_size": _CLIP_WORDS,
 }  # fmt: skip
 _SIGLIP = {"hidden_act": _SIGLIP_ACTIVATION, "layer_norm_eps": _SIGLIP_EPS}
 _SIGLIP_VISION = {**_IMAGES, **_SIGLIP, "patch_size": 16}
@@ -159,7 +159,7 @@ def _plan_clip(folder: Path, config: dict[str, Any], source: str) -> _Plan:
 
     own_words = config["model_type"] == "metaclip_2"
     text, vision = towers = _tower_configs(config, source, _CLIP_TEXT, _CLIP_VISION)
-    if text["vocab_size"] != _VOCABULARY and not own_words:
+    if text["vocab_size"] != _CLIP_WORDS and not own_words:
         raise DearError(f"{source} can't be used, because its vocabulary is not that of CLIP's tokenizer.")
     activations = {text["hidden_act"], vision["hidden_act"]}
     if activations not in ({"quick_gelu"}, {"gelu"}):

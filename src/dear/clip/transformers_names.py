@@ -56,7 +56,7 @@ _SIGLIP_NAMES = {
 }
 
 
-def _renamed(
+def _with_names(
     weights: Weights, names: Mapping[str, str], blocks: Mapping[str, tuple[str, Mapping[str, str]]]
 ) -> Weights:
     """The weights under other names: `names` of whole weights or of modules, `blocks` of each tower."""
@@ -79,7 +79,7 @@ def _renamed(
 
 def clip_weights(weights: Weights) -> Weights:
     """The weights of a CLIPModel under the names of OpenCLIP's CLIP."""
-    renamed = _renamed(weights, _CLIP_NAMES, _CLIP_BLOCKS)
+    renamed = _with_names(weights, _CLIP_NAMES, _CLIP_BLOCKS)
     return renamed | {name: renamed[name].T for name in ("visual.proj", "text_projection") if name in renamed}
 
 
@@ -95,7 +95,7 @@ def chinese_weights(weights: Weights) -> Weights:
 
 def siglip_weights(weights: Weights) -> Weights:
     """The weights of a SiglipModel under the names of timm and OpenCLIP."""
-    renamed = _renamed(weights, _SIGLIP_NAMES, _SIGLIP_BLOCKS)
+    renamed = _with_names(weights, _SIGLIP_NAMES, _SIGLIP_BLOCKS)
     for kind in ("weight", "bias"):
         joint = renamed.pop(f"{_POOL}.in_proj_{kind}")
         renamed[f"{_POOL}.q.{kind}"], renamed[f"{_POOL}.kv.{kind}"] = joint.split(

@@ -1,4 +1,4 @@
-"""Text towers without a causal mask, in which every token attends to all others and padding is seen.
+"""Text towers without a causal mask, in which every token attends to all others.
 
 SigLIP, CLIPA and MobileCLIP were trained with texts padded to the full context, without a mask for the padding. After
 the first layer the padding of each prompt has states of its own, so no token can be left out or shared, and the context
@@ -7,22 +7,22 @@ cannot be shortened, without a change of the features. The cost is that of all p
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from dear.clip.attention import finish_block, merge_heads, normed_input, project_keys_values, project_queries
-from dear.clip.features import tokens_of
-from dear.clip.text import TextTower, second_pass_places
+from dear.clip.features import FeatureText
+from dear.clip.half import in_own_precision
+from dear.clip.prompts import tokens_of
+from dear.clip.text import TextTower, recomputed
 from dear.clip.tokens import LearnedTokens
 from dear.core.errors import DearError
+from dear.core.runtime import autocast
 from dear.parallel import processes
-
-_MANY = 2000  # places of all prompts, as in `text`: then layers are computed again for gradients, not stored
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,10 @@ class WholeText(TextTower):
         self.first_word, self._after_words = first_word_of(tokenizer)
 
     def tokenize(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        tokens = tokens_of(self.tokenizer, texts, self.context)
+        tokens, read = super().tokenize(texts)
         if self.pool in ("last", "first"):
-            read = torch.full((len(texts),), self.context - 1 if self.pool == "last" else 0)
-        else:
-            read = self._find_eot(tokens)
-        device = self.module.positional_embedding.device
-        return tokens.to(device), read.to(device)
+            read = torch.full_like(read, self.context - 1 if self.pool == "last" else 0)
+        return tokens, read
 
     def prompts(self, texts: Sequence[str], slots: Sequence[int] = ()) -> Any:
         tokens, read = self.tokenize(texts)
@@ -99,10 +96,7 @@ class WholeText(TextTower):
         return x
 
     def _eot_states(self, x: Tensor, prompts: Any, first: int, tokens: LearnedTokens | None) -> Tensor:
-        run: Callable[..., Tensor] = self._run_whole
-        if x.shape[0] * x.shape[1] > _MANY and torch.is_grad_enabled():
-            contexts = partial(second_pass_places, prompts.places)
-            run = partial(checkpoint, self._run_whole, use_reentrant=False, context_fn=contexts)
+        run = recomputed(self._run_whole, x.shape[0] * x.shape[1], prompts.places)
         slots = prompts.slots
         if tokens is not None and slots is None:
             slots = torch.arange(x.shape[1], x.shape[1] + len(tokens), device=x.device)
@@ -124,6 +118,67 @@ class WholeText(TextTower):
         at = read[:, None, None].expand(-1, 1, x.shape[-1])
         out = F.scaled_dot_product_attention(project_queries(block.attn, normed.gather(1, at)), keys, values)
         return finish_block(block, x.gather(1, at), merge_heads(out))[:, 0]
+
+
+class WordsText(FeatureText):
+    """OpenCLIP's `HFTextEncoder`. Padding is masked, and positions are added inside.
+
+    Learned words take the place of words in front of the class name, among the embeddings [prompts, places, width].
+    """
+
+    tier = "words"
+
+    def __init__(self, model: Any, tokenizer: Callable[..., Tensor]) -> None:
+        super().__init__(model, tokenizer)
+        self.module = model.text
+        self._embedding = self.module.transformer.get_input_embeddings()
+        self.width: int = self._embedding.weight.shape[1]
+        self.first_word, self._after_words = first_word_of(tokenizer)
+
+    def prompts(self, texts: Sequence[str], slots: Sequence[int] = ()) -> WholePrompts:
+        """`slots`: positions, counted from 1, of the words that learned tokens replace."""
+        tokens = tokens_of(self.tokenizer, texts, self.context).to(self._embedding.weight.device)
+        tokens = tokens[:, : int(self._seen(tokens).sum(1).max())]  # masked padding changes nothing
+        if not slots:
+            return WholePrompts(tokens, tokens[:, 0])
+        at = torch.tensor([slot - 1 + self.first_word for slot in slots], device=tokens.device)
+        require_same_words(tokens, at)
+        return WholePrompts(tokens, tokens[:, 0], at)
+
+    def word_embeddings(self, text: str) -> Tensor:
+        """Embeddings of the tokens of `text` alone, [tokens, width]."""
+        tokens = tokens_of(self.tokenizer, [text], self.context)[0, self.first_word :]
+        count = int((tokens == self._after_words).int().argmax())
+        return self._embedding(tokens[:count].to(self._embedding.weight.device)).detach()
+
+    def embed(self, prompts: WholePrompts) -> Tensor:
+        """[prompts, places, width]"""
+        return self._embedding(prompts.ids)
+
+    def add_positions(self, raw: Tensor, prompts: WholePrompts) -> Tensor:
+        return raw
+
+    @in_own_precision
+    def features(self, classes: Any, tokens: LearnedTokens | None = None) -> Tensor:
+        """Class features, normalised, [classes, dim], with learned words in the slots."""
+        x, prompts = classes.states, classes.prompts
+        if processes.in_step():
+            own, rows, chosen = prompts.own
+            tokens = tokens if tokens is None else tokens.of(chosen)
+            return processes.gather(self._run(x[rows], own, tokens), len(prompts))
+        return self._run(x, prompts, tokens)
+
+    def _run(self, x: Tensor, prompts: WholePrompts, tokens: LearnedTokens | None) -> Tensor:
+        if tokens is not None and prompts.slots is not None:
+            x = x.index_copy(1, prompts.slots, tokens.raw[1].expand(len(x), -1, -1).to(x.dtype))
+        mask = self._seen(prompts.ids)
+        with autocast(x.device, self.precision):
+            out = self.module.transformer(inputs_embeds=x, attention_mask=mask)
+            features = self.module.proj(self.module.pooler(out, mask))
+        return F.normalize(features.to(x.dtype), dim=-1)
+
+    def _seen(self, ids: Tensor) -> Tensor:
+        return (ids != self.module.config.pad_token_id).long()
 
 
 def first_word_of(tokenizer: Callable[..., Tensor]) -> tuple[int, int]:

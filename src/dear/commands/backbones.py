@@ -59,14 +59,14 @@ def _show_one(name: str) -> None:
     working = methods_for(tiers.image, tiers.text, sums_heads(config))
     missing = [name for name in METHODS if name not in working]
     lines = {
-        "image tower": f"{tiers.image}, {_tower(config['vision_cfg'])}",
-        "text tower": f"{tiers.text}, {_tower(config['text_cfg'])}",
+        "image tower": f"{tiers.image}, {_tower_line(config['vision_cfg'])}",
+        "text tower": f"{tiers.text}, {_tower_line(config['text_cfg'])}",
         "why not full": tiers.reason,
         "features": f"{config['embed_dim']} numbers",
-        "weights": _size(config),
+        "weights": _weights_line(config),
         "methods": ("all" + (" but head-gains" if missing else "")) if len(missing) < 2 else ", ".join(working),
         "heads": "roles, search by attribute, explain" if tiers.image == "full" else "not known",
-        "pictures": "; or ".join(map(_pictures, tag_settings(name)))
+        "pictures": "; or ".join(map(_preparation, tag_settings(name)))
         or "OpenAI's mean and std, bicubic, shortest side, centre crop",
         "tags": ", ".join(tags) or "none: give a file with --pretrained",
         "tested": "features equal OpenCLIP's on random weights of this kind"
@@ -83,7 +83,7 @@ def _show_one(name: str) -> None:
             print(f"  {title:13} {line}")
 
 
-def _tower(config: dict[str, Any]) -> str:
+def _tower_line(config: dict[str, Any]) -> str:
     """A tower in a few words."""
     if name := config.get("timm_model_name"):
         return f"timm's {name}, {config.get('image_size', 224)} px"
@@ -96,7 +96,7 @@ def _tower(config: dict[str, Any]) -> str:
     return f"{config.get('layers', 12)} layers of {heads} heads, width {config.get('width', 768)}, {size}"
 
 
-def _pictures(settings: str) -> str:
+def _preparation(settings: str) -> str:
     """Picture settings (JSON) in a few words."""
     found = json.loads(settings)
     mean, std = (" ".join(f"{number:.3g}" for number in found[key]) for key in ("mean", "std"))
@@ -104,7 +104,7 @@ def _pictures(settings: str) -> str:
     return f"mean {mean}, std {std}, {found['interpolation']}, {resize}"
 
 
-def _size(config: dict[str, Any]) -> str:
+def _weights_line(config: dict[str, Any]) -> str:
     from math import prod
 
     from dear.clip.shapes import model_shapes

@@ -5,18 +5,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dear.bench.grid import MAX_WORLD_EPOCHS, plan, run_cells, shortened
+from dear.bench.grid import MAX_WORLD_EPOCHS, plan, run_cells, shorter_on_world
 from dear.bench.planning import GridPlan
-from dear.bench.protocols import PROTOCOLS, SPLITS, TEST
-from dear.bench.results import Cell, Result, result_files
+from dear.bench.results import CELL_SPLITS, PROTOCOLS, Cell, CellResult, results_in, stored_cells
+from dear.bench.run_cell import Workbench
 from dear.bench.tables import main_tables
-from dear.bench.workbench import Workbench
 from dear.commands.shared import add_seeds_argument
 from dear.commands.train import add_constants_argument
 from dear.core.config import add_arguments as add
 from dear.core.config import given_arguments
 from dear.core.errors import warn
-from dear.core.metrics import is_above_chance
 from dear.core.names import AUTO
 from dear.core.table import Table, add_json_argument
 from dear.core.words import counted
@@ -25,8 +23,8 @@ from dear.methods.registry import METHODS, find_method, require_method, working_
 from dear.parallel.cluster import add_ray_arguments, cluster_from_args
 from dear.training.backbone import choose_backbone
 from dear.training.config import RunConfig, TrainConfig
-
-_DEFAULT_METHODS = ["zero-shot", "linear-probe", "tip-adapter", "dear", "experts"]
+from dear.trials.compare import DEFAULT_METHODS
+from dear.trials.outcome import TEST
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_methods(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--methods", nargs="+", default=_DEFAULT_METHODS, metavar="METHOD",
-        help=f"names from `dear methods`, or all that work with the backbone (default: {' '.join(_DEFAULT_METHODS)})",
+        "--methods", nargs="+", default=[], metavar="METHOD",
+        help=f"names from `dear methods`, or all that work with the backbone (default: {' '.join(DEFAULT_METHODS)})",
     )  # fmt: skip
 
 
@@ -54,7 +52,8 @@ def add_settings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
 
 
 def chosen_methods(names: Sequence[str]) -> list[str]:
-    chosen = list(METHODS) if "all" in names else list(names)
+    """The methods of these names; those of `dear compare` without any."""
+    chosen = list(METHODS) if "all" in names else list(names or DEFAULT_METHODS)
     for name in chosen:
         find_method(name)
     return chosen
@@ -64,8 +63,9 @@ def run(args: argparse.Namespace) -> None:
     methods = chosen_methods(args.methods)
     overrides = overridden_settings(args, methods, [*args.datasets, *args.targets])
     model, text_table = overrides["model"], bool(overrides.get("text_features"))
-    if "all" in args.methods:
-        methods = working_methods(model, text_table)
+    if not args.methods or "all" in args.methods:
+        working = working_methods(model, text_table)
+        methods = [name for name in methods if name in working]
     for name in methods:
         require_method(name, model, text_table)
     shots = [args.shots] if "shots" in args else []
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
         args.protocol, args.datasets, methods, args.seeds, overrides, shots, args.targets, args.split,
         args.published_constants,
     )  # fmt: skip
-    if any(shortened(cell.method, cell.protocol, cell.dataset, overrides, cell.shots) for cell in cells):
+    if any(shorter_on_world(cell.method, cell.protocol, cell.dataset, overrides, cell.shots) for cell in cells):
         print(
             f"Attribute World is for quick trials: methods train for at most {MAX_WORLD_EPOCHS} epochs on it here. "
             "For more: --epochs N or --images-seen N; for a method's own recipe: dear train --method NAME."
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def after_interrupt(args: argparse.Namespace) -> str:
-    done = len(result_files(args.out))
+    done = len(list(stored_cells(args.out)))
     if not done:
         return "no cell was finished"
     return f"{counted(done, 'finished cell')} in {args.out}: the same command continues"
@@ -102,17 +102,16 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
     add_seeds_argument(parser, [1, 2, 3], "1 2 3")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of results, one JSON per cell")
     parser.add_argument(
-        "--split", choices=SPLITS, default=TEST,
+        "--split", choices=CELL_SPLITS, default=TEST,
         help="images to measure on: test, or those for training and validation that were not trained on (to choose by)",
     )  # fmt: skip
     parser.add_argument(
         "--cache", type=Path, metavar="DIR", help="folder for cached states of images, shared by all cells"
     )
     parser.add_argument(
-        "--other-settings",
-        action="store_true",
+        "--other-settings", action="store_true",
         help="allow cells in --out that differ from the new ones only in their settings",
-    )
+    )  # fmt: skip
     add_ray_arguments(parser, "cell")
     add_json_argument(parser)
 
@@ -136,22 +135,21 @@ def _configs(methods: Sequence[str]) -> list[Any]:
     return [RunConfig, TrainConfig, *dict.fromkeys(find_method(name).Config for name in methods)]
 
 
-def run_grid(cells: Sequence[Cell], args: argparse.Namespace, overrides: dict[str, Any]) -> list[Result]:
+def run_grid(cells: Sequence[Cell], args: argparse.Namespace, overrides: dict[str, Any]) -> list[CellResult]:
     train = TrainConfig.pick(overrides)
     bench = Workbench(args.cache, overrides.get("data_root"), train.device, train.workers)
     plan = GridPlan(cells, bench)
-    print(plan.describe({path.stem for path in result_files(args.out)}), flush=True)
+    print(plan.describe({result.cell.name for result in results_in(args.out)}), flush=True)
     return run_cells(plan.cells, args.out, bench, args.other_settings, cluster_from_args(args, train.device))
 
 
-def not_above_chance(results: Sequence[Result]) -> list[str]:
+def not_above_chance(results: Sequence[CellResult]) -> list[str]:
     """A line per method and dataset whose accuracy could be a guess."""
     lines = {}
     for result in results:
-        for one in result.evaluations:
-            right = round(one.accuracy / 100 * one.images)
-            if len(one.per_class) > 1 and not is_above_chance(right, one.images, len(one.per_class)):
-                what = f"{result.cell.method} on {result.cell.dataset} ({one.name})"
+        for one in result.outcomes:
+            if one.could_be_guessed:
+                what = f"{result.cell.method} on {result.cell.dataset} ({one.part})"
                 lines[what] = f"{what}: {one.accuracy:.1f}% of {len(one.per_class)} classes is not above chance"
     return list(lines.values())
 

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     get = add_action(actions, "get", _get, "download known datasets, check them, and lay them out as CoOp does")
     get.add_argument("names", nargs="+", metavar="NAME", help="names from `dear data list`, or all")
     get.add_argument("--root", "--data-root", dest="data_root", type=Path, required=True, metavar="DIR", help=DATA_ROOT)
-    get.add_argument("--dry-run", action="store_true", help="only say what would be downloaded, from where, how much")
+    get.add_argument("--dry-run", action="store_true", help="show what would be downloaded, from where and how much")
     get.add_argument(
         "--accept-licence", action="store_true", help="accept the licences of datasets whose owners ask for it"
     )
@@ -41,10 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check = add_action(actions, "check", _check_dataset, what)
     check.add_argument("data", metavar="DATA", help=HELP)
     check.add_argument("--data-root", metavar="DIR", help=DATA_ROOT)
-    add_draw_arguments(check, "training images per class that a run takes")
+    add_draw_arguments(check, "training images per class in a run")
     add_json_argument(check)
 
-    what = "write the images that a training draws, as a list like 2SFS's, and compare them with the list of others"
+    what = "write the few-shot images that training draws as a list in 2SFS's form, or compare them with another list"
     few_shot = add_action(actions, "few-shot", _write_few_shot, what)
     few_shot.add_argument("data", metavar="DATA", help=HELP)
     few_shot.add_argument("--data-root", metavar="DIR", help=DATA_ROOT)
@@ -81,17 +81,18 @@ def _list(args: argparse.Namespace) -> None:
         source = SOURCES[entry.name]
         for way in source.ways or ((),):
             size = sum(archive.megabytes for archive in way)
-            hosts.add(entry.name, _host(way[0].url) if way else "image-net.org, by hand", size or None,
-                      way[0].seen if way else None, source.licence + (" (asks)" if source.asks else ""))  # fmt: skip
+            licence = source.licence + (" (asks for consent)" if source.asks else "")
+            host, seen = (_host(way[0].url), way[0].seen) if way else ("image-net.org, by hand", None)
+            hosts.add(entry.name, host, size or None, seen, licence)
     print()
     args.show("sources", hosts)
     for name, source in SOURCES.items():
         if source.gone:
             print(f"{name}: {source.gone}")
-    print("\nThen: dear data get NAME --root DIR, dear data check NAME --data-root DIR, "
+    print("\nNext: dear data get NAME --root DIR, dear data check NAME --data-root DIR, "
           "dear train --data NAME --data-root DIR")  # fmt: skip
     if args.data_root is None:
-        print("To see which of them you have: dear data list --data-root DIR")
+        print("To see which of them are on this machine: dear data list --data-root DIR")
 
 
 def _host(url: str) -> str:
@@ -143,7 +144,7 @@ def _write_few_shot(args: argparse.Namespace) -> None:
         ours = dataset.few_shot(args.shots, args.seed).train
         both, first, second, equal = shared_images(ours, read_few_shot(args.compare, dataset))
         print(f"{dataset.name}, {args.shots} shots, seed {args.seed}, against {args.compare}: {both} images in both, "
-              f"{first} only in ours, {second} only in the list; "
+              f"{first} only in this draw, {second} only in the list; "
               f"{equal} of {len(dataset.classes)} classes have the same images")  # fmt: skip
     if args.out is not None:
         for file in write_few_shot(dataset, args.shots, args.seed, args.out):

@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,15 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folders", nargs="*", type=Path, metavar="FOLDER", help="run, gallery, result or export folder to check"
     )
     parser.add_argument(
-        "--gpu",
-        action="store_true",
+        "--gpu", action="store_true",
         help="also run real training steps on the GPU in each precision, and compare them with the CPU: minutes",
-    )
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> None:
     checks: list[tuple[str, Callable[[], str]]] = [
-        ("versions", _versions), ("device", _device), ("extras", _extras), ("bundled model", _bundled_model),
+        ("versions", _package_versions), ("device", _device), ("extras", _extras), ("bundled model", _bundled_model),
         ("this folder", lambda: _disk(Path())), ("temporary files", _temporary),
     ]  # fmt: skip
     checks += [(str(folder), lambda folder=folder: _folder(folder)) for folder in args.folders]  # type: ignore[misc]
@@ -56,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
         raise DearError(f"{failures} of {len(checks)} checks failed: see above.")
 
 
-def _versions() -> str:
+def _package_versions() -> str:
     import platform
     from importlib.metadata import version
 
@@ -140,18 +139,19 @@ def _disk(folder: Path) -> str:
 
 
 def _folder(folder: Path) -> str:
-    from dear.bench.results import CELLS
+    from dear.bench.results import CELLS, STUDY
     from dear.model.export.folder import ExportFolder
     from dear.training.run_folder import ADAPTER_CONFIG, CHECKPOINT
 
     kinds = {
-        ADAPTER_CONFIG: _adapter, CHECKPOINT: _run, "gallery.json": _gallery, CELLS: _results,
+        ADAPTER_CONFIG: _adapter, CHECKPOINT: _run, "gallery.json": _gallery, CELLS: _results, STUDY: _results,
         ExportFolder(folder).info.name: _export,
     }  # fmt: skip
     with os_errors_as_dear_errors():
         if not folder.is_dir():
             raise DearError(f"There is no folder {folder}.")
-        reports = [check(folder) for name, check in kinds.items() if os.path.lexists(folder / name)]
+        checks = dict.fromkeys(check for name, check in kinds.items() if os.path.lexists(folder / name))
+        reports = [check(folder) for check in checks]
     if not reports:
         raise DearError(f"Not a run, gallery, result or export folder: it has none of {', '.join(kinds)}.")
     return "; ".join(reports)
@@ -187,23 +187,18 @@ def _gallery(folder: Path) -> str:
 
 
 def _results(folder: Path) -> str:
-    from dear.bench.results import result_files
+    from dear.bench.results import parse_result, stored_cells
 
-    files = result_files(folder)
-    damaged = list(_damaged(files))
-    if damaged:
-        raise DearError(f"{len(damaged)} of {len(files)} results are damaged; the first: {damaged[0]}")
-    return f"{counted(len(files), 'result')}, all complete"
-
-
-def _damaged(files: list[Path]) -> Iterator[str]:
-    from dear.bench.results import read_result
-
-    for file in files:
+    count, damaged = 0, []
+    for where, text in stored_cells(folder):
+        count += 1
         try:
-            read_result(file)
+            parse_result(text, where)
         except DearError as error:
-            yield str(error)
+            damaged.append(error)
+    if damaged:
+        raise DearError(f"{len(damaged)} of {count} results are damaged; the first: {damaged[0]}")
+    return f"{counted(count, 'result')}, all complete"
 
 
 def _export(folder: Path) -> str:

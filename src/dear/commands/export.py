@@ -13,12 +13,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--onnx", type=Path, required=True, metavar="OUT", help="new folder for the exported model")
     parser.add_argument("--int8", action="store_true", help="also write a smaller 8-bit model, and show its accuracy")
     parser.add_argument(
-        "--check",
-        type=number("--check", 1, 10**6),
-        default=100,
-        metavar="N",
+        "--check", type=number("--check", 1, 10**6), default=100, metavar="N",
         help="number of the run's test images for the comparison with PyTorch (default: 100)",
-    )
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> None:

@@ -1,6 +1,7 @@
 """dear predict: class predictions for images, one or thousands."""
 
 import argparse
+import csv
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,9 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dear.commands.shared import add_device_arguments, add_fast_decode_argument, add_gain_argument
+from dear.core.config import number
+from dear.core.errors import DearError
+from dear.core.files import read_text
+from dear.core.names import DECOUPLED, FUSION, PLAIN
+from dear.core.progress import Progress
+from dear.parallel.cluster import add_ray_arguments, cluster_from_args
 
 if TYPE_CHECKING:
-    from dear.core.errors import DearError
     from dear.data.decode import Decoder
     from dear.model.answer import Answer
     from dear.model.predictor import Predictor
@@ -21,10 +27,6 @@ _FILES_AT_ONCE = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from dear.core.config import number
-    from dear.core.names import DECOUPLED, FUSION, PLAIN
-    from dear.parallel.cluster import add_ray_arguments
-
     parser.add_argument("run_folder", metavar="RUN", help="folder made by `dear train`")
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files, folders, or quoted globs")
     parser.add_argument(
@@ -32,10 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--classes", type=Path, metavar="FILE", help="file of novel class names, one per line")
     parser.add_argument(
-        "--inference",
-        choices=(PLAIN, FUSION, DECOUPLED),
+        "--inference", choices=(PLAIN, FUSION, DECOUPLED),
         help="fusion of the components, or decoupled: the class feature alone (default: the method's own)",
-    )
+    )  # fmt: skip
     add_gain_argument(parser)
     add_fast_decode_argument(parser)
     add_device_arguments(parser)
@@ -46,9 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    import csv
-
-    from dear.core.errors import DearError
     from dear.data.folder import find_images
     from dear.heads.gains import gain_text
 
@@ -77,9 +75,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def read_classes(file: Path | None) -> list[str] | None:
-    from dear.core.errors import DearError
-    from dear.core.files import read_text
-
     if file is None:
         return None
     names = [line.strip() for line in read_text(file).splitlines() if line.strip()]
@@ -92,9 +87,6 @@ def _answers(
     args: argparse.Namespace, files: list[Path], gains: Mapping[str, float]
 ) -> "Iterator[tuple[Path, Answer | DearError]]":
     """Answers, batch by batch; the error for an unreadable image."""
-    from dear.core.progress import Progress
-    from dear.parallel.cluster import cluster_from_args
-
     cluster, classes = cluster_from_args(args, args.device), read_classes(args.classes)
     parts = [files[start : start + _FILES_AT_ONCE] for start in range(0, len(files), _FILES_AT_ONCE)]
     decode = args.topk, args.inference, args.fast_decode
@@ -151,8 +143,6 @@ def _answer_files(
 ) -> "list[Answer | DearError]":
     """Answers for image files as one batch, with the error in place of an unreadable one."""
     import torch
-
-    from dear.core.errors import DearError
 
     decoded: list[Any] = []
     for file in files:

@@ -6,14 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from dear.bench.chapters import Block, Chapter
-from dear.bench.cost import disk_megabytes, gpu_hours
 from dear.bench.grid import run_cells
 from dear.bench.page import write_report
-from dear.bench.reproduce import FULL, REPRODUCTIONS, SUBSET, Reproduction, find_reproduction, reproduction_cells
-from dear.bench.reproduce_heads import heads_chapter
-from dear.bench.results import Cell, read_results, result_files
-from dear.bench.verdict import compare_with_paper, summary_line, verdict_table
-from dear.bench.workbench import Workbench
+from dear.bench.paper import compare_with_paper, summary_line, verdict_table
+from dear.bench.planning import disk_megabytes, gpu_hours
+from dear.bench.reproduce import (
+    FULL,
+    REPRODUCTIONS,
+    SUBSET,
+    Reproduction,
+    find_reproduction,
+    heads_chapter,
+    reproduction_cells,
+)
+from dear.bench.results import Cell, read_results, stored_cells
+from dear.bench.run_cell import Workbench
 from dear.clip import load_backbone
 from dear.commands.bench import chosen_methods
 from dear.commands.shared import DATA_ROOT, add_seeds_argument
@@ -22,6 +29,7 @@ from dear.core.runtime import pick_device
 from dear.core.table import Table, add_json_argument
 from dear.core.words import counted
 from dear.parallel.cluster import add_ray_arguments, cluster_from_args
+from dear.trials.paired import LEVEL
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
             print("heads are measured and nothing is trained: minutes on one core, no dataset")
         else:
             report = args.out / "report"
-            write_report([], report, [_heads(args, overrides)])
+            write_report([], report, [_heads_report(args, overrides)])
             print(f"wrote {report / 'results.html'}")
         return
     methods = chosen_methods(args.methods) if args.methods else []
@@ -67,7 +75,7 @@ def run(args: argparse.Namespace) -> None:
     _show_plan(cells, args)
     if args.dry_run:
         return
-    if result_files(args.out) and not args.resume:
+    if next(stored_cells(args.out), None) and not args.resume:
         raise DearError(f"{args.out} already holds results: continue with --resume, or choose another --out.")
     _run_cells(cells, args)
     report = args.out / "report"
@@ -105,13 +113,13 @@ def _beside_the_paper(item: Reproduction, cells: Sequence[Cell], args: argparse.
     args.show("beside the paper", table)
     print(f"\n{note}")
     explained = (
-        f"{note[0].upper()}{note[1:]}. Within noise: inside the 95% interval of the difference of two means, ours and "
-        "one over three seeds with the same spread."
+        f"{note[0].upper()}{note[1:]}. Difference: of two means, with its 95% interval; theirs is over three seeds "
+        f"with the same spread. Ahead, behind: all of it is above or below zero. Level: within {LEVEL:g} points."
     )
     return Chapter("paper", f"{args.table}, beside the paper", [Block("paper-verdicts", item.title, table, explained)])
 
 
-def _heads(args: argparse.Namespace, overrides: dict[str, Any]) -> Chapter:
+def _heads_report(args: argparse.Namespace, overrides: dict[str, Any]) -> Chapter:
     chosen = {**(SUBSET if args.subset else FULL), **overrides}
     backbone = load_backbone(chosen["model"], chosen["pretrained"], device=pick_device(args.device))
     chapter = heads_chapter(args.table, backbone, limit=200 if args.subset else None)

@@ -1,7 +1,9 @@
 """dear roles: the role of each attention head, as a table, a picture and a page; and checks of a role map."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,10 +11,12 @@ from dear.commands.shared import DATA_ROOT, add_action, add_backbone_arguments, 
 from dear.core.config import number
 from dear.core.errors import DearError
 from dear.core.figure import check_suffix
+from dear.core.files import write_json
 from dear.core.table import add_json_argument
 from dear.parallel.cluster import add_ray_arguments, cluster_from_args
 
 if TYPE_CHECKING:
+    from dear.heads.checks import RoleCheck
     from dear.heads.page import Thumbnails
     from dear.heads.pictures import PictureList
     from dear.heads.role_map import Head, RoleMap
@@ -39,11 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--over-core", action="store_true", help="compute the entropy over core concepts only (with phrases)"
     )
     parser.add_argument(
-        "--first-layer",
-        type=number("--first-layer", 1, 1000),
-        metavar="J",
+        "--first-layer", type=number("--first-layer", 1, 1000), metavar="J",
         help="first layer to analyse (default: that of the last third)",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--quantile", type=number("--quantile", 0.01, 0.5, float),
         help="share of specialised heads, and of generalization heads, by entropy (default with phrases: 0.2; with "
@@ -211,15 +213,64 @@ def _compare(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    from dear.commands.roles_check import check
+    from dear.clip import MINI
+    from dear.heads import check_causal, check_search
+    from dear.heads.pictures import find_probes
+    from dear.heads.role_map import find_role_map
 
-    check(args)
+    backbone, choice = chosen_backbone(args, probe_data(args))
+    role_map = find_role_map(args.map, backbone)
+    probes = find_probes(args.probe, max(backbone.image.image_size), args.limit, args.data_root, held_out=True)
+    choice.say()
+    checks: dict[str, Callable[[], RoleCheck]] = {
+        "search": partial(check_search.check_by_search, backbone, role_map, probes)
+    }
+    if choice.model == MINI:  # it alone has learned the words of Attribute World
+        checks["causal"] = partial(check_causal.causal_check, backbone, role_map)
+    numbers = {}
+    for name, measure in checks.items():
+        result = measure()
+        numbers[name] = result.to_json()
+        print(*result.introduction(), "", sep="\n")
+        args.show(result.kind, result.table())
+        print(f"\n{result.verdict()}")
+        if args.plot is not None:
+            _plot_check(result, args.plot if name == "search" else args.plot.with_stem(f"{args.plot.stem}-{name}"))
+    if args.out is not None:
+        write_json(args.out, numbers)
+        print(f"wrote {args.out}")
+
+
+def _plot_check(result: "RoleCheck", path: Path) -> None:
+    from dear.heads.figures import plot_check
+
+    plot_check(result, path)
+    print(f"wrote {path}")
 
 
 def _layers(args: argparse.Namespace) -> None:
-    from dear.commands.roles_check import layers
+    from dear.data.resolve import resolve_dataset
+    from dear.heads.check_layers import layer_losses
+    from dear.heads.pictures import spread_evenly, world_pictures
 
-    layers(args)
+    dataset = None if args.data is None else resolve_dataset(args.data, root=args.data_root)
+    if dataset is not None:
+        dataset = replace(dataset, test=tuple(spread_evenly(dataset.test, args.limit)))
+    backbone, choice = chosen_backbone(args, [args.data or "world"])
+    choice.say()
+    pictures = world_pictures(args.limit or 500, max(backbone.image.image_size)).pictures if dataset is None else []
+    losses = layer_losses(backbone, pictures, dataset)
+    print(f"{losses.measure} over {losses.pictures} images, in %: {losses.whole:.1f} with all heads\n")
+    args.show("layers", losses.table())
+    print("\n" + losses.verdict())
+    if args.out is not None:
+        write_json(args.out, losses.to_json())
+        print(f"wrote {args.out}")
+    if args.plot is not None:
+        from dear.heads.figures import plot_layers
+
+        plot_layers(losses, args.plot)
+        print(f"wrote {args.plot}")
 
 
 def _show_map(role_map: "RoleMap", args: argparse.Namespace, images: "Mapping[Head, Thumbnails] | None" = None) -> None:

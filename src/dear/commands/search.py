@@ -18,11 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image", metavar="FILE", help="query image; if it is in the gallery, it is the first hit")
     parser.add_argument("--text", metavar="SENTENCE", help='query sentence, such as "a red car"')
     parser.add_argument(
-        "--by",
-        default=CLS,
-        metavar="COMPONENTS",
+        "--by", default=CLS, metavar="COMPONENTS",
         help="components to compare, with optional weights: color=0.7,shape=0.3 (default: cls, the class feature)",
-    )
+    )  # fmt: skip
     parser.add_argument("--where", metavar="SQL", help="filter on path, size in bytes, and label: \"label = 'cat'\"")
     add_gain_argument(parser)
     parser.add_argument("--topk", type=number("--topk", 1, 10_000), default=10, help="number of hits (default: 10)")
@@ -41,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
     gains = parse_gains(args.gain)
     gallery = Gallery.open(args.gallery)
     weights = parse_by(args.by, gallery.components)
-    query = args.text if args.image is None else _picture(gallery, args.image)
+    query = args.text if args.image is None else _query_picture(gallery, args.image)
     encoder = gallery.encoder(args.device, args.precision)
     if gains:
         if args.image is None:
@@ -66,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
             sheet.save(temporary, format="PNG")
 
 
-def _picture(gallery: Any, name: str) -> Any:
+def _query_picture(gallery: Any, name: str) -> Any:
     """An image file, or a picture of Attribute World in the gallery."""
     from dear.data.dataset import ImageFile
     from dear.gallery.index import WORLD

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 # Limits where a setting names none: no number may ask for more memory or time than any machine has.
-_LARGEST = {int: 100_000, float: 1e6}
-_KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+_DEFAULT_LIMITS = {int: 100_000, float: 1e6}
+_KIND_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
 def setting(
@@ -84,10 +84,10 @@ class _Field(NamedTuple):
         except (ValidationError, UnicodeEncodeError):  # the latter: letters that have no place in UTF-8
             pass
         if type(value) is not self.kind and not (self.kind is float and type(value) is int):
-            raise DearError(f"{_flag(self.name)} must be {_KINDS[self.kind]}, not {value!r}.")
+            raise DearError(f"{_flag(self.name)} must be {_KIND_NAMES[self.kind]}, not {value!r}.")
         if self.choices:
             raise DearError(f"{_flag(self.name)} must be one of {', '.join(self.choices)}, not {value!r}.")
-        raise DearError(f"{_flag(self.name)} must be from {self.low} to {self.high}, not {_short(value)}.")
+        raise DearError(f"{_flag(self.name)} must be from {self.low} to {self.high}, not {_readable(value)}.")
 
 
 def _read_fields(cls: type) -> tuple[_Field, ...]:
@@ -103,8 +103,8 @@ def _field(field: "dataclasses.Field[Any]", hint: Any) -> _Field:
     meta, optional = field.metadata, isinstance(hint, types.UnionType)  # X | None
     kind = next(a for a in typing.get_args(hint) if a is not type(None)) if optional else hint
     low, high, limits = meta["low"], meta["high"], kind
-    if kind in _LARGEST:
-        low, high = (-_LARGEST[kind] if low is None else low), (_LARGEST[kind] if high is None else high)
+    if kind in _DEFAULT_LIMITS:
+        low, high = (-_DEFAULT_LIMITS[kind] if low is None else low), (_DEFAULT_LIMITS[kind] if high is None else high)
         limits = limited(kind, low, high)
     elif meta["choices"]:
         limits = Literal[meta["choices"]]
@@ -127,7 +127,7 @@ def number(flag: str, low: float, high: float, kind: type = int) -> Callable[[st
     return parse
 
 
-def _short(value: Any) -> str:
+def _readable(value: Any) -> str:
     return str(value) if not isinstance(value, int) or abs(value) < 10**30 else "a number with over 30 digits"
 
 

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 _UP = "\x1b[A"
@@ -50,6 +51,12 @@ def warn(sentence: str) -> None:
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "dear":
         frame, level = frame.f_back, level + 1
     warnings.warn(shortened(sentence), DearWarning, stacklevel=level)
+
+
+@cache
+def warn_once(sentence: str) -> None:
+    """Warns at the first call with this sentence, which would be the same in every cell of a benchmark."""
+    warn(sentence)
 
 
 @contextmanager

@@ -24,16 +24,16 @@ def save_figure(figure: "Figure", path: str | Path, **options: Any) -> None:
     """Writes a figure to a .png, .svg or .pdf file."""
     check_suffix(Path(path))
     with atomic_path(path) as temporary:
-        _draw(figure, temporary, **options)
+        _draw_literally(figure, temporary, **options)
 
 
 def figure_png(figure: "Figure", **options: Any) -> bytes:
     out = io.BytesIO()
-    _draw(figure, out, format="png", **options)
+    _draw_literally(figure, out, format="png", **options)
     return out.getvalue()
 
 
-def _draw(figure: "Figure", out: Any, **options: Any) -> None:
+def _draw_literally(figure: "Figure", out: Any, **options: Any) -> None:
     """Draws texts literally: a $ starts no formula, and a letter without a glyph is a box."""
     import matplotlib
     from matplotlib.text import Text

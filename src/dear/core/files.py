@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from dear.core.errors import DearError, reason_of
 
-_LARGEST = 2**29  # bytes of a text file: four times what ImageNet's split would take
+_MAX_BYTES = 2**29  # bytes of a text file: four times what ImageNet's split would take
 _MACHINE = f"{zlib.crc32(platform.node().encode()):08x}"
 _TEMPORARY = re.compile(r"\.dear-([0-9a-f]{8})-(\d+)-\d+\.part(\..*)?")
 _DAY = 86400.0
@@ -43,7 +43,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         if path.exists() and not path.is_file():  # /dev/null would be replaced, too
             raise DearError(f"Cannot write {path}: it is not a regular file.")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _temporary(path) as temporary:
+        with _temporary_name(path) as temporary:
             os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
             mode = temporary.stat().st_mode
             yield temporary
@@ -61,7 +61,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise DearError(f"{path} already exists and is not an empty folder: choose another.")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _temporary(path) as temporary:
+        with _temporary_name(path) as temporary:
             temporary.mkdir()
             yield temporary
             for file in temporary.iterdir():
@@ -83,7 +83,7 @@ def _write_errors(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _temporary(path: Path) -> Iterator[Path]:
+def _temporary_name(path: Path) -> Iterator[Path]:
     """An unused name beside `path`; short, so that it fits wherever `path` does, and with the same suffix."""
     if path.parent not in _tidied:  # once is enough: this process removes its own
         _tidied.add(path.parent)
@@ -180,7 +180,7 @@ def open_regular(path: str | Path) -> BinaryIO:
     return os.fdopen(file, "rb")
 
 
-def read_bytes(path: str | Path, largest: int = _LARGEST) -> bytes:
+def read_bytes(path: str | Path, largest: int = _MAX_BYTES) -> bytes:
     """The content of a regular file of at most `largest` bytes; no more memory is taken than the file has."""
     with _read_errors(path), open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,22 +18,6 @@ def accuracy(scores: Tensor, labels: Tensor) -> float:
     if not len(labels):
         return math.nan
     return 100 * (scores.argmax(-1) == labels).double().mean().item()
-
-
-def evaluation(logits: Tensor, labels: Tensor, classes: Sequence[str]) -> dict[str, Any]:
-    """All metrics (in %) of logits [images, classes] against labels [images], ready for JSON."""
-    chosen = logits.argmax(-1)
-    right = chosen == labels
-    names = unique_names(classes)
-    hits_per_class = {name: right[labels == i] for i, name in enumerate(names)}
-    return {
-        "images": len(labels),
-        "accuracy": accuracy(logits, labels),
-        "interval": list(wilson_interval(int(right.sum()), len(labels))),
-        "ece": calibration_error(logits, labels),
-        "per_class": {name: 100 * hits.float().mean().item() for name, hits in hits_per_class.items() if len(hits)},
-        "confused": [[names[true], names[wrong], count] for true, wrong, count in confusions(chosen, labels)],
-    }
 
 
 def unique_names(classes: Sequence[str]) -> list[str]:

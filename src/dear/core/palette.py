@@ -22,11 +22,11 @@ _COLORS = {
     "emotion": "#5b6fb5",
     "action": "#a0522d",
 }
-_OTHERS = ("#708090", "#9c7a97", "#5f7f6f", "#a58f62", "#6d7fa8", "#96655c")
+_SPARE_COLORS = ("#708090", "#9c7a97", "#5f7f6f", "#a58f62", "#6d7fa8", "#96655c")
 
 
 def color_of(name: str | None) -> str:
     """The colour of a component or concept; None: no concept. It depends on the name alone."""
     if name is None:
         return NO_CONCEPT
-    return _COLORS.get(name) or _OTHERS[zlib.crc32(name.encode("utf-8", "replace")) % len(_OTHERS)]
+    return _COLORS.get(name) or _SPARE_COLORS[zlib.crc32(name.encode("utf-8", "replace")) % len(_SPARE_COLORS)]

@@ -12,8 +12,8 @@ import torch
 
 from dear.core.errors import DearError
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
+CacheKey = TypeVar("CacheKey")
+CacheValue = TypeVar("CacheValue")
 _WITHOUT_FP64 = ("mps",)
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -148,7 +148,7 @@ class HostRows:
             self._there.clear()
 
 
-def once(store: dict[Key, Value], key: Key, compute: Callable[[], Value]) -> Value:
+def once(store: dict[CacheKey, CacheValue], key: CacheKey, compute: Callable[[], CacheValue]) -> CacheValue:
     """store[key], computed at the first call; not stored while a graph is traced, whose tensors have no values."""
     if key in store:
         return store[key]

@@ -63,7 +63,7 @@ class Table:
 
     def records(self) -> list[dict[str, Any]]:
         """One mapping from heading to value per row; numbers are not rounded."""
-        return [dict(zip(self.header, map(_plain, row), strict=True)) for row in self.rows]
+        return [dict(zip(self.header, map(_json_value, row), strict=True)) for row in self.rows]
 
     def csv(self) -> str:
         out = io.StringIO()
@@ -88,7 +88,7 @@ class Table:
         ]
 
 
-class Shown(Protocol):
+class Showable(Protocol):
     """A table, or a result with one, that a command shows."""
 
     def text(self) -> str: ...
@@ -103,7 +103,7 @@ def add_json_argument(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def showing(as_json: bool) -> Iterator[Callable[[str, Shown], None]]:
+def showing(as_json: bool) -> Iterator[Callable[[str, Showable], None]]:
     """Yields `show(name, table)`, which prints a table at once, or all tables as one JSON object at the end."""
     if not as_json:
         yield lambda name, table: print(table.text())
@@ -114,7 +114,7 @@ def showing(as_json: bool) -> Iterator[Callable[[str, Shown], None]]:
     print(json.dumps(tables, indent=1, ensure_ascii=False))
 
 
-def _plain(cell: object) -> Any:
+def _json_value(cell: object) -> Any:
     """A cell as a JSON value."""
     if dataclasses.is_dataclass(cell) and not isinstance(cell, type):
         return dataclasses.asdict(cell)

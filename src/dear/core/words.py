@@ -1,8 +1,5 @@
 """Words of messages."""
 
-import sys
-from functools import cache
-
 from dear.core.errors import shortened
 
 
@@ -14,9 +11,3 @@ def counted(number: int, noun: str) -> str:
 def backbone_line(model: str, pretrained: str | None, note: str = "") -> str:
     """The first line of every command that loads a backbone."""
     return f"backbone: {shortened(' '.join(filter(None, (model, pretrained))))}{note}"
-
-
-@cache
-def print_once(note: str) -> None:
-    """A note that would be the same in every cell of a benchmark."""
-    print(note, file=sys.stderr)

@@ -32,7 +32,7 @@ _Stamp = tuple[int, int]  # size and time of a file, which is not read again whi
 
 @dataclass(frozen=True)
 class Findings:
-    """What is wrong with a dataset.
+    """The problems of a dataset.
 
     `leaked`: (in train, in test); `duplicates`: split -> (copy, original); `small`: (class, images), smallest first;
     `same_name`: classes that CLIP reads as one; `two_labels`: (image, class, another class); `most`: training images

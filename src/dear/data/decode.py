@@ -1,7 +1,7 @@
-"""From an image file to pixels: the one place where pictures are opened.
+"""Opens pictures and turns them into pixels: the only code that decodes image files.
 
-A file is judged by its kind and its header before anything is decoded, so that none can hang the program or fill the
-memory. Any error of a decoder becomes one sentence. Pictures are returned upright and in RGB.
+The kind and the header of a file are checked before anything is decoded, so that no file can hang the program or fill
+the memory. Any error of a decoder becomes one sentence. Pictures are upright and in RGB.
 """
 
 import io
@@ -68,7 +68,7 @@ def open_picture(path: str | Path, side: int | None = None) -> Image.Image:
     """
     sentence = f"The image {path} cannot be read ({{}}): repair or remove it."
     with _errors_as(sentence), open_regular(path) as file:
-        return _decode(_header(file, FORMATS), MOST_PIXELS, side and _OVERSAMPLING * side)
+        return _decode_fully(_header(file, FORMATS), MOST_PIXELS, side and _OVERSAMPLING * side)
 
 
 def why_unreadable(picture: "Picture") -> str:
@@ -88,7 +88,7 @@ def open_bytes(
 ) -> Image.Image:
     """The picture in a file's content. `sentence`: the error if there is none, with {} in place of the reason."""
     with _errors_as(sentence):
-        return _decode(_header(io.BytesIO(data) if isinstance(data, bytes) else data, formats), pixels)
+        return _decode_fully(_header(io.BytesIO(data) if isinstance(data, bytes) else data, formats), pixels)
 
 
 def declared_pixels(data: bytes, formats: tuple[str, ...] = FORMATS) -> int:
@@ -102,7 +102,7 @@ def declared_pixels(data: bytes, formats: tuple[str, ...] = FORMATS) -> int:
 def as_rgb(image: Image.Image) -> Image.Image:
     """An open picture, upright and in RGB, under the same rules as one in a file."""
     with _errors_as("The image in memory cannot be used ({}): give another."):
-        return _decode(image.copy(), MOST_PIXELS)
+        return _decode_fully(image.copy(), MOST_PIXELS)
 
 
 def open_image(image: ImageLike) -> Image.Image:
@@ -166,7 +166,7 @@ def _header(file: IO[bytes], formats: tuple[str, ...]) -> Image.Image:
     """The picture in a file, not yet decoded.
 
     This is `Image.open` without its warning about many pixels, which only a filter of the whole process could silence:
-    `_decode` has a limit instead.
+    `_decode_fully` has a limit instead.
     """
     start = file.read(16)
     for kind in _available(formats):
@@ -186,7 +186,7 @@ def _available(formats: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in formats if name in Image.OPEN)
 
 
-def _decode(image: Image.Image, pixels: int, enough: int | None = None) -> Image.Image:
+def _decode_fully(image: Image.Image, pixels: int, enough: int | None = None) -> Image.Image:
     """The whole picture. `pixels`: the largest number allowed; `enough`: pixels of the shorter side that suffice."""
     shorter, longer = sorted(image.size)
     if not shorter:

@@ -17,14 +17,9 @@ from dear.core.schema import check_shape
 from dear.data.dataset import Dataset, Example
 
 
-class _RequiredKeys(TypedDict):
+class _DrawnImage(TypedDict):
     _impath: str
     _label: int
-
-
-class _DrawnImage(_RequiredKeys, total=False):
-    _domain: int
-    _classname: str
 
 
 class SharedImages(NamedTuple):

@@ -18,7 +18,7 @@ from dear.clip import Backbone
 from dear.clip.attention import QueryGroup, attend, finish_block, merge_heads, run_mlp
 from dear.clip.image import ImageTower, last_third
 from dear.clip.layer_input import LayerInput
-from dear.clip.read_out import CLS
+from dear.clip.read_out import READ_CLS
 from dear.core.errors import DearError
 
 
@@ -133,7 +133,7 @@ def decompose(backbone: Backbone, pixels: Tensor) -> Decomposition:
 def is_plain(backbone: Backbone) -> bool:
     """Whether the image tower is OpenCLIP's own ViT, read at CLS; one without layers is refused later."""
     tower = getattr(backbone.image, "plain", backbone.image)  # under a tower with gains
-    return not tower.layers or (type(tower) is ImageTower and tower.read == CLS)
+    return not tower.layers or (type(tower) is ImageTower and tower.read == READ_CLS)
 
 
 def check_first_layer(tower: ImageTower, first_layer: int | None) -> int:
@@ -159,7 +159,7 @@ def run_layer_heads(
 
     Where CLS is read, the last layer computes its query only. `change` may replace the outputs before they are merged.
     """
-    entry, only_cls = LayerInput(tower, layer, x), layer == tower.layers and tower.read == CLS
+    entry, only_cls = LayerInput(tower, layer, x), layer == tower.layers and tower.read == READ_CLS
     q, residual = (entry.cls_q, x[:, :1]) if only_cls else (entry.q, x)
     of_heads = attend(q, *entry.kv, [QueryGroup(q.shape[2])])
     if change is not None:

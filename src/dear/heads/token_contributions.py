@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from dear.clip import Backbone
 from dear.clip.attention import attention_weights, merge_heads
-from dear.clip.read_out import CLS, MEAN, PROBE
+from dear.clip.read_out import MEAN, PROBE, READ_CLS
 from dear.core.errors import DearError
 from dear.heads.contributions import Decomposition, HeadContributions, check_first_layer, layer_terms, run_layer_heads
 
@@ -93,7 +93,7 @@ class _Reading:
         """states [images, tokens, width]: CLS alone where it is read; `pooled`: `states` are this read state alone."""
         self.tower, self.through = tower, through
         norm = self.norm = final_norm(tower)
-        if tower.read == CLS or pooled is not None:
+        if tower.read == READ_CLS or pooled is not None:
             weights = 1 / _std(states[:, :1], norm)[:, None]
         elif tower.read == MEAN:
             patches = states.new_zeros(states.shape[:2])

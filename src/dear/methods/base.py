@@ -109,7 +109,7 @@ class Method(nn.Module):
         return ClassTexts(tuple(names), prompts, first, states, F.normalize(frozen, dim=-1))
 
     def encode_text(self, classes: ClassTexts) -> Tensor:
-        """w: features of classes (as of `encode_classes`), normalised, [classes, dim]."""
+        """Features w of classes that `encode_classes` has prepared, normalised, [classes, dim]."""
         return classes.frozen
 
     # --- image -------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Method(nn.Module):
         return torch.ones(1, device=self.backbone.device)
 
     def votes(self, features: Tensor, text: Tensor) -> Tensor:
-        """tau cos(f, w) of each component, or the logits if there is one, [batch, components, classes]."""
+        """Votes tau cos(f, w) of each component, or the logits if there is one, [batch, components, classes]."""
         if len(self.components) == 1:
             return self.logits(features, text)[:, None]
         return self.backbone.temperature * features @ text.T

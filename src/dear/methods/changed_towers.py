@@ -127,7 +127,7 @@ _KNOWN_FACTORS: WeakKeyDictionary[nn.Module, Factors] = WeakKeyDictionary()
 
 
 def factors_of(module: nn.Module, tower: Any) -> Factors:
-    """`module`: that of the tower, which they are kept for."""
+    """The factors of a tower, kept for its `module`."""
     if module not in _KNOWN_FACTORS:
         _KNOWN_FACTORS[module] = _factors(tower)
     return _KNOWN_FACTORS[module]

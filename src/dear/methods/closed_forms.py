@@ -24,7 +24,7 @@ class GdaConfig(Settings):
     """Classes that have no images."""
 
     neighbours: int = setting(
-        0, "guess mean and covariance of novel classes from this number of training images; 0: zero-shot", low=0
+        0, "estimate mean and covariance of novel classes from this many nearest images; 0: zero-shot", low=0
     )
 
 

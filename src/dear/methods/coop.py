@@ -141,8 +141,9 @@ class KgCoOp(CoOp):
 
 
 class CoCoOp(CoOp):
-    """A small network maps the image feature to a vector that is added to every context vector, so each image has its
-    own class texts. They are computed image by image, with the context shared by the classes.
+    """Each image has class texts of its own: a small network maps its feature to a shift of all context vectors.
+
+    They are computed image by image, with the context shared by the classes.
 
     A text without an image (a gallery search) uses the context as it is. Differs from the official code: fp32, and only
     tokens up to EOT are computed.
@@ -182,8 +183,9 @@ class TCPConfig(KgCoOpConfig):
 
 
 class TCP(KgCoOp):
-    """At the first layer of the last third (9 of 12), the context is replaced by tokens that a small network computes
-    from the frozen class text. Loss: KgCoOp's.
+    """KgCoOp with class tokens: from the last third of the layers on (9 of 12), they replace the context.
+
+    A small network computes them from the frozen class text.
 
     Differs from the official code: one template, the dataset's own (there one for the network and the loss, and another
     for the words after the class name; for UCF101 "person doing" stays before the name there). Adam's eps is 1e-3 as
@@ -210,7 +212,7 @@ class TCP(KgCoOp):
         return [prompt.removesuffix(".") + end for prompt in prompts], slots
 
     def class_tokens(self, classes: ClassTexts) -> Tensor:
-        """[classes, tokens, width]."""
+        """Tokens computed from each frozen class text, [classes, tokens, width]."""
         return self.network(classes.frozen).unflatten(-1, self.context.shape)
 
     def encode_text(self, classes: ClassTexts) -> Tensor:
@@ -223,14 +225,15 @@ class ProGradConfig(Settings):
     """The learned context, and the projection of its gradient."""
 
     context_tokens: int = setting(
-        16, "learned vectors: zeros, then the template's first words; at most half of the context length", low=1
+        16, "learned vectors, at first zeros and the template's words; at most half of the context length", low=1
     )
     projection: float = setting(1.0, "share of the conflicting part that is removed from the gradient", low=0.0)
 
 
 class ProGrad(WordContext):
-    """g = gradient of the cross entropy, h = gradient of KL(zero-shot, adapted): if <g, h> is negative, the share
-    `projection` of g's component along h is removed.
+    """If <g, h> is negative, the share `projection` of g's component along h is removed.
+
+    Here g is the gradient of the cross entropy, and h that of KL(zero-shot, adapted).
 
     Differs from the official code: teacher and initial context come from the dataset's own template (there another one,
     with the type of the classes first), all of whose words before the name are learned (there a miscount leaves a word
@@ -270,6 +273,6 @@ class ProGrad(WordContext):
 
 
 def without_conflict(own: Tensor, general: Tensor, share: float) -> Tensor:
-    """`own` without `share` of its component against `general` (same shape) if <own, general> < 0; so never 0 / 0."""
+    """The gradient `own` without `share` of its component against `general`, if they conflict; so never 0 / 0."""
     overlap = (own * general).sum()  # stays on the device: the host must not wait to compare it
     return torch.where(overlap < 0, own - share * overlap / general.square().sum() * general, own)

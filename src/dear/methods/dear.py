@@ -67,7 +67,7 @@ class DearConfig(AttributeConfig):
 
     isolation: str = setting(
         "one_way",
-        "generalization heads: one_way hides attribute tokens from the image; two_way also the image from them",
+        "generalization heads: one_way hides attribute tokens from the image; two_way also hides the image from them",
         choices=("one_way", "two_way"),
         advanced=True,
     )
@@ -186,7 +186,7 @@ class Dear(Method):
     # --- features: Eq. 10, 11 ----------------------------------------------------------------------------
 
     def encode_image(self, x: LayerInput) -> Tensor:
-        """f_cls (Eq. 10) and each f_a (Eq. 11), normalised, [batch, components, dim]."""
+        """Features f_cls (Eq. 10) and each f_a (Eq. 11), normalised, [batch, components, dim]."""
         out = self.backbone.image.features(x, self.image_tokens(), self.masks, read_tokens=True)
         assert out.tokens is not None
         return torch.cat([F.normalize(out.cls, dim=-1)[:, None], self.attribute_features(out.tokens)], dim=1)
@@ -227,7 +227,7 @@ class Dear(Method):
     # --- fusion: Eq. 17-19 (the votes and their weighted sum are `Method.votes` and `Method.logits`) -----
 
     def fusion_weights(self) -> Tensor:
-        """alpha: softmax of the learned scalars, [components], the class feature first."""
+        """Weights alpha: softmax of the learned scalars, [components], the class feature first."""
         return self.fusion.softmax(0)
 
     # --- hooks -------------------------------------------------------------------------------------------

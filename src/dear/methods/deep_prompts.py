@@ -42,9 +42,9 @@ class DeepPromptConfig(Settings):
     """Tokens in both towers."""
 
     image_tokens: int = setting(4, "learned tokens per image layer", low=1, high=1000)
-    image_depth: int = setting(9, "number of first image layers with their own tokens", low=1, high=1000)
+    image_depth: int = setting(9, "how many of the first image layers have their own tokens", low=1, high=1000)
     text_tokens: int = setting(4, f'learned tokens in place of "{WORDS}"', low=1, high=60)
-    text_depth: int = setting(9, "number of first text layers with their own tokens", low=1, high=1000)
+    text_depth: int = setting(9, "how many of the first text layers have their own tokens", low=1, high=1000)
     token_std: float = setting(
         0.02, "initial standard deviation of tokens that do not start as words", low=0.0, high=10.0
     )
@@ -61,8 +61,8 @@ class ImagePrompts(Method):
         return by_layer(self.backbone.image.norm_in(self.image_tokens[0]), self.image_tokens)
 
     def class_feature(self, x: LayerInput) -> Tensor:
-        """Not normalised, [batch, dim]."""
-        return self.backbone.image.features(x, LearnedTokens(self.image_layers())).cls
+        """The class feature, not normalised, [batch, dim]."""
+        return self.backbone.image.features(x, LearnedTokens(self.image_layers()), self.masks).cls
 
     def encode_image(self, x: LayerInput) -> Tensor:
         return normalized(self.class_feature(x))
@@ -118,7 +118,7 @@ class VptConfig(Settings):
 
     image_tokens: int = setting(8, "learned tokens per image layer", low=1, high=1000)
     image_depth: int = setting(
-        12, "number of first image layers with their own tokens; 1: VPT-shallow", low=1, high=1000
+        12, "how many of the first image layers have their own tokens; 1: VPT-shallow", low=1, high=1000
     )
     token_std: float = setting(0.02, "initial standard deviation of the tokens", low=0.0, high=10.0)
 
@@ -151,7 +151,7 @@ class MapleConfig(Settings):
     """Coupled tokens in both towers."""
 
     text_tokens: int = setting(2, f'learned tokens in place of the first words of "{WORDS}"', low=1, high=60)
-    depth: int = setting(9, "number of first layers of both towers with their own tokens", low=1, high=1000)
+    depth: int = setting(9, "how many of the first layers of both towers have their own tokens", low=1, high=1000)
     token_std: float = setting(
         0.02, "initial standard deviation of tokens that do not start as words", low=0.0, high=10.0
     )
@@ -237,7 +237,7 @@ class ProVpConfig(Settings):
     lambda_ref: float = setting(1.0, "weight of the contrastive loss against frozen features", low=0.0, high=1e6)
 
 
-class ProVp(Method):
+class ProVp(ImagePrompts):
     """Tokens enter after ln_pre; class texts are frozen CLIP's.
 
     L = CE + contrastive loss: among the frozen features of the batch, that of the same image should be nearest (cosines
@@ -253,7 +253,6 @@ class ProVp(Method):
         .on("few-shot", shots=2, epochs=100)
         .on("few-shot", shots=4, epochs=100)
     )
-    first_layer = 1
     config: ProVpConfig
 
     def __init__(self, backbone: Backbone, config: ProVpConfig) -> None:
@@ -263,9 +262,9 @@ class ProVp(Method):
         start = torch.empty(tower.layers, self.config.image_tokens, tower.width, device=like.device, dtype=like.dtype)
         self.image_tokens = nn.Parameter(start.uniform_(-bound, bound))
 
-    def encode_image(self, x: LayerInput) -> Tensor:
+    def class_feature(self, x: LayerInput) -> Tensor:
         tokens = LearnedTokens(dict(enumerate(self.image_tokens, 1)), self.config.beta)
-        return normalized(self.backbone.image.features(x, tokens).cls)
+        return self.backbone.image.features(x, tokens).cls
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         features = self.encode_image(x)

@@ -18,7 +18,7 @@ from dear.clip import Backbone
 from dear.clip.attention import attention_weights, finish_block, merge_heads, normed_input, project_queries
 from dear.clip.layer_input import LayerInput
 from dear.clip.masks import Masks
-from dear.clip.read_out import CLS as READ_CLS
+from dear.clip.read_out import READ_CLS
 from dear.core.config import setting
 from dear.core.errors import DearError
 from dear.heads.head_role import CORE_ATTRIBUTE

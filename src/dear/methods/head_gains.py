@@ -41,9 +41,9 @@ class HeadGainsConfig(RoleSettings):
         "one gain for each head, for each role (of the role map), for all heads, or none",
         choices=("heads", "roles", "one", "none"),
     )
-    gain_pull: float = setting(0.1, "weight of the squared logarithms of the gains, summed", low=0.0)
+    gain_pull: float = setting(0.1, "weight of the sum of the squared logarithms of the gains", low=0.0)
     pull: float | None = setting(
-        1.0, "weight of the squared distance of the projection from its start; null: it stays", low=0.0
+        1.0, "weight of the squared distance of the projection from its start; null: it is not learned", low=0.0
     )
 
 

@@ -144,13 +144,16 @@ class SharedProjections(nn.Module):
         self.up = nn.Parameter(torch.zeros(layers, rank, space).to(like))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """[tokens, space] -> [layers, tokens, width]."""
+        """Shared tokens [tokens, space] -> tokens of all layers [layers, tokens, width]."""
         return F.linear(tokens, self.weight) + tokens @ self.up.mT @ self.down.mT + self.bias[:, None]
 
 
 class MmrlPlus(Mmrl):
-    """Differs from the official code as MMRL does, and in beta: the same for all datasets and at test (there the test
-    uses the beta of the target dataset)."""
+    """MMRL with shared, low-rank projections, and tokens mixed between layers.
+
+    Differs from the official code as MMRL does, and in beta: the same for all datasets and at test (there the test uses
+    the beta of the target dataset).
+    """
 
     Config = MmrlPlusConfig
     recipe = (

@@ -14,7 +14,7 @@ class Gradients(Protocol):
     """Gradients of a loss with respect to all parameters, scaled for AMP and summed over processes."""
 
     def __call__(self, loss: Tensor, keep_graph: bool = False) -> list[Tensor | None]:
-        """`keep_graph`: the gradients of another part of the same loss follow."""
+        """Gradients of a part of the loss; `keep_graph`: those of another part follow."""
 
 
 @runtime_checkable

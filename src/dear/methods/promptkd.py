@@ -22,7 +22,7 @@ class PromptKDConfig(VptConfig):
     """Tokens in the image tower, and their teacher."""
 
     image_tokens: int = setting(4, "learned tokens per image layer", low=1, high=1000)
-    image_depth: int = setting(9, "number of first image layers with their own tokens", low=1, high=1000)
+    image_depth: int = setting(9, "how many of the first image layers have their own tokens", low=1, high=1000)
     teacher: str = setting(
         "", "OpenCLIP name of the teacher's backbone (published: ViT-L-14); empty: the student's own"
     )
@@ -95,7 +95,7 @@ class PromptKD(OnlyTrained, VptDeep):
         return normalized(self.projector(self.class_feature(x)))
 
     def loss(self, x: LayerInput, expected: Tensor) -> Loss:
-        """`expected` are the teacher's probabilities, [images, trained classes]."""
+        """The divergence from the teacher; `expected`: its probabilities, [images, trained classes]."""
         logits = self.logits(self.encode_image(x), self.class_texts)
         divergence = F.kl_div(logits.log_softmax(-1), expected, reduction="sum") / logits.numel()
         return Loss(self.config.imitation * divergence, {"teacher": divergence}, logits, expected.argmax(-1))

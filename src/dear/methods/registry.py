@@ -1,4 +1,4 @@
-"""All methods by name. A method is imported when it is used."""
+"""All methods by name. A method is imported when it is used, and PyTorch only with it."""
 
 import importlib
 import json
@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dear.clip.support import judge, reaches, sums_heads
 from dear.core.errors import DearError
-from dear.data.known import find_known
 from dear.methods.recipe import changes_under
 
 if TYPE_CHECKING:
@@ -42,6 +40,8 @@ class MethodInfo:
 
     def fits(self, image: str, text: str) -> bool:
         """Whether the method works with towers of these tiers."""
+        from dear.clip.support import reaches
+
         return reaches(image, self.needs_image) and reaches(text, self.needs_text)
 
 
@@ -172,6 +172,7 @@ def working_methods(model: str, text_table: bool = False) -> list[str]:
     refuses.
     """
     from dear.clip.load import TRANSFORMERS, usable_config
+    from dear.clip.support import judge, sums_heads
 
     if model.startswith(TRANSFORMERS):
         return list(METHODS)
@@ -199,6 +200,8 @@ def best_of(working: Sequence[str]) -> str:
 
 def require_towers(kind: "type[Method]", backbone: "Backbone") -> None:
     """Refuses a method that needs more of a tower than the backbone has, and names those that work."""
+    from dear.clip.support import reaches
+
     image, text = backbone.image.tier, backbone.text.tier
     name = name_of(kind)
     if name not in METHODS or METHODS[name].fits(image, text):
@@ -220,6 +223,8 @@ def recipe_of(
     `constants_of`: a dataset, to add the settings that the authors chose for it alone, if it is a known one. Off by
     default, because settings per dataset make no fair comparison.
     """
+    from dear.data.known import find_known
+
     settings = find_method(name).recipe.under(protocol, shots)
     known = find_known(constants_of) if constants_of else None
     if known is not None:

@@ -30,9 +30,9 @@ class SkipConfig(Settings):
     """Rates, and the classes of each step."""
 
     image_rate: float = setting(0.25, "learning rate of the image tower, as a share of --lr", low=0.0, high=1e3)
-    class_share: float = setting(0.5, "share of the classes, the nearest ones, in every step", low=0.0, high=1.0)
-    class_limit: int = setting(50, "largest number of nearest classes in every step", low=1)
-    decay: float = setting(0.3, "decay of the probability of further classes with their rank", low=0.01, high=100.0)
+    class_share: float = setting(0.5, "share of the classes in a step: those nearest its images", low=0.0, high=1.0)
+    class_limit: int = setting(50, "largest number of nearest classes in a step", low=1)
+    decay: float = setting(0.3, "how fast the probability of further classes falls with rank", low=0.01, high=100.0)
 
 
 class SkipT(Method):

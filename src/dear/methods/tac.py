@@ -9,7 +9,7 @@ from msgspec import Meta
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dear.clip import Backbone, LearnedTokens
+from dear.clip import Backbone
 from dear.clip.layer_input import LayerInput
 from dear.clip.masks import Masks
 from dear.clip.text import ClassTexts
@@ -19,7 +19,7 @@ from dear.core.files import read_json
 from dear.core.schema import check_shape
 from dear.data.augment import CLEAN, RANDOM
 from dear.methods.base import LabelledImages, Loss, Method, normalized
-from dear.methods.deep_prompts import DASSL, WORDS
+from dear.methods.deep_prompts import DASSL, WORDS, DeepPrompts, by_layer
 from dear.methods.recipe import Recipe
 from dear.methods.zero_shot import SIXTY, ensemble
 
@@ -41,7 +41,7 @@ class TacConfig(Settings):
     )
 
 
-class Tac(Method):
+class Tac(DeepPrompts):
     """Text: BOT, task tokens, learned tokens, the whole prompt. Image: patches do not attend to the task tokens.
 
     L = CE + 20 |w - e| + 25 |f - f0|, |.| the mean over all elements; f0 is frozen CLIP's on the clean picture, e the
@@ -54,13 +54,11 @@ class Tac(Method):
     recipe = Recipe(DASSL, lr=0.0025, epochs=20, batch=8, crop=0.4, average="uniform").on(
         "cross-dataset", "domain", tokens=10, crop=0.8, epochs=5
     )
-    first_layer = 1
-    first_text_layer = 1
-    config: TacConfig
+    config: TacConfig  # type: ignore[assignment]
     centres: Tensor  # [CENTRES, dim], of the classes trained on
 
     def __init__(self, backbone: Backbone, config: TacConfig) -> None:
-        super().__init__(backbone, config)
+        Method.__init__(self, backbone, config)
         image, text, like, count = backbone.image, backbone.text, backbone.image.like, self.config.tokens
         start = backbone.normal(text.layers, count, text.width)
         ids = text.tokenize([WORDS])[0][0, text.first_word : text.first_word + count]  # EOT too
@@ -83,7 +81,7 @@ class Tac(Method):
         self.centres = centres(self._embeddings, CENTRES)
 
     def _class_embeddings(self, names: Sequence[str]) -> Tensor:
-        """e, [classes, dim], normalised: means of raw features of a class's descriptions, or of templates."""
+        """Class embeddings e, normalised, [classes, dim]: mean raw features of descriptions, or of templates."""
         file = self.config.descriptions
         descriptions = check_shape(read_json(file), _Descriptions, file, "see --help-all for its form") if file else {}
         embeddings = ensemble(self, names, SIXTY, normalised=False)
@@ -97,18 +95,18 @@ class Tac(Method):
         count = CENTRES + self.config.tokens
         return [f"{'X ' * count}{WORDS} {name}." for name in names], range(1, 1 + count)
 
-    def encode_text(self, classes: ClassTexts) -> Tensor:
-        text, task = self.backbone.text, self.into_text(self.centres)
-        raw = {layer: torch.cat([task, own]) for layer, own in enumerate(self.text_tokens, 1)}
-        raw[1] = text.add_positions(raw[1], classes.prompts)
-        return text.features(classes, LearnedTokens(raw))
+    def text_layers(self, classes: ClassTexts) -> dict[int, Tensor]:
+        task = self.into_text(self.centres)
+        tokens = [torch.cat([task, own]) for own in self.text_tokens]
+        return by_layer(self.backbone.text.add_positions(tokens[0], classes.prompts), tokens)
+
+    def image_layers(self) -> dict[int, Tensor]:
+        task = self.into_image(self.centres)
+        tokens = [torch.cat([task, own]) for own in self.image_tokens]
+        return by_layer(self.backbone.image.norm_in(tokens[0]), tokens)
 
     def encode_image(self, x: LayerInput) -> Tensor:
-        tower, task = self.backbone.image, self.into_image(self.centres)
-        raw = {layer: torch.cat([task, own]) for layer, own in enumerate(self.image_tokens, 1)}
-        raw[1] = tower.norm_in(raw[1])
-        feature = tower.features(x, LearnedTokens(raw), self.masks).cls
-        return normalized(F.dropout(feature, self.config.dropout, self.training))
+        return normalized(F.dropout(self.class_feature(x), self.config.dropout, self.training))
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         images, count = len(x.states) // len(self.views), self.config.views
@@ -124,7 +122,7 @@ class Tac(Method):
 
 
 def centres(embeddings: Tensor, count: int, rounds: int = 100) -> Tensor:
-    """k-means by cosine, started at random classes, [count, dim], normalised. With few classes some start twice."""
+    """Centres of k-means by cosine, normalised, [count, dim]; it starts at random classes, at some twice if few."""
     order = torch.randperm(len(embeddings)).repeat(-(-count // len(embeddings)))[:count]
     means = embeddings[order.to(embeddings.device)]
     for _ in range(rounds):

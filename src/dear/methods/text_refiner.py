@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from dear.clip import Backbone
 from dear.clip.layer_input import LayerInput
-from dear.clip.read_out import CLS as READ_CLS
+from dear.clip.read_out import READ_CLS
 from dear.clip.text import ClassTexts
 from dear.core.config import setting
 from dear.methods.base import Loss
@@ -83,8 +83,10 @@ class TextRefiner(CoOp):
         return Loss(parts["cross_entropy"] + weighted, parts, logits)
 
     def local_features(self, x: LayerInput) -> tuple[Tensor, Tensor, Tensor]:
-        """Class features, normalised, [batch, dim]; all tokens, projected, [batch, 1 + patches, dim]; the 7 local
-        features made of them, [batch, 7, dim]."""
+        """Class features [batch, dim], projected tokens [batch, 1 + patches, dim], local features [batch, 7, dim].
+
+        Class features are normalised; the 7 local features are made of the projected tokens.
+        """
         tower = self.backbone.image
         with torch.no_grad():
             states = tower.run_layer(x)

@@ -23,10 +23,10 @@ def evaluate_predictor(
     predictor: Predictor,
     origin: RunFolder | Collection[str] | None,
     data: Any,
-    split: str = "test",
-    data_root: str | Path | None = None,
-    class_names: str | Path | None = None,
-    inference: str | None = None,
+    split: str,
+    data_root: str | Path | None,
+    class_names: str | Path | None,
+    inference: str | None,
 ) -> Outcome:
     """The work of `Predictor.evaluate`; `origin`: the run, or the names of the images that it was fitted to."""
     root, names = (None if path is None else str(path) for path in (data_root, class_names))

@@ -86,8 +86,10 @@ def as_seen(predictor: Predictor, pixels: Tensor) -> np.ndarray:
 def draw_explanation(
     answer: Answer, picture: np.ndarray, maps: dict[str, np.ndarray], place: str, gain: str = ""
 ) -> Any:
-    """A matplotlib figure: picture and answer on the left, votes on the right, attention maps below; `place`: where CLS
-    looked; `gain`: those of heads, if any."""
+    """A matplotlib figure: picture and answer on the left, votes on the right, attention maps below.
+
+    `place`: where CLS looked; `gain`: the gains of heads, if any.
+    """
     from matplotlib.figure import Figure
 
     count = len(maps)
@@ -151,24 +153,16 @@ def _draw_losses(axes: Any, answer: Answer) -> None:
 
 
 def _draw_bars(axes: Any, answer: Answer, rows: Sequence[tuple[str, str, float, str]], label: str) -> None:
-    """`rows`: attribute or component, its label, the length of its bar, and what stands beside it."""
-    lengths = [length for _, _, length, _ in reversed(rows)]
+    """Horizontal bars; `rows`: attribute or component, its label, the length of its bar, and the text beside it."""
+    names, labels, lengths, texts = zip(*reversed(rows), strict=True)
     longest = max(map(abs, lengths)) or 1.0
-    axes.barh(
-        [text for _, text, _, _ in reversed(rows)],
-        lengths,
-        color=[color_of(name) for name, *_ in reversed(rows)],
-        height=min(0.8, 0.2 * len(rows)),
-    )
+    axes.barh(labels, lengths, color=[color_of(name) for name in names], height=min(0.8, 0.2 * len(rows)))
     axes.set_ylim(-0.6, len(rows) - 0.4)
-    low, high = min(0.0, *lengths), max(0.0, *lengths)
-    axes.set_xlim(low - 0.04 * longest, high + 0.04 * longest)
-    for row, (_, _, length, beside) in enumerate(reversed(rows)):
+    axes.set_xlim(min(0.0, *lengths) - 0.04 * longest, max(0.0, *lengths) + 0.04 * longest)
+    for row, (length, text) in enumerate(zip(lengths, texts, strict=True)):
         grey = 0.2 + 0.5 * (1 - abs(length) / longest)
-        axes.text(
-            1.02, row, f"{length:+.2f}  {beside}", va="center", fontsize=9,
-            color=(grey, grey, grey), transform=axes.get_yaxis_transform(),
-        )  # fmt: skip
+        place: Any = {"transform": axes.get_yaxis_transform(), "va": "center"}
+        axes.text(1.02, row, f"{length:+.2f}  {text}", fontsize=9, color=(grey, grey, grey), **place)
     axes.axvline(0, color="#888888", linewidth=0.8)
     rival = f"“{answer.top[1][0]}”" if len(answer.top) > 1 else "the next best class"
     axes.set_xlabel(label, fontsize=9)

@@ -1,7 +1,7 @@
 """`dear doctor --gpu`: a few real steps on the card, compared with the CPU and with OpenCLIP's plain step."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -53,7 +53,8 @@ def check_gpu(model: str = "ViT-B-16", device: str = "cuda") -> str:
     table = Table(["precision", "method", "loss, CPU", "loss, GPU", "difference", "ms a step", "times plain", "GiB"])
     expected = {name: _train(name, _backbone(model, torch.device("cpu"), "fp32")).losses for name in CHECKED}
     wrong: list[str] = []
-    for precision in _precisions(where):
+    has_bf16 = pick_precision("auto", where) is torch.bfloat16
+    for precision in ("fp32", "fp16", *(["bf16"] if has_bf16 else [])):
         plain = _milliseconds(_plain_step(model, where, precision))
         backbone = _backbone(model, where, precision)
         for name in CHECKED:
@@ -75,13 +76,6 @@ def check_gpu(model: str = "ViT-B-16", device: str = "cuda") -> str:
     if wrong:
         raise DearError(f"{'; '.join(wrong)}. Please report this:\n{report}")
     return report
-
-
-def _precisions(device: torch.device) -> Iterator[str]:
-    yield "fp32"
-    yield "fp16"
-    if pick_precision("auto", device) is torch.bfloat16:
-        yield "bf16"
 
 
 def _backbone(model: str, device: torch.device, precision: str) -> Backbone:

@@ -28,8 +28,8 @@ _AHEAD = 2  # results that may wait for their turn, per chunk in progress
 _CONNECT_TIMEOUT = 10.0  # seconds; Ray itself would try for minutes
 _ADDRESS = re.compile(rf"auto|{LOCAL}|(?:ray://)?(?P<host>[^/:\s]+):(?P<port>\d{{1,5}})")
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+Job = TypeVar("Job")
+JobResult = TypeVar("JobResult")
 Stream = Callable[[Iterable[Any]], Iterator[Any]]
 
 
@@ -79,8 +79,8 @@ class Cluster:
     precision: str = "auto"  # of the models that workers load
 
     def as_completed(
-        self, work: Callable[[Item, str], Result], items: Sequence[Item]
-    ) -> Generator[tuple[Item, Result], None, None]:
+        self, work: Callable[[Job, str], JobResult], items: Sequence[Job]
+    ) -> Generator[tuple[Job, JobResult], None, None]:
         """Items and their `work(item, device)`, as they complete; each uses as many threads as it has CPUs."""
         with self._workers(partial(_for_device, work), len(items), self.cpus, 1) as (ray, workers):
             waiting = iter(items)
@@ -224,7 +224,7 @@ def _stream(ray: Any, workers: Sequence[Any], each: int, chunks: Iterable[Any]) 
                     _result(ray, done)  # raises the error of a failed start
 
 
-def _for_device(work: Callable[[Item, str], Result], device: str) -> Callable[[Item], Result]:
+def _for_device(work: Callable[[Job, str], JobResult], device: str) -> Callable[[Job], JobResult]:
     return lambda item: work(item, device)
 
 

@@ -33,8 +33,8 @@ _PEER_LOST = (
     "A process of this run ended, so all stop; finished epochs are saved: continue with --resume, in any number of "
     "processes."
 )
-_images: int | None = None  # images in the whole batch of this step; None: not in a step
-_places: Places | None = None
+_batch_images: int | None = None  # images in the whole batch of this step; None: not in a step
+_dropout_places: Places | None = None
 
 
 def world_size() -> int:
@@ -171,18 +171,18 @@ def local_rows(items: Sequence[T]) -> Sequence[T]:
 @contextmanager
 def step(images: int) -> Iterator[None]:
     """Inside, towers compute the local part of a batch of `images` and return the features of the whole batch."""
-    global _images
-    _images = images if world_size() > 1 else None
+    global _batch_images
+    _batch_images = images if world_size() > 1 else None
     try:
         with row_places(_image_places):
             yield
     finally:
-        _images = None
+        _batch_images = None
 
 
 def in_step() -> bool:
     """Whether towers compute only local rows."""
-    return _images is not None
+    return _batch_images is not None
 
 
 def local_count(total: int) -> int:
@@ -192,7 +192,7 @@ def local_count(total: int) -> int:
 
 def gather_rows(x: Tensor) -> Tensor:
     """Rows of the local images [views * images, ...] -> rows of the whole batch; outside of a step, as they are."""
-    return x if _images is None else gather(x, _images)
+    return x if _batch_images is None else gather(x, _batch_images)
 
 
 def gather(x: Tensor, total: int) -> Tensor:
@@ -255,25 +255,25 @@ def broadcast_from_first(tensors: Iterable[Tensor]) -> None:
 @contextmanager
 def row_places(places: Places | None) -> Iterator[None]:
     """Inside, `dropout` takes the global positions of its rows from `places`; None: as outside."""
-    global _places
-    before = _places
-    _places = places or before
+    global _dropout_places
+    before = _dropout_places
+    _dropout_places = places or before
     try:
         yield
     finally:
-        _places = before
+        _dropout_places = before
 
 
 def _image_places(rows: int) -> tuple[Tensor, int]:
-    assert _images is not None
-    local = torch.tensor(local_rows(range(_images)))
+    assert _batch_images is not None
+    local = torch.tensor(local_rows(range(_batch_images)))
     views = rows // len(local)
-    return (torch.arange(views)[:, None] * _images + local).flatten(), views * _images
+    return (torch.arange(views)[:, None] * _batch_images + local).flatten(), views * _batch_images
 
 
 def dropout(x: Tensor, share: float, training: bool) -> Tensor:
     """`F.dropout` with a mask that depends on the global row, not on the rank that holds it."""
-    if not training or _images is None or _places is None:
+    if not training or _batch_images is None or _dropout_places is None:
         return F.dropout(x, share, training)
-    places, total = _places(len(x))
+    places, total = _dropout_places(len(x))
     return x * F.dropout(x.new_ones(total, *x.shape[1:]), share)[places.to(x.device)]

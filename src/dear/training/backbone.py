@@ -1,11 +1,10 @@
 """The backbone of a command: the one that is named, or one that suits the data; its name is the first line."""
 
-import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from dear.clip import MINI
-from dear.core.errors import DearError
+from dear.core.errors import DearError, warn
 from dear.core.names import AUTO
 from dear.core.words import backbone_line
 from dear.data.resolve import is_world
@@ -18,7 +17,7 @@ _TYPICAL = "--model ViT-B-16 --pretrained openai"
 
 
 class BackboneChoice(NamedTuple):
-    """What --model and --pretrained name, or what was chosen in their place, and why."""
+    """The backbone that --model and --pretrained name, or the one chosen in their place, and why."""
 
     model: str
     pretrained: str | None
@@ -26,14 +25,13 @@ class BackboneChoice(NamedTuple):
     is_toy: bool = False  # dear-mini, on something else than drawn pictures
 
     def say(self) -> None:
-        """Prints the name; warns of a toy on stderr."""
+        """Prints the name; warns of a toy."""
         line = backbone_line(self.model, self.pretrained, self.note)
         print(line.encode("utf-8", "backslashreplace").decode(), flush=True)
         if self.is_toy:
-            print(
-                f"dear: warning: {MINI} knows drawn pictures only: on photos it is little better than guessing, and "
-                f"its numbers say nothing about CLIP. Use {_TYPICAL}.",
-                file=sys.stderr,
+            warn(
+                f"{MINI} knows drawn pictures only: on photos it is little better than guessing, and its numbers say "
+                f"nothing about CLIP. Use {_TYPICAL}."
             )
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -21,54 +22,52 @@ def job_of(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def save_checkpoint(
-    path: Path,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-    sums: Mapping[str, Tensor],
-    epoch: int,
-    job: str,
-) -> None:
-    """State at the end of `epoch`. An optimizer's tensors are stored as `optimizer.INDEX.NAME`."""
-    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
-    tensors |= {f"average.{name}": value for name, value in sums.items()}
-    for index, state in optimizer.state_dict()["state"].items():
-        values = {name: value for name, value in state.items() if value is not None}
-        tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in values.items()}
-    save_tensors(path, tensors, {"epoch": str(epoch), "scaler": json.dumps(scaler.state_dict()), "job": job})
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a training in one file. `job`: see `job_of`; `sums`: those of averaged weights."""
 
+    path: Path
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    sums: Mapping[str, Tensor]
+    job: str
 
-def load_checkpoint(
-    path: Path,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-    sums: Mapping[str, Tensor],
-    epochs: int,
-    job: str,
-) -> int:
-    """Restores everything and returns the last finished epoch; or raises an error and restores nothing."""
-    where = f"The checkpoint {path}"
-    with damaged(where, _ADVICE):
-        tensors, notes = read_tensors(path, _ADVICE)
-        if notes["job"] != job:
-            raise DearError(f"{where} is of a run with other settings: {_ADVICE}.")
-        epoch, scaler_state = int(notes["epoch"]), parse_json(notes["scaler"])
-        if not 1 <= epoch <= epochs:
-            raise ValueError(f"epoch {epoch} of {epochs}")
-        require_finite(tensors, where, _ADVICE)
-        averages = _below("average.", tensors)
-        if {n: v.shape for n, v in averages.items()} != {n: v.shape for n, v in sums.items()}:
-            raise ValueError("its averages are of other weights")
-        state = _optimizer_state(_below("optimizer.", tensors), optimizer)
-        load_state(model, _below("model.", tensors), where, _ADVICE)
-        if scaler_state:  # empty, if it was not enabled
-            scaler.load_state_dict(scaler_state)
-    for name, value in sums.items():
-        value.copy_(averages[name])
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    return epoch
+    def save(self, epoch: int) -> None:
+        """Stores the state at the end of `epoch`; an optimizer's tensors are named `optimizer.INDEX.NAME`."""
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        tensors |= {f"average.{name}": value for name, value in self.sums.items()}
+        for index, state in self.optimizer.state_dict()["state"].items():
+            values = {name: value for name, value in state.items() if value is not None}
+            tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in values.items()}
+        notes = {"epoch": str(epoch), "scaler": json.dumps(self.scaler.state_dict()), "job": self.job}
+        save_tensors(self.path, tensors, notes)
+
+    def load(self, epochs: int) -> int:
+        """Restores everything and returns the last finished epoch (0: there is no file); or raises an error and
+        restores nothing."""
+        if not self.path.exists():
+            return 0
+        where, optimizer = f"The checkpoint {self.path}", self.optimizer
+        with damaged(where, _ADVICE):
+            tensors, notes = read_tensors(self.path, _ADVICE)
+            if notes["job"] != self.job:
+                raise DearError(f"{where} is of a run with other settings: {_ADVICE}.")
+            epoch, scaler_state = int(notes["epoch"]), parse_json(notes["scaler"])
+            if not 1 <= epoch <= epochs:
+                raise ValueError(f"epoch {epoch} of {epochs}")
+            require_finite(tensors, where, _ADVICE)
+            averages = _below("average.", tensors)
+            if {n: v.shape for n, v in averages.items()} != {n: v.shape for n, v in self.sums.items()}:
+                raise ValueError("its averages are of other weights")
+            state = _optimizer_state(_below("optimizer.", tensors), optimizer)
+            load_state(self.model, _below("model.", tensors), where, _ADVICE)
+            if scaler_state:  # empty, if it was not enabled
+                self.scaler.load_state_dict(scaler_state)
+        for name, value in self.sums.items():
+            value.copy_(averages[name])
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        return epoch
 
 
 def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

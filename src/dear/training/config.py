@@ -36,11 +36,11 @@ class RunConfig(TaskConfig):
 
     few_shot: str | None = setting(
         None,
-        "train on the images of this list instead of a draw: a .jsonl as of 2SFS or `dear data few-shot`",
+        "train on the images listed in this .jsonl instead of a random draw: as from 2SFS or `dear data few-shot`",
         advanced=True,
     )
     fast_decode: bool = setting(
-        True, "decode training photos far larger than the backbone's input at a reduced size", advanced=True
+        True, "decode training photos at a reduced size if they are far larger than the backbone's input", advanced=True
     )
     validate: bool = setting(False, "also measure accuracy on the validation images after each epoch", advanced=True)
 
@@ -51,13 +51,13 @@ class SingleRunConfig(RunConfig):
 
     split: str | None = setting(
         None,
-        "shares in % of your own images to train, validate and test on, such as 80/0/20; for images without a split "
-        f"(default: {OWN_SPLIT}; with --validate {VALIDATED_SPLIT})",
+        "how to split your own images if they have no split: shares in % to train, validate and test on, such as "
+        f"80/0/20 (default: {OWN_SPLIT}; with --validate {VALIDATED_SPLIT})",
     )
     folds: int | None = setting(
         None,
-        "measure accuracy on all images by cross-validation with so many folds, then train on all of them for use: as "
-        "many trainings, and one more",
+        "measure accuracy on all images by cross-validation with this number of folds, then train the final model on "
+        "all of them: one training per fold, and one more",
         low=2,
         high=100,
     )
@@ -75,20 +75,20 @@ class TrainConfig(Config):
     """Training. The defaults are DeAR's (paper, supplement A); the recipes of methods override them."""
 
     shots: int = setting(16, "training images per class", low=1)
-    seed: int = setting(1, "seed of the few-shot draw, of initial values and of the order", low=0, high=2**32 - 1)
+    seed: int = setting(1, "seed of the few-shot draw, initial values and order of images", low=0, high=2**32 - 1)
     classes: str = setting("all", "train on all classes, or on the first half (base)", choices=("all", "base"))
     epochs: int = setting(10, "passes over the training images", low=0)
     images_seen: int | None = setting(
-        None, "number of training images to see, instead of --epochs", low=1, high=10**10, advanced=True
+        None, "length of the training as a number of images, instead of --epochs", low=1, high=10**10, advanced=True
     )
     steps_per_shot: int | None = setting(
-        None, "steps of training for each of --shots, instead of --epochs", low=1, high=10**7, advanced=True
+        None, "number of training steps per shot, instead of --epochs", low=1, high=10**7, advanced=True
     )
     batch: int = setting(16, "images per step", low=1)
     drop_last: bool = setting(False, "drop the last batch of an epoch if it is not full", advanced=True)
     order: str = setting(
         "shuffled",
-        "order of the training images; one_class: each batch has images of one class, if a class has that many",
+        "order of the training images; one_class: each batch has images of one class, if the class has enough",
         choices=("shuffled", "one_class"),
         advanced=True,
     )
@@ -103,7 +103,7 @@ class TrainConfig(Config):
         choices=("epoch", "step"),
         advanced=True,
     )
-    warmup_epochs: int = setting(1, "number of first epochs at the rate --warmup-lr", low=0, advanced=True)
+    warmup_epochs: int = setting(1, "number of epochs at the start with the rate --warmup-lr", low=0, advanced=True)
     warmup_lr: float = setting(1e-5, "learning rate of the warm-up", low=0.0, advanced=True)
     final_lr: float = setting(0.0, "final learning rate of --schedule step", low=0.0, advanced=True)
     restart: float | None = setting(
@@ -122,8 +122,8 @@ class TrainConfig(Config):
     crop: float = setting(0.5, "smallest share of the image in a random crop", low=0.01, high=1.0, advanced=True)
     augment: str = setting(
         "fresh",
-        "fresh: new random crops in every epoch; fixed:N: N random crops per image, with cached states: cheaper, not "
-        "equivalent; none: the image as in evaluation, with cached states",
+        "fresh: new random crops in every epoch; fixed:N: N random crops per image, with cached states (cheaper, not "
+        "equivalent); none: the image as in evaluation, with cached states",
     )
     workers: int | None = setting(
         None, "worker processes that decode images; default: as many as there are cores", low=0, high=256, advanced=True
@@ -136,10 +136,10 @@ class TrainConfig(Config):
     )
     device: str = setting("auto", "device: cpu, cuda, cuda:N, mps, auto")
     deterministic: bool = setting(
-        False, "on a GPU, use only operations that give the same bits in every run: slower", advanced=True
+        False, "on a GPU, use only operations that give the same bits in every run (slower)", advanced=True
     )
     compile: bool = setting(
-        False, "compile the training step with torch.compile: slow to start, faster on a GPU", advanced=True
+        False, "compile the training step with torch.compile (slow to start, faster on a GPU)", advanced=True
     )
     tensorboard: bool = setting(False, "also write TensorBoard logs (needs the tensorboard package)", advanced=True)
 

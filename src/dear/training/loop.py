@@ -1,4 +1,4 @@
-"""The training loop of all methods."""
+"""The training loop of all methods, with its sums over an epoch and its averages of weights."""
 
 import math
 import time
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dear.core.errors import DearError
 from dear.core.progress import Progress, duration, log_line
@@ -15,16 +15,14 @@ from dear.core.runtime import gradient_scaler, precision_name, rounding, to_devi
 from dear.core.tensors import require_finite
 from dear.data.augment import FreshViews
 from dear.data.loading import from_workers
-from dear.methods.base import Method
+from dear.methods.base import Loss, Method
 from dear.methods.optional import Staged, set_gradients, targets_of
 from dear.parallel import processes
-from dear.training.averaging import WeightAverage
-from dear.training.checkpoint import job_of, load_checkpoint, save_checkpoint
+from dear.training.checkpoint import Checkpoint, job_of
 from dear.training.config import TrainConfig, learning_rate
 from dear.training.estimate import RunEstimate
 from dear.training.images import CachedViews
 from dear.training.run_folder import CHANGEABLE, CHECKPOINT, TENSORBOARD, RunFolder
-from dear.training.sums import EpochSums
 
 _LOG_EVERY = 5.0  # seconds: short epochs do not all get a line in a log
 _READ_EVERY = 20  # steps: on a GPU, losses are read and checked after so many
@@ -54,13 +52,12 @@ def fit(
     full_rates = [group["lr"] for group in optimizer.param_groups]
     scaler = gradient_scaler(device, dtype)
     average = WeightAverage(model, config, epochs) if config.average != "none" else None
-    averages = average.sums if average else {}
     settings = {name: value for name, value in config.to_json().items() if name not in CHANGEABLE}
     settings["precision"] = precision_name(dtype)  # "auto" depends on the device, on which nothing else does
     job = job_of(settings, model.config.to_json(), model.backbone.identity.weights, model.classes.names)
     processes.broadcast_from_first(model.state_dict().values())
-    resumes = (out / CHECKPOINT).exists()
-    done = load_checkpoint(out / CHECKPOINT, model, optimizer, scaler, averages, epochs, job) if resumes else 0
+    checkpoint = Checkpoint(out / CHECKPOINT, model, optimizer, scaler, average.sums if average else {}, job)
+    done = checkpoint.load(epochs)
     processes.require_same(
         f"{done} {job}", "The processes of this run differ in settings or in the content of --out: all need the same."
     )
@@ -144,7 +141,7 @@ def fit(
         history.append(record)
         if processes.is_rank_zero():
             RunFolder(out).write_history(history)
-            save_checkpoint(out / CHECKPOINT, model, optimizer, scaler, averages, epoch + 1, job)
+            checkpoint.save(epoch + 1)
         if board is not None:
             for name, value in record.items():
                 if isinstance(value, float):
@@ -186,3 +183,71 @@ def _tensorboard(out: Path) -> Any:
     except ImportError:
         raise DearError("--tensorboard needs the tensorboard package: pip install tensorboard.") from None
     return SummaryWriter(str(out / TENSORBOARD))
+
+
+class EpochSums:
+    """Losses and correct predictions of the steps so far.
+
+    A loss that is not finite makes its sum not finite for good, so one reading checks all steps before it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._dtype = torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
+        self._names: list[str] = []
+        self._sums: Tensor | None = None
+        self.images = 0
+
+    @torch.no_grad()
+    def add(self, loss: Loss, labels: Tensor) -> None:
+        """Adds a step; `labels` [batch], or what the method has in their place."""
+        images = len(labels)
+        predictions = loss.logits.argmax(-1).view(-1, images)  # [views, batch]
+        correct = (predictions == (labels if loss.targets is None else loss.targets)).sum()
+        values = {"loss": loss.total, **loss.parts}
+        sums = torch.stack([value.to(self._dtype) for value in values.values()]) * images
+        sums = torch.cat([sums, correct.to(self._dtype)[None] / len(predictions)])
+        self._names = [*values, "accuracy"]
+        self._sums = sums if self._sums is None else self._sums + sums
+        self.images += images
+
+    def means(self) -> dict[str, float]:
+        """Mean loss, its parts, and accuracy (%) of all images so far; the host waits once."""
+        assert self._sums is not None
+        means = {name: total / self.images for name, total in zip(self._names, self._sums.tolist(), strict=True)}
+        return means | {"accuracy": 100 * means["accuracy"]}
+
+
+def epoch_weights(config: TrainConfig, epochs: int) -> list[float]:
+    """The weight of each epoch in the average, summing to one.
+
+    Peak and width of the gaussian are for `config.epochs`, and scaled if another number of epochs is trained.
+    """
+    if config.average == "uniform":
+        return [1 / epochs] * epochs
+    scale = epochs / config.epochs if config.epochs else 1.0
+    peak, width = scale * config.average_peak, 2 * (scale * config.average_width) ** 2
+    distances = [(epoch - peak) ** 2 / width for epoch in range(1, epochs + 1)]
+    density = [math.exp(min(distances) - d) for d in distances]  # scaled, so that a narrow one does not vanish
+    return [value / math.fsum(density) for value in density]
+
+
+class WeightAverage:
+    """A running sum of the learned parameters, in fp32 or better."""
+
+    def __init__(self, model: nn.Module, config: TrainConfig, epochs: int) -> None:
+        self.weights = epoch_weights(config, epochs)
+        self.sums: dict[str, Tensor] = {
+            name: torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32))
+            for name, p in model.named_parameters()
+        }
+
+    @torch.no_grad()
+    def add(self, model: nn.Module, epoch: int) -> None:
+        """Adds the parameters at the end of `epoch`, counted from 0."""
+        for name, parameter in model.named_parameters():
+            self.sums[name] += self.weights[epoch] * parameter
+
+    @torch.no_grad()
+    def put_into(self, model: nn.Module) -> None:
+        for name, parameter in model.named_parameters():
+            parameter.copy_(self.sums[name])

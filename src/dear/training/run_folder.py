@@ -29,13 +29,8 @@ FIT = "fit.json"
 CHECKPOINT, TENSORBOARD = "checkpoint.safetensors", "tensorboard"
 ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 ADAPTER_TEXT_TABLE = "adapter_text_features.safetensors"  # if the run has --text-features
-CHANGEABLE = (
-    "workers",
-    "device",
-    "tensorboard",
-    "compile",
-    "deterministic",
-)  # settings that a run may change when it continues
+CHANGEABLE = ("workers", "device", "tensorboard", "compile", "deterministic")
+"""Settings that a run may change when it continues."""
 _AGAIN = "train the run again"
 _OTHER_FOLDER = "train into another folder"
 

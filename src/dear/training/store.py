@@ -130,8 +130,6 @@ class ImageStore:
             if key.partition("-")[0] not in contents:
                 del self._kept[key, stage]
 
-    # --- computing -----------------------------------------------------------------------------------------
-
     def encode(self, shown: Sequence[Shown], stages: Iterable[Stage], title: str) -> None:
         """Computes and keeps what is missing of these stages, in one pass of each picture through the tower."""
         stages = sorted(set(stages))
@@ -210,8 +208,6 @@ class ImageStore:
                     save_tensors(self._path(one, stage), entry)
                 if self.folder is None or not self.is_large(stage):
                     self._kept[one.key, stage] = entry
-
-    # --- reading -------------------------------------------------------------------------------------------
 
     def read(self, shown: Sequence[Shown], stage: Stage) -> Images:
         """The stage of pictures that `encode` has had."""

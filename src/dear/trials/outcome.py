@@ -1,5 +1,6 @@
 """Outcome: how well a method answered one set of labelled images, in test.json, fit.json and benchmark cells."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,6 +48,10 @@ class Outcome(Struct, frozen=True, omit_defaults=True, kw_only=True):
     seconds: Finite | None = None  # to fit
     epochs: tuple[Count, Count] | None = None  # trained, and those of the recipe
 
+    def __post_init__(self) -> None:
+        if len(bytes.fromhex(self.right)) != math.ceil(self.images / 8):
+            raise ValueError(f"right has {4 * len(self.right)} bits for {self.images} images")
+
     @property
     def answers(self) -> np.ndarray:
         """Which images were answered rightly, [images], as 0 and 1."""
@@ -83,7 +88,9 @@ class Outcome(Struct, frozen=True, omit_defaults=True, kw_only=True):
     def table(self) -> Table:
         table = Table(["class", "images", "accuracy (%)", "95% interval"])
         for name, accuracy in self.per_class.items():
-            table.add(name, self.class_images[name], accuracy, interval_text(self.class_interval(name), 1))
+            known = name in self.class_images  # cells before December 2026 do not have it
+            interval = interval_text(self.class_interval(name), 1) if known else None
+            table.add(name, self.class_images.get(name), accuracy, interval)
         table.add(ALL, self.images, self.accuracy, interval_text(self.interval, 1))
         return table
 

@@ -27,15 +27,20 @@ def write_results(
     `examples`: the test images of each part; `facts`: lines about the run.
     """
     folder.write_test(result.accuracies(), {"facts": list(facts), "parts": result.to_json()})
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    page = environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
-        title=folder.path.resolve().name, facts=facts, version=__version__, guessing=GUESSING,
+    page = render_page(
+        _TEMPLATE, title=folder.path.resolve().name, facts=facts, version=__version__, guessing=GUESSING,
         parts=[_part_of_page(part, examples[name]) for name, part in result.parts.items()],
     )  # fmt: skip
     write_text(folder.path / RESULTS_PAGE, page)
     name, part = next(iter(result.parts.items()))
     if part.mistakes:
         write_mistakes(folder.path / MISTAKES, part.mistakes, examples[name])
+
+
+def render_page(template: Path, **values: Any) -> str:
+    """A page from its template, which escapes every value."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(template.read_text(encoding="utf-8")).render(values)
 
 
 def _part_of_page(result: PartResult, examples: Sequence[Example]) -> dict[str, Any]:

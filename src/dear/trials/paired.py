@@ -96,7 +96,7 @@ def compare(
         exact, drawn = [], []
         weights: list[np.ndarray] = []
         for ours_once, theirs_once in of_dataset:
-            if not weights or not same_images:
+            if not same_images or [share.shape[1] for share in weights] != _sizes(ours_once):
                 weights = [_resample(rng, len(right)) for right in ours_once]
             exact.append(score([r.mean() for r in ours_once]) - score([r.mean() for r in theirs_once]))
             sides = [score([w @ r for w, r in zip(weights, side, strict=True)]) for side in (ours_once, theirs_once)]

@@ -12,12 +12,10 @@ from dear.cli import main
 from dear.clip import load_backbone
 from dear.core.files import write_json
 from dear.data.world.tasks import world_task
-from dear.heads.head_role import HeadRole
-from dear.heads.role_map import RoleMap
 from dear.methods.dear import Dear, DearConfig
 from dear.training.adapter import save_adapter
+from small_models import each_role
 
-CORE = ("color", "shape", "texture", "object", "location")
 CONFIG = {
     "embed_dim": 64,
     "vision_cfg": {"image_size": 32, "patch_size": 8, "layers": 3, "width": 128, "head_width": 32},
@@ -36,12 +34,8 @@ def exported_run(tmp_path_factory) -> Path:
     weights = {name: value.contiguous() for name, value in clip.state_dict().items()}
     save_file(weights, folder / "model" / "open_clip_model.safetensors")
     name = f"local-dir:{folder / 'model'}"
-    given = [HeadRole("core_attribute", "color"), HeadRole("core_attribute", "shape"), HeadRole("mixed"),
-             HeadRole("generalization")]  # fmt: skip
-    roles = {(layer, h): given[(h + layer) % 4] for layer in (2, 3) for h in range(4)}
     backbone, dataset = load_backbone(name), world_task("colors")
-    found = RoleMap(backbone.identity.to_json(), (2, 3), 4, CORE, CORE, roles)
-    model = Dear(backbone, DearConfig(first_layer=2), found)
+    model = Dear(backbone, DearConfig(first_layer=2), each_role(backbone))
     with torch.no_grad():  # as if trained: nothing is left at its start
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))

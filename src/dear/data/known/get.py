@@ -6,10 +6,9 @@ from pathlib import Path, PurePosixPath
 from dear.core.errors import DearError, warn
 from dear.core.files import write_bytes, write_text
 from dear.data.dataset import CLASS_NAMES_FILE
-from dear.data.known.download import download, read_member
+from dear.data.known.archives import download, read_member, unpack, zip_names
 from dear.data.known.layouts import KnownDataset
 from dear.data.known.sources import SOURCES, Origin
-from dear.data.known.unpack import unpack, zip_names
 
 DOWNLOADS = ".downloads"
 _IMAGENET = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz")
@@ -38,7 +37,7 @@ def steps(entry: KnownDataset, root: Path) -> list[str]:
     """The steps of `get_dataset`, one line each."""
     source = SOURCES[entry.name]
     if entry.missing(root) is None and not _lacks_split(entry, root):
-        return ["is there already"]
+        return ["is already there"]
     if entry.name == "ImageNet":
         return [_how_to_get_imagenet(root / entry.folder)]
     lines = []
@@ -49,7 +48,7 @@ def steps(entry: KnownDataset, root: Path) -> list[str]:
         checks = f"{' and '.join(sorted(known))} known"
         lines.append(f"{'or' if number else 'download'} {size} MB: {names} (seen {way[0].seen}; {checks})")
     if source.split_in and _lacks_split(entry, root):
-        lines.append(f"{entry.split_name} out of {source.split_in.url}, without the rest (SHA-256 known)")
+        lines.append(f"read {entry.split_name} from {source.split_in.url} without the rest (SHA-256 known)")
     if CLASS_NAMES_FILE in entry.required:
         lines.append(f"write {CLASS_NAMES_FILE}: CLIP's names, as OpenCLIP has them")
     lines.append(f"licence: {source.licence}" + ("; needs --accept-licence" if source.asks else ""))
@@ -161,4 +160,4 @@ def _require_space(root: Path, megabytes: int) -> None:
     root.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(root).free // 2**20
     if free < megabytes:
-        raise DearError(f"{root} has {free} MB free, and this needs about {megabytes}: free some, or change --root.")
+        raise DearError(f"{root} has {free} MB free, but this needs about {megabytes}: free space, or change --root.")

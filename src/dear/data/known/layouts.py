@@ -1,6 +1,6 @@
-"""Known datasets in CoOp's layout: what one is, and the loaders of those that need no split JSON.
+"""Known datasets in CoOp's layout, and loaders for those that need no split JSON.
 
-A loader goes by the dataset's own lists, by its folders, or by CoOp's rule.
+A loader follows the dataset's own lists, its folders, or CoOp's rule.
 """
 
 import random

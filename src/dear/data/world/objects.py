@@ -79,7 +79,7 @@ def _cup(pen: Pen, light: RGB, ink: RGB) -> None:
         pen.line([(x, 0.28), (x - 0.05, 0.2), (x + 0.05, 0.12), (x, 0.04)], ink, 0.05)
 
 
-def _key(pen: Pen, light: RGB, ink: RGB) -> None:
+def _door_key(pen: Pen, light: RGB, ink: RGB) -> None:
     pen.polygon([(0.4, 0.42), (0.98, 0.42), (0.98, 0.58), (0.4, 0.58)], light, ink)
     pen.rectangle((0.72, 0.55), (0.8, 0.76), light, ink)
     pen.rectangle((0.88, 0.55), (0.97, 0.82), light, ink)
@@ -151,6 +151,6 @@ _HALF_CIRCLE = [*_QUARTER, *((-x, y) for x, y in _QUARTER[-2::-1])]
 
 DRAWINGS: dict[str, Drawing] = {
     "house": _house, "car": _car, "boat": _boat, "tree": _tree, "fish": _fish, "cat": _cat,
-    "bird": _bird, "cup": _cup, "key": _key, "umbrella": _umbrella, "rocket": _rocket,
+    "bird": _bird, "cup": _cup, "key": _door_key, "umbrella": _umbrella, "rocket": _rocket,
     "mushroom": _mushroom, "crown": _crown, "apple": _apple, "anchor": _anchor, "butterfly": _butterfly,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""From a scene to its picture: the place, then the sign with its shape, color and texture, then the object."""
+"""Draws the picture of a scene: the place, then the sign with its shape, color and texture, then the object."""
 
 import colorsys
 from collections.abc import Callable

@@ -58,7 +58,7 @@ class Palette(NamedTuple):
     accent: RGB
 
 
-LIGHT_PALETTES = {
+PALETTES = {
     "noon": Palette((110, 190, 245), (215, 238, 252), (120, 160, 190), (110, 185, 85), (235, 210, 150),
                     (255, 252, 240), (60, 70, 90), (250, 120, 90)),
     "autumn": Palette((225, 205, 165), (250, 236, 205), (205, 155, 95), (190, 110, 50), (140, 85, 45),
@@ -86,11 +86,11 @@ DARK_PALETTES = {
     "plum": Palette((48, 22, 62), (145, 58, 115), (95, 45, 100), (68, 32, 78), (130, 75, 110),
                     (255, 225, 225), (28, 12, 38), (240, 190, 90)),
 }  # fmt: skip
-PALETTES = LIGHT_PALETTES | DARK_PALETTES
+PALETTES |= DARK_PALETTES
 
 
 def mix(one: RGB, other: RGB, part: float) -> RGB:
-    """From `one` (part 0) to `other` (part 1)."""
+    """The color between `one` (part 0) and `other` (part 1)."""
     r, g, b = (round(a + (z - a) * part) for a, z in zip(one, other, strict=True))
     return r, g, b
 
@@ -116,7 +116,7 @@ class Scenery:
         return self.rng.choice((self.rng.uniform(0.04, 0.16), self.rng.uniform(0.84, 0.96)))
 
     def sky(self, until: float = 1.0) -> None:
-        """From the top down to `until`: smooth, in bands, or of one color; with a sun or clouds, or empty."""
+        """Draws the sky down to `until`: smooth, in bands, or of one color; with a sun or clouds, or empty."""
         top, low = self.palette.sky, self.palette.glow
         if self.rng.random() < 0.3:
             top, low = low, top
@@ -139,7 +139,7 @@ class Scenery:
             self.pen.ellipse((x + dx * size, y + dy * size), 1.2 * r * size, r * size, color)
 
     def ground(self, top: float, color: RGB, rough: float = 0.04) -> None:
-        """Land from `top` down, with an edge of hills or flat, bare or streaked."""
+        """Draws land from `top` down, with an edge of hills or flat, bare or streaked."""
         at = [(x / 4, top + self.rng.uniform(-rough, rough)) for x in range(5)]
         self.pen.polygon([*self._curve(at), (1, 1), (0, 1)], color)
         if self.rng.random() < 0.4:
@@ -158,7 +158,7 @@ class Scenery:
         return points
 
     def weather(self) -> None:
-        """Specks, streaks, leaves or nothing, in any place: snow, plankton, dust; rain, current; petals."""
+        """Draws specks, streaks, leaves or nothing, in any place: snow, plankton, dust; rain, current; petals."""
         rng, kind = self.rng, self.rng.choice(("nothing", "nothing", "specks", "streaks", "leaves"))
         if kind == "nothing":
             return

@@ -1,4 +1,4 @@
-"""The signs: their outlines, closed polygons inside the unit circle (y down), and the patterns on them."""
+"""Outlines of the signs, closed polygons inside the unit circle (y down), and the patterns on them."""
 
 from collections.abc import Callable
 from functools import cache

@@ -29,7 +29,7 @@ def draw_city(s: Scenery) -> None:
 
 
 def draw_reef(s: Scenery) -> None:
-    """Under water: corals, sea weed, bubbles, light from above."""
+    """Corals, seaweed and bubbles under water, light from above."""
     pen, rng, (sand, _, weed) = s.pen, s.rng, s.land
     steps = 16
     for i in range(steps):

@@ -7,7 +7,7 @@ from random import Random
 
 from dear.core.errors import DearError
 from dear.data.dataset import Dataset, Example
-from dear.data.world.vocabulary import LOCATIONS, OBJECTS, STYLES, VALUES, WHERE, Scene, Traits, is_held_out
+from dear.data.world.vocabulary import LOCATIONS, STYLES, VALUES, WHERE, Scene, Traits, is_held_out
 
 TRAIN, VAL, TEST = 32, 8, 40  # pictures per class
 
@@ -52,7 +52,7 @@ def _classes(name: str) -> tuple[dict[str, dict[str, str]], str]:
         triples = [(c, t, s) for c, s in looks for t in textures]
         rng.shuffle(triples)
         return {f"{c} {t} {s}": {"color": c, "texture": t, "shape": s} for c, t, s in triples}, "a {}"
-    pairs = [(o, p) for o in OBJECTS for p in LOCATIONS]
+    pairs = [(o, p) for o in VALUES["object"] for p in LOCATIONS]
     return {f"{o} {WHERE[p]}": {"object": o, "location": p} for o, p in rng.sample(pairs, 24)}, "a {}"
 
 

@@ -8,32 +8,19 @@ from PIL import Image
 
 from dear.core.names import CORE_ATTRIBUTES
 
-COLORS = (
-    "red", "orange", "yellow", "green", "teal", "blue",
-    "purple", "pink", "brown", "black", "gray", "white",
-)  # fmt: skip
-SHAPES = (
-    "circle", "oval", "square", "triangle", "diamond", "hexagon",
-    "star", "heart", "cross", "shield", "flower", "drop",
-)  # fmt: skip
-TEXTURES = (
-    "smooth", "striped", "dotted", "checkered", "zigzag", "wavy",
-    "bricked", "scaly", "woven", "speckled", "wooden", "marbled",
-)  # fmt: skip
-OBJECTS = (
-    "house", "car", "boat", "tree", "fish", "cat", "bird", "cup",
-    "key", "umbrella", "rocket", "mushroom", "crown", "apple", "anchor", "butterfly",
-)  # fmt: skip
-LOCATIONS = (
-    "beach", "forest", "desert", "city", "mountains", "meadow",
-    "arctic", "reef", "space", "volcano", "library", "kitchen",
-)  # fmt: skip
-
-VALUES: dict[str, tuple[str, ...]] = dict(
-    zip(CORE_ATTRIBUTES, (COLORS, SHAPES, TEXTURES, OBJECTS, LOCATIONS), strict=True)
-)
+VALUES: dict[str, tuple[str, ...]] = {
+    "color": ("red", "orange", "yellow", "green", "teal", "blue", "purple", "pink", "brown", "black", "gray", "white"),
+    "shape": ("circle", "oval", "square", "triangle", "diamond", "hexagon",
+              "star", "heart", "cross", "shield", "flower", "drop"),
+    "texture": ("smooth", "striped", "dotted", "checkered", "zigzag", "wavy",
+                "bricked", "scaly", "woven", "speckled", "wooden", "marbled"),
+    "object": ("house", "car", "boat", "tree", "fish", "cat", "bird", "cup",
+               "key", "umbrella", "rocket", "mushroom", "crown", "apple", "anchor", "butterfly"),
+    "location": ("beach", "forest", "desert", "city", "mountains", "meadow",
+                 "arctic", "reef", "space", "volcano", "library", "kitchen"),
+}  # fmt: skip
 ATTRIBUTES = CORE_ATTRIBUTES
-
+LOCATIONS = VALUES["location"]
 WHERE = {place: f"in the {place}" for place in LOCATIONS} | {
     "beach": "at the beach", "reef": "at the reef", "volcano": "at the volcano", "space": "in space"
 }  # fmt: skip

@@ -9,8 +9,7 @@ from torch import Tensor
 from dear.clip.attention import attention_weights
 from dear.clip.layer_input import LayerInput, observing
 from dear.clip.masks import Masks
-from dear.clip.read_out import CLS as READ_CLS
-from dear.clip.read_out import PROBE
+from dear.clip.read_out import PROBE, READ_CLS
 from dear.core.names import CLS
 
 if TYPE_CHECKING:
@@ -98,16 +97,12 @@ def head_attention(method: "Method", pixels: Tensor, heads: "Mapping[str, Sequen
     tower = method.backbone.image
     first = min(layer for places in heads.values() for layer, _ in places)
     sums = {name: torch.zeros(len(pixels), tower.originals - tower.prefix, device=pixels.device) for name in heads}
-    states = tower.trunk(pixels, first - 1)
-    for layer in range(first, tower.layers + 1):
-        x = LayerInput(tower, layer, states)
+    for x in tower.walk(LayerInput(tower, first, tower.trunk(pixels, first - 1))):
         weights = attention_weights(read_queries(x), x.kv[0], None)[..., tower.prefix :].mean(2)
         for name, places in heads.items():
-            for head in (head for at, head in places if at == layer):
+            for head in (head for at, head in places if at == x.layer):
                 sums[name] += weights[:, head] / len(places)  # [batch, patches]
-        if layer < tower.layers:
-            states = tower.run_layer(x)
-    return without_registers(sums, states, tower)
+    return without_registers(sums, x.states, tower)
 
 
 @torch.no_grad()

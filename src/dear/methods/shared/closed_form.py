@@ -32,7 +32,7 @@ class CorrectionHead(nn.Module):
     """Logits [labelled images, classes], each by the fit without that image; only after `fit`."""
 
     def __init__(self, dim: int, temperature: float, like: Tensor) -> None:
-        """`like`: a tensor of the dtype and on the device of all buffers."""
+        """All buffers get the dtype and device of the tensor `like`."""
         super().__init__()
         self.dim, self.temperature = dim, temperature
         self.register_buffer("mix", like.new_tensor([1.0, 0.0]))

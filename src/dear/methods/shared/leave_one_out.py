@@ -66,7 +66,7 @@ class Gaussians:
         kappa = gamma / (1 - gamma * (r * a).sum(1))
 
         def score(means: Tensor, product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-            """x P mu - mu P mu / 2 for P = inverse + kappa a a^T."""
+            """Scores x P mu - mu P mu / 2 for P = inverse + kappa a a^T."""
             along = product(a, means)
             linear = product(x * inverse, means) + (kappa * (x * a).sum(1))[:, None] * along
             return linear - (product(inverse, means.square()) + kappa[:, None] * along.square()) / 2
@@ -108,7 +108,7 @@ class KernelRidge:
         return (cosines - 1).mul_(self.beta).exp_()
 
     def weights(self, ridge: float) -> Tensor:
-        """[landmarks, outputs]: predictions are kernel @ weights."""
+        """Weights of the landmarks, [landmarks, outputs]: predictions are kernel @ weights."""
         return self.to_map @ (self.projected / (self.spectrum + ridge)[:, None])
 
     def left_out(self, ridge: float, rows: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ class TextAndMeans:
         return strength * counts / (counts + prior).clamp(min=1)
 
     def vectors(self, strength: float, prior: float) -> Tensor:
-        """[classes, dim], normalised."""
+        """Class vectors, normalised, [classes, dim]."""
         share = self._share(self.counts, strength, prior)
         return F.normalize(self.text + share[:, None] * self.means, dim=1)
 

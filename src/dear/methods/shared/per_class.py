@@ -60,8 +60,10 @@ class PerClass(Method):
         return once(self._rows, key, compute)
 
     def own_or(self, own: Tensor, names: Sequence[str], others: Callable[[], Tensor]) -> Tensor:
-        """Rows of `own` [training classes, dim] for the classes among `names` that were trained, and of `others`
-        [names, dim], which is computed only if needed, for the rest."""
+        """Rows of `own` [training classes, dim] for names that were trained, of `others` [names, dim] for the rest.
+
+        `others` is computed only if needed.
+        """
         if tuple(names) == self.trained:
             return own
         if set(names).isdisjoint(self.trained):

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 
 from dear.clip import Backbone
 from dear.core.config import Config, setting
-from dear.core.errors import DearError
+from dear.core.errors import DearError, warn_once
 from dear.core.names import AUTO
-from dear.core.words import print_once
 from dear.heads.role_map import Head, RoleMap, find_role_map
 from dear.heads.rules import CORE_SETS, rejudge, with_core
 
@@ -33,7 +32,7 @@ class RoleSettings(Config):
     shuffle_seed: int = setting(1, "seed of role_strategy shuffled", low=0, high=2**32 - 1, advanced=True)
     role_quantile: float | None = setting(
         None,
-        "for ablations: assign the roles again, with this quantile at either end of the entropy",
+        "for ablations: assign the roles again, with this share of heads at either end of the entropy",
         low=0.01,
         high=0.5,
         advanced=True,
@@ -78,8 +77,8 @@ def attribute_heads(method: "Method") -> dict[str, list[Head]]:
 
 
 def find_roles(name: str, backbone: Backbone) -> RoleMap:
-    """`find_role_map` for use in a model: a note in the map (the paper's has one) is printed once."""
+    """The role map of this name or file; a note in it (the paper's has one) is a warning."""
     roles = find_role_map(name, backbone)
     if note := roles.origin.get("note"):
-        print_once(note)
+        warn_once(note)
     return roles

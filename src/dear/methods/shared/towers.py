@@ -4,12 +4,11 @@ from torch import Tensor
 
 from dear.clip import Backbone
 from dear.clip.image import ImageTower
-from dear.core.errors import DearError
-from dear.core.words import print_once
+from dear.core.errors import DearError, warn_once
 
 
 def first_layer(chosen: int | None, default: int, layers: int) -> int:
-    """`chosen`, the setting --first-layer, or else the default; refuses one beyond the tower's layers."""
+    """The first adapted layer: --first-layer, or the default; refuses one beyond the tower's layers."""
     layer = chosen or default
     if layer > layers:
         raise DearError(f"--first-layer {layer} is beyond the image tower: choose from 1 to {layers}.")
@@ -26,5 +25,5 @@ def learns_texts(backbone: Backbone) -> bool:
     """Whether the layers of the text tower can be adapted; where they cannot, says so once."""
     if backbone.text.tier == "full":
         return True
-    print_once(f"Only the image side is adapted: the class texts of {backbone.name} are fixed ({backbone.text.tier}).")
+    warn_once(f"Only the image side is adapted: the class texts of {backbone.name} are fixed ({backbone.text.tier}).")
     return False

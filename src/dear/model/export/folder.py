@@ -109,7 +109,7 @@ class ExportFolder:
                 f"The files in {self.path} do not belong together, or were changed (their checksum differs): "
                 f"{_EXPORT_AGAIN}."
             )
-        opened = OpenExport(export, self._read_text(), self._open_session())
+        opened = OpenExport(export, self._read_text(), open_session(self.model))
         with damaged(str(self.path), _EXPORT_AGAIN):
             opened.check()
         return opened
@@ -130,15 +130,6 @@ class ExportFolder:
             raise
         except Exception as error:  # a damaged file may raise anything
             raise DearError(f"{self.text} is damaged ({error}): {_EXPORT_AGAIN}.") from error
-
-    def _open_session(self) -> Any:
-        """An onnxruntime session of the model in full precision."""
-        try:
-            return open_session(self.model)
-        except ImportError:
-            raise DearError("An exported model needs onnxruntime: pip install onnxruntime.") from None
-        except Exception as error:  # onnxruntime has exceptions of its own, without a common base
-            raise DearError(f"{self.model} is damaged ({first_line(error)[:200]}): {_EXPORT_AGAIN}.") from error
 
 
 @dataclass(frozen=True)
@@ -178,6 +169,12 @@ class OpenExport:
 
 
 def open_session(path: Path) -> Any:
-    import onnxruntime
+    """An onnxruntime session of the model in a file; refuses a damaged one."""
+    try:
+        import onnxruntime
 
-    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    except ImportError:
+        raise DearError("An exported model needs onnxruntime: pip install onnxruntime.") from None
+    except Exception as error:  # onnxruntime has exceptions of its own, without a common base
+        raise DearError(f"{path} is damaged ({first_line(error)[:200]}): {_EXPORT_AGAIN}.") from error

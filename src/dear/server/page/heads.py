@@ -18,8 +18,8 @@ from dear.methods.shared.role_settings import roles_of
 from dear.model.predictor import Predictor
 from dear.server.model_thread import OnModel
 
-_BATCH = 4  # small: the other views wait while a batch is in the model
-_THUMBNAIL = 160
+_PICTURES_AT_ONCE = 4  # small: the other views wait while a batch is in the model
+_SHOWN_SIZE = 160
 
 
 class HeadPictures:
@@ -77,8 +77,8 @@ class HeadPictures:
         reader = self._on_model(lambda: HeadContributions(model.backbone, roles_of(model).layers[0]))
         self._maps = reader.maps.cpu()
         codes = []
-        for start in range(0, len(pictures), _BATCH):
-            opened = {i: self._open(i) for i in range(start, min(start + _BATCH, len(pictures)))}
+        for start in range(0, len(pictures), _PICTURES_AT_ONCE):
+            opened = {i: self._open(i) for i in range(start, min(start + _PICTURES_AT_ONCE, len(pictures)))}
             good = {i: picture for i, picture in opened.items() if picture is not None}
             if good:
                 pixels = torch.stack(list(map(self._predictor.preprocess, good.values()))).to(model.backbone.device)
@@ -97,7 +97,7 @@ class HeadPictures:
 
     def _thumbnail(self, index: int) -> str | None:
         picture = self._open(index)
-        return None if picture is None else thumbnail_url(picture, _THUMBNAIL)
+        return None if picture is None else thumbnail_url(picture, _SHOWN_SIZE)
 
 
 def main_direction(contributions: Tensor) -> Tensor:
