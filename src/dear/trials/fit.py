@@ -34,7 +34,7 @@ from dear.methods.registry import (
 from dear.methods.shared.closed_form import ClosedForm
 from dear.methods.shared.per_class import frozen_features
 from dear.training.adapter import Adapter, save_adapter
-from dear.training.backbone import choose_backbone
+from dear.training.backbone import AUTO, choose_backbone
 from dear.training.config import TaskConfig, TrainConfig
 from dear.training.images import DatasetImages, ImageSource
 from dear.training.run_folder import RunFolder
@@ -44,7 +44,6 @@ from dear.trials.selection import Selection, select
 from dear.trials.task import Task
 from dear.trials.trial import Trial, uncropped_trial
 
-AUTO = "auto"
 FITTED = (*UNFITTED, *CLOSED_FORMS, *QUICK)  # what `fit` can take, the simplest first
 ALONE = "proker"  # with one image per class nothing can be compared
 
