@@ -31,7 +31,7 @@ from dear.heads.head_role import HeadRole
 from dear.heads.role_map import RoleMap
 from dear.methods.registry import find_method
 from dear.training.config import TrainConfig
-from dear.training.loop import fit
+from dear.training.loop import train_epochs
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests"))
@@ -101,7 +101,7 @@ def of_method(name: str) -> Counts:
         batches = Batches(gpu)
         more = {"steps": STEPS} if "steps" in inspect.signature(fit).parameters else {}
         config = TrainConfig(precision="bf16", epochs=1, device="cuda")
-        fit(method, batches, config, epochs=1, out=Path(folder), **more)
+        train_epochs(method, batches, config, epochs=1, out=Path(folder), **more)
         return batches.steps[2]
 
 
