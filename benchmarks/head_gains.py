@@ -20,12 +20,13 @@ from dear.clip import load_backbone
 from dear.clip.image import last_third
 from dear.clip.layer_input import CachedHeads
 from dear.core.metrics import accuracy
+from dear.core.names import AUTO
 from dear.core.table import Table
 from dear.data.loading import evaluation_batches
 from dear.data.resolve import resolve_dataset
 from dear.heads.contributions import decompose
 from dear.heads.gains import Gains
-from dear.heads.role_map import AUTO, find_role_map
+from dear.heads.role_map import find_role_map
 from dear.methods.registry import find_method
 
 

@@ -7,8 +7,8 @@ Each GALLERY is a folder of `dear index --label-from-folder`. Photos have no kno
 all images as queries, each with its ten nearest others. In one gallery: how many have the query's label, how far their
 mean color is from the query's (distance in CIELAB), and how many are also among the ten nearest by the class feature,
 and by another attribute. In several, each labelled by another attribute: how many have the query's label, and how far
-their color is in a*, b*. `dear report` shows the JSON as tables; the sheets, one per query with a row per attribute,
-are for inspection and are not published, because photos have owners.
+their color is in a*, b*. The table is printed, the JSON also has the labels of the nearest. The sheets, one per query
+with a row per attribute, are for inspection and are not published, because photos have owners.
 """
 
 import argparse
@@ -102,7 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("galleries", nargs="+", metavar="GALLERY")
     parser.add_argument("--query", nargs="+", default=[], help="images of the gallery to draw sheets for")
-    parser.add_argument("--title", required=True, metavar="WORDS", help="title in the report")
+    parser.add_argument("--title", required=True, metavar="WORDS", help="title in the JSON")
     parser.add_argument("--out", type=Path, required=True, metavar="JSON")
     parser.add_argument("--sheets", type=Path, metavar="FOLDER", help="folder for the sheets")
     args = parser.parse_args()

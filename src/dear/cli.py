@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
-from dear.core.environment import whole_number
+from dear.core.config import whole_number
 from dear.core.errors import DearError, os_errors_as_dear_errors, printable, printing_warnings, shortened
 from dear.core.version import __version__
 

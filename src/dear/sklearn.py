@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dear.clip import load_backbone
 from dear.core.errors import DearError, os_errors_as_dear_errors, warn
+from dear.core.names import AUTO
 from dear.core.runtime import caller_random_state, pick_device
 from dear.data.dataset import Example
 from dear.data.memory import labelled
@@ -25,7 +26,7 @@ from dear.methods.registry import CLOSED_FORMS, find_method
 from dear.methods.shared.closed_form import ClosedForm, CorrectionHead
 from dear.methods.shared.per_class import frozen_features
 from dear.training.images import ImageSource
-from dear.trials.fit import ALONE, AUTO, cache_folder
+from dear.trials.fit import ALONE, cache_folder
 from dear.trials.outcome import LEAVE_ONE_OUT
 from dear.trials.selection import select
 

@@ -19,7 +19,7 @@ DATA = "world:colors"
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_pictures():
-    """Of each class to test: drawing them all takes longer than what is tested."""
+    """Four test pictures of each class: drawing them all takes longer than what is tested."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dear.data.world.tasks.TEST", 4)
         yield

@@ -1,4 +1,4 @@
-"""What a grid leaves out, copies and runs first."""
+"""Plans of grids: cells that are left out, copied and run first."""
 
 from pathlib import Path
 

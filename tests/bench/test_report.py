@@ -1,7 +1,6 @@
 """A report from made-up results: its tables, its page, its notes, and what is missing."""
 
 import csv
-import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,7 +16,7 @@ from made_up import ODD, grid, parsed, result, write
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the grid, with notes, as the command writes it."""
+    """The report of the grid, with notes, as the command writes it."""
     folder = write(tmp_path_factory.mktemp("bench"), grid())
     (folder / "notes.md").write_text("# Why\n\nSee [the paper](https://arxiv.org/abs/2603.01111).\n", encoding="utf-8")
     assert main(["report", str(folder)]) == 0
@@ -62,22 +61,6 @@ def test_test_images_come_before_held_out_ones() -> None:
         for data, split in (("a", "held-out"), ("b", "test"))
     ]
     assert list(main_results(parsed(*of_splits), "base-to-novel")) == ["test", "held-out"]
-
-
-def test_searching_by_attribute_has_its_chapter(tmp_path: Path, capsys) -> None:
-    folder = write(tmp_path / "bench", grid()[:2])
-    retrieval = {
-        "title": "Adapter of DTD", "images": 30, "labels": 3,
-        "measured": [{"searched by": "cls", "same label (%)": 81.25}, {"searched by": "color", "same label (%)": 40.0}],
-        "examples": [{"query": "cat", "file": "7.jpg", "nearest": {"color": ["dog", "dog", "cat"]}}],
-    }  # fmt: skip
-    (folder / "retrieval-dtd.json").write_text(json.dumps(retrieval), encoding="utf-8")
-    assert main(["report", str(folder)]) == 0
-    assert [row["same label (%)"] for row in table(folder / "report", "retrieval-dtd")] == ["81.2", "40.0"]
-    assert "| cat (7.jpg) | color | dog, dog, cat |" in (folder / "report" / "results.md").read_text(encoding="utf-8")
-    (folder / "retrieval-dtd.json").write_text('{"title": "x"}', encoding="utf-8")
-    assert main(["report", str(folder)]) == 2
-    assert "make it again" in capsys.readouterr().err
 
 
 def test_few_shot_and_domain(report: Path) -> None:
@@ -168,7 +151,7 @@ def test_a_method_far_below_the_others_is_named_not_drawn() -> None:
 
 
 class Page(HTMLParser):
-    """What a page refers to, its bold cells, and whether its tags are balanced."""
+    """Collects what a page refers to, and its bold cells; its tags must be balanced."""
 
     def __init__(self) -> None:
         super().__init__()

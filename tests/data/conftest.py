@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from dear.data.dataset import Dataset
 from dear.data.known import archives, find_known
 from dear.data.known.sources import Archive
 
@@ -23,6 +24,11 @@ def picture(path: Path, shade: int = 0) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (8, 6), (shade % 256, shade // 256, 0)).save(path)
     return path
+
+
+def counts(dataset: Dataset) -> tuple[int, ...]:
+    """How many images are for training, validation and testing."""
+    return tuple(len(getattr(dataset, split)) for split in SPLITS)
 
 
 @dataclass

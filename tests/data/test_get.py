@@ -18,7 +18,7 @@ from dear.data.known import get as getting
 from dear.data.known.get import get_dataset, imagenet_class_names
 from dear.data.known.sources import SOURCES, Archive, Origin
 
-from .conftest import LAYOUTS, Server
+from .conftest import LAYOUTS, Server, counts
 
 pytest.importorskip("aiohttp")
 
@@ -82,7 +82,7 @@ def test_every_known_dataset(name, way, server, tmp_path, monkeypatch):
         assert "not as published" in get_dataset(entry, root, accept_licence=True)
     dataset = entry.load(root)
     assert dataset.classes == layout.classes
-    assert tuple(map(len, (dataset.train, dataset.val, dataset.test))) == layout.counts
+    assert counts(dataset) == layout.counts
     assert not dataset.note.startswith("split by")
     assert {path.name for path in root.iterdir()} == {entry.folder}, "archives are removed"
     assert not list(root.rglob("*.pkl"))

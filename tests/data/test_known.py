@@ -8,17 +8,12 @@ import pytest
 
 from dear.cli import main
 from dear.core.errors import DearError
-from dear.data.dataset import Dataset
 from dear.data.known import KNOWN, find_known
 from dear.data.resolve import resolve_dataset
 
-from .conftest import LAYOUTS, V2, picture
+from .conftest import LAYOUTS, V2, counts, picture
 
 NAMES = [entry.name for entry in KNOWN]
-
-
-def counts(dataset: Dataset) -> tuple[int, int, int]:
-    return len(dataset.train), len(dataset.val), len(dataset.test)
 
 
 # --- reading --------------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from dear.data.memory import as_dataset
 from dear.data.resolve import resolve_dataset
 from dear.training.run_folder import RunFolder
 
+from .conftest import counts
+
 KINDS = ("polar_bear", "red panda")
 COLORS = {"polar_bear": (200, 220, 240), "red panda": (190, 60, 20)}
 
@@ -115,7 +117,7 @@ def test_every_form_gives_the_same_dataset(form, files, expected):
     dataset = as_dataset(FORMS[form](files))
     assert dataset.classes == ("polar bear", "red panda")
     assert colors(dataset) == expected
-    assert {split: len(part) for split, part in colors(dataset).items()} == {"train": 16, "val": 0, "test": 4}
+    assert counts(dataset) == (16, 0, 4)
     assert len({example.picture for example in dataset.train}) == len(dataset.train)
 
 
@@ -156,14 +158,14 @@ def test_relative_paths_start_at_the_root_and_splits_are_taken(files):
         {"path": str(p.relative_to(root)), "label": k, "split": "train" if int(p.stem) else "test"} for p, k in files
     ]
     dataset = as_dataset(pandas.DataFrame(rows), root=root)
-    assert (len(dataset.train), len(dataset.val), len(dataset.test)) == (18, 0, 2)
+    assert counts(dataset) == (18, 0, 2)
     assert all(isinstance(e.picture, ImageFile) for e in dataset.train)
 
 
 def test_a_mapping_of_splits(files):
     dataset = as_dataset({"train": FORMS["bytes"](files[:12]), "validation": FORMS["bytes"](files[12:16]),
                           "test": FORMS["bytes"](files[16:])})  # fmt: skip
-    assert (len(dataset.train), len(dataset.val), len(dataset.test)) == (12, 4, 4)
+    assert counts(dataset) == (12, 4, 4)
     assert [str(e.picture) for e in dataset.test] == ["test[0]", "test[1]", "test[2]", "test[3]"]
 
 

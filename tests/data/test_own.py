@@ -11,7 +11,7 @@ from dear.data.dataset import Dataset
 from dear.data.folder import clean_names, find_images
 from dear.data.resolve import resolve_dataset
 
-from .conftest import picture
+from .conftest import counts, picture
 
 
 def class_folders(root: Path, *counts: int) -> None:
@@ -41,7 +41,7 @@ def test_class_folders_are_split_the_same_way_every_time(tmp_path: Path) -> None
     dataset = resolve_dataset(str(tmp_path))
     assert dataset.classes == ("polar bear", "cat")
     assert dataset.prompts == ["a photo of a polar bear.", "a photo of a cat."]
-    assert [len(s) for s in (dataset.train, dataset.val, dataset.test)] == [16, 0, 4]
+    assert counts(dataset) == (16, 0, 4)
     every = [e.picture.path for e in (*dataset.train, *dataset.val, *dataset.test)]
     assert len(set(every)) == 20
     assert all((e.label == 1) == ("cat" in str(e.picture.path)) for e in dataset.test)
@@ -92,7 +92,7 @@ def test_split_folders_are_taken_as_they_are(tmp_path: Path) -> None:
     class_folders(tmp_path / "train", 3, 3)
     class_folders(tmp_path / "test", 2, 2)
     dataset = resolve_dataset(str(tmp_path))
-    assert [len(s) for s in (dataset.train, dataset.val, dataset.test)] == [6, 0, 4]
+    assert counts(dataset) == (6, 0, 4)
     picture(tmp_path / "test" / "c" / "0.png")
     refused(tmp_path, "test/c has no counterpart in train: rename it")
 

@@ -13,11 +13,11 @@ from dear.clip import Backbone
 from dear.core.errors import DearError
 from dear.data.dataset import Dataset, Example
 from dear.heads.check_causal import causal_check, features_without, mean_outputs
-from dear.heads.check_figures import plot_check
 from dear.heads.check_layers import LayerLosses, layer_losses
 from dear.heads.check_search import NEAREST, check_by_search
 from dear.heads.checks import random_heads
 from dear.heads.contributions import decompose
+from dear.heads.figures import plot_check
 from dear.heads.head_role import HeadRole
 from dear.heads.pictures import PictureList, Probe, drawn_probe
 from dear.heads.role_map import RoleMap

@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 from dear.core.errors import DearError
+from dear.heads.figures import draw_role_map, plot_role_map
 from dear.heads.head_role import Phrase
-from dear.heads.map_figure import draw_role_map, plot_role_map
 from dear.heads.map_table import color_strength, role_table, table_legend
 from dear.heads.page import write_page
 from dear.heads.role_map import RoleMap

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from test_every_method import backbone_in, config_of
 
 from dear.core.errors import DearError
-from dear.methods import registry
+from dear.methods import optional, registry
 from dear.methods.base import Method
 from dear.methods.registry import METHODS, find_method, name_of
 
@@ -51,3 +53,28 @@ def test_groups_are_of_known_methods_cheap_ones_first() -> None:
     assert not {*compared} & {*simple}
     for group in (simple, compared):
         assert [METHODS[name].trained for name in group] == sorted(METHODS[name].trained for name in group)
+
+
+def test_method_stays_small() -> None:
+    """Hooks that few methods need are protocols in `optional`."""
+    members = {name for name in (*vars(Method), *Method.__annotations__) if not name.startswith("_")}
+    assert len(members | {"backbone", "config"}) <= 25
+
+
+def test_optional_parts_belong_to_the_methods_that_define_them(model_folder: Path, role_file: Path) -> None:
+    """A method has a part by its members' names, so it could also have one by chance."""
+    backbone = backbone_in(model_folder)
+    methods = {name: find_method(name)(backbone, config_of(name, role_file)[0]) for name in METHODS}
+    parts = {
+        optional.Student: {"promptkd"},
+        optional.OwnTargets: {"promptkd"},
+        optional.OwnBackward: {"prograd"},
+        optional.ManyViews: {"tac"},
+        optional.Staged: {"2sfs"},
+        optional.Tuned: {"tip-adapter-f"},
+        optional.Telling: {"head-gains"},
+        optional.ReadsHeads: {name for name, info in METHODS.items() if info.reads_heads},
+        optional.HasRoles: {"dear", "experts"},
+    }
+    for part, expected in parts.items():
+        assert {name for name, method in methods.items() if isinstance(method, part)} == expected, part

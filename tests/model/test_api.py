@@ -51,7 +51,7 @@ def test_only_the_api_is_listed() -> None:
 
 @pytest.mark.parametrize("method", ["dear", "experts", "promptsrc"])
 def test_train_writes_the_folder_that_the_command_writes(method: str, settings, tmp_path) -> None:
-    """With the recipe of the method: that of promptsrc has a bell over the epochs, that of experts its views."""
+    """Each method brings its recipe: promptsrc a bell over the epochs, experts its views."""
     if method == "promptsrc":
         settings = {name: value for name, value in settings.items() if name not in ("roles", "first_layer")}
     model = dear.train("world:colors", method, out=tmp_path / "api", **settings)
@@ -134,16 +134,8 @@ def test_every_kind_of_image_gives_the_same_answer(trained, picture) -> None:
         assert model.predict(one) == model.predict(opened.convert("L"))
     frame = pytest.importorskip("pandas").DataFrame({"path": [picture] * 2, "other": [1, 2]})
     pairs = TensorDataset(torch.stack([tensor] * 2) / 255, torch.tensor([0, 1]))
-    more = (
-        rows,
-        frame,
-        np.array([str(picture)] * 2),
-        torch.stack([tensor] * 2),
-        pairs,
-        DataLoader(pairs),
-        iter(kinds[:2]),
-    )
-    for images in more:
+    arrays = np.array([str(picture)] * 2), torch.stack([tensor] * 2)
+    for images in (rows, frame, *arrays, pairs, DataLoader(pairs), iter(kinds[:2])):
         assert [a.probability for a in model.predict(images)] == pytest.approx([answers[0].probability] * 2, abs=1e-6)
     several = np.stack([np.asarray(opened.convert("RGB"))] * 2)  # [images, height, width, 3]
     column = pytest.importorskip("pandas").Series([str(picture)] * 2, index=[7, 8])  # of a DataFrame

@@ -1,6 +1,5 @@
 """Cells of a grid on a real Ray cluster equal those of one process, also after kills, and leave nothing behind."""
 
-import json
 import os
 import re
 import signal
@@ -14,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 
+from dear.bench.results import results_in
 from dear.cli import main
 from dear.core.errors import DearError
 from dear.data.world.tasks import world_task
@@ -25,11 +25,10 @@ ENDLESS = ["--epochs", "50000"]  # a cell that is trained is still at it when th
 
 def measured(folder: Path) -> dict[str, Any]:
     """All results on disk, without times, memory, and the state of the repository."""
-    found = {path.name: json.loads(path.read_text()) for path in (folder / "cells").iterdir()}
-    for result in found.values():
-        for key in ("seconds", "peak_memory_mb", "finished", "versions"):
-            del result[key]
-    return found
+    return {
+        result.cell.name: (result.cell, result.outcomes, result.fusion, result.components, result.machine)
+        for result in results_in(folder)
+    }
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ def photos(tmp_path_factory) -> Path:
 def _small_batches() -> Iterator[None]:
     """Small batches, so that a few pictures make many."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("gallery.index._BATCH", "heads.stream.BATCH", "commands.predict._FILES_AT_ONCE"):
+        for name in ("gallery.index.ENCODE_BATCH", "heads.stream.STREAM_BATCH", "commands.predict._FILES_AT_ONCE"):
             patch.setattr(f"dear.{name}", 8)
         yield
 

@@ -16,7 +16,7 @@ HEAD = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: applicati
 
 
 class NoModel:
-    """For requests that never reach the model."""
+    """An engine for requests that never reach the model."""
 
     runtime, backbone, classes, components = "PyTorch", "none", ("a",), ("cls",)
     inferences = ("fusion",)

@@ -159,7 +159,7 @@ print("stopped", flush=True)
 
 
 def test_to_stop_when_told_is_a_success() -> None:
-    """As supervisors see it: SIGTERM, a graceful stop, exit code 0."""
+    """A supervisor sees a graceful stop and exit code 0 after SIGTERM."""
     tests = str(Path(__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([tests, *sys.path])}
     with subprocess.Popen(

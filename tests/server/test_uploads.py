@@ -1,4 +1,4 @@
-"""What may be uploaded as an image, and what is refused before it is decoded."""
+"""Uploads: images that are taken, and bodies that are refused before anything is decoded."""
 
 import io
 import time

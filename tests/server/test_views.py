@@ -1,4 +1,4 @@
-"""What each view answers, without a browser."""
+"""The answers of each view, without a browser."""
 
 import base64
 import io
@@ -15,7 +15,7 @@ from PIL import Image
 import dear
 from dear.cli import main
 from dear.core.errors import DearError
-from dear.core.palette import color_of
+from dear.core.figure import color_of
 from dear.core.sheet import thumbnail_url
 from dear.data.dataset import ImageFile
 from dear.heads.map_table import map_record
@@ -29,7 +29,7 @@ from dear.server.page.views import Page, PageRequest, pictures_of_heads
 
 
 def at_once(job):
-    """Where nobody else uses the model."""
+    """Runs a job at once: nobody else uses the model."""
     return job()
 
 

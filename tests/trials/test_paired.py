@@ -53,7 +53,7 @@ def likelihood(only_first: int, only_second: int, images: int, difference: float
 
 @pytest.mark.parametrize(("only_first", "only_second", "images"), [(1, 0, 5), (3, 1, 9), (0, 6, 14), (12, 5, 60)])
 def test_tangos_interval_is_where_the_score_test_does_not_reject(only_first, only_second, images) -> None:
-    """By brute force: the nuisance share maximises the likelihood on a grid, as Tango's closed form says."""
+    """Brute force: the nuisance share maximises the likelihood on a grid, as Tango's closed form says."""
     differences = np.linspace(-0.999, 0.999, 1999)
     kept = []
     for difference in differences:
@@ -178,7 +178,7 @@ def test_the_interval_is_that_of_a_bootstrap_written_out() -> None:
 
 
 def test_draws_spread_the_interval_as_their_unbiased_variance_says() -> None:
-    """On images that are all alike, only draws differ: those of four draws have a standard error of s / sqrt(4)."""
+    """Only draws differ, as all images are alike: those of four draws have a standard error of s / sqrt(4)."""
     shares = (0.5, 0.6, 0.8, 0.9)
     none = {seed: [np.zeros(4000)] for seed in range(4)}
     some = {seed: [(np.arange(4000) % 10 < 10 * share).astype(float)] for seed, share in enumerate(shares)}
@@ -216,7 +216,7 @@ def test_only_what_both_have_is_compared() -> None:
 
 
 def test_held_out_images_of_each_draw_are_its_own() -> None:
-    """Of as many seeds, independent images tell more than the same ones again and again."""
+    """Independent images of as many seeds tell more than the same ones again and again."""
     rng = np.random.default_rng(5)
     shared, own = random_answers(rng, 0.7, 200), [random_answers(rng, 0.7, 200) for _ in range(5)]
     worse = {seed: [np.zeros(200)] for seed in range(5)}

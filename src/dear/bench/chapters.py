@@ -1,4 +1,4 @@
-"""What a report is made of: chapters of tables under titles, tables of comparisons, and a list of what is missing."""
+"""Parts of a report: chapters of tables under titles, tables of comparisons, and a list of what is missing."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

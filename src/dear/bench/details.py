@@ -1,18 +1,14 @@
-"""The smaller tables of a report: uncertainty, components, errors, cost, settings, and retrieval by attribute."""
+"""The smaller tables of a report: uncertainty, components, errors, cost and settings."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from dear.bench.chapters import Block, Chapter, on_split
 from dear.bench.results import PROTOCOLS, CellResult, show_value
 from dear.bench.series import Stat, labels, pick, stat
 from dear.bench.tables import main_results
-from dear.core.files import read_json
 from dear.core.metrics import interval_text
-from dear.core.schema import damaged
 from dear.core.table import Table
 from dear.methods.registry import is_ours
 from dear.trials.outcome import TEST, Outcome
@@ -31,16 +27,6 @@ def detail_chapters(results: Sequence[CellResult]) -> list[Chapter]:
     return [chapter for chapter in chapters if chapter.blocks]
 
 
-def retrieval_chapters(folders: Sequence[Path]) -> list[Chapter]:
-    """Searching by attribute, from the retrieval*.json files that benchmarks/retrieval.py writes: one chapter, or none
-    without such files."""
-    blocks = []
-    for path in sorted(path for folder in folders for path in folder.glob("retrieval*.json")):
-        with damaged(str(path), "make it again with benchmarks/retrieval.py"):
-            blocks += _retrieval(path.stem, read_json(path))
-    return [Chapter("retrieval", "Searching by attribute", blocks)] if blocks else []
-
-
 def _for_each_split(results: Sequence[CellResult], *makers: Callable[[list[CellResult]], Block | None]) -> list[Block]:
     """Blocks of the protocols whose parts have fixed names, for each split of their results."""
     protocols = [name for name, protocol in PROTOCOLS.items() if not protocol.has_targets]
@@ -49,12 +35,12 @@ def _for_each_split(results: Sequence[CellResult], *makers: Callable[[list[CellR
 
 
 def _outcomes(result: CellResult) -> list[Outcome]:
-    """Those on the parts of its protocol, by the paper's inference."""
+    """The outcomes on the parts of its protocol, by the paper's inference."""
     return [outcome for part in PROTOCOLS[result.cell.protocol].parts if (outcome := pick(result, part))]
 
 
 def _by_place(results: Sequence[CellResult]) -> dict[tuple[str, str, int], list[CellResult]]:
-    """By dataset, label and shots: results that differ only in their seed."""
+    """Results that differ only in their seed, by dataset, label and shots."""
     groups: dict[tuple[str, str, int], list[CellResult]] = {}
     for result, label in zip(results, labels(results), strict=True):
         groups.setdefault((result.cell.dataset, label, result.cell.shots), []).append(result)
@@ -187,20 +173,3 @@ def _settings_tables(results: Sequence[CellResult]) -> list[Block]:
 
 def _counted(values: Iterable[object]) -> Counter[str]:
     return Counter(show_value(value) for value in values)
-
-
-def _retrieval(name: str, content: dict[str, Any]) -> list[Block]:
-    measured = Table(list(content["measured"][0]))
-    for row in content["measured"]:
-        measured.add(*(row[column] for column in measured.header))
-    title = content["title"]
-    note = f"Means over {content['images']} photos with {content['labels']} labels, each a query once, and its ten "
-    note += "nearest others. Color distance: between mean colors, in CIELAB."
-    examples = Table(["query", "searched by", "labels of the five nearest"])
-    for example in content["examples"]:
-        for component, nearest in example["nearest"].items():
-            examples.add(f"{example['query']} ({example['file']})", component, ", ".join(nearest))
-    return [
-        Block(name, title, measured, note),
-        Block(f"{name}_examples", f"{title}: examples", examples, main=False),
-    ]

@@ -1,7 +1,7 @@
 """The figures of a report: few-shot curves, base against novel, fusion weights, ablations."""
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -45,8 +45,8 @@ def pictures(results: Sequence[CellResult]) -> list[ReportFigure]:
         suffix = _suffix(split)
         caption = "Base against novel accuracy (%), mean over seeds, bars: std. Grey lines: equal HM."
         if any(HM in s.names for s in series(group)):
-            picture = ReportFigure(f"base_novel{suffix}", BASE_TO_NOVEL, on_split(caption, split), _base_novel(group))
-            drawn.append(picture)
+            figure = _base_novel(group)
+            drawn.append(ReportFigure(f"base_novel{suffix}", BASE_TO_NOVEL, on_split(caption, split), figure))
         with_fusion = [result for result in group if is_ours(result.cell.method) and result.fusion]
         if with_fusion:
             caption = "Fusion weights learned on the base classes, mean over seeds; colour: square root."
@@ -66,17 +66,14 @@ def _suffix(split: str) -> str:
     return "" if split == TEST else f"_{split}"
 
 
-def method_colors(methods: Sequence[str]) -> dict[str, str]:
-    """Our methods stand out, and have their own colours in every figure."""
-    own = [label for label in dict.fromkeys(methods) if is_ours(label)]
-    others = [label for label in dict.fromkeys(methods) if label not in own]
+def _styles(all_series: Sequence[Series]) -> dict[str, dict[str, Any]]:
+    """Colour and marker of each method: there are more methods than colours that can be told apart. Ours stand out."""
+    methods = list(by_label(all_series))
+    own = [label for label in methods if is_ours(label)]
+    others = [label for label in methods if label not in own]
     colors = {label: _OTHER_COLORS[i % len(_OTHER_COLORS)] for i, label in enumerate(others)}
-    return colors | {label: _OWN_COLORS[i % len(_OWN_COLORS)] for i, label in enumerate(own)}
-
-
-def method_markers(methods: Sequence[str]) -> dict[str, str]:
-    """Beside colours, because more methods are compared than colours can be told apart."""
-    return {label: _MARKERS[i % len(_MARKERS)] for i, label in enumerate(dict.fromkeys(methods))}
+    colors |= {label: _OWN_COLORS[i % len(_OWN_COLORS)] for i, label in enumerate(own)}
+    return {label: {"color": colors[label], "marker": _MARKERS[i % len(_MARKERS)]} for i, label in enumerate(methods)}
 
 
 def _panels(count: int, width: float = 4.0, height: float = 3.3, columns: int = 3) -> tuple[Figure, list[Axes]]:
@@ -112,73 +109,74 @@ def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
     figure.legend(list(entries.values()), list(entries), **style)
 
 
-def _by_dataset(all_series: Sequence[Series]) -> Iterator[tuple[str, list[tuple[str, Series | list[Series]]]]]:
-    """The series of each dataset, then, for several datasets, those to average over."""
+def _dataset_panels(
+    all_series: Sequence[Series], height: float, most: int | None = None
+) -> tuple[Figure, list[tuple[Axes, dict[str, list[Series]]]]]:
+    """A panel for each dataset, with the series of each method, then one for their average; with more than `most`, for
+    the average alone."""
     datasets, methods = datasets_of(all_series), by_label(all_series)
-    for dataset in datasets:
-        yield dataset, [(s.label, s) for s in all_series if s.dataset == dataset]
-    names = complete_methods(all_series)
-    if len(datasets) > 1 and names:
-        yield AVERAGE, [(name, methods[name]) for name in names]
+    parts = {dataset: by_label(s for s in all_series if s.dataset == dataset) for dataset in datasets}
+    complete = complete_methods(all_series)
+    if len(datasets) > 1 and complete:
+        parts[AVERAGE] = {label: methods[label] for label in complete}
+        if most and len(parts) > most:
+            parts = {AVERAGE: parts[AVERAGE]}
+    figure, axes = _panels(len(parts), height=height)
+    for axis, title in zip(axes, parts, strict=True):
+        axis.set_title(title, fontsize=11, color=_INK, fontweight="bold" if title == AVERAGE else "normal")
+    return figure, list(zip(axes, parts.values(), strict=True))
 
 
-def _stat(row: Series | list[Series], name: str) -> Stat | None:
-    return row.stat(name) if isinstance(row, Series) else average(row, [s.dataset for s in row], name)
+def _stat(own: Sequence[Series], name: str) -> Stat | None:
+    return average(own, datasets_of(own), name)
 
 
 def _few_shot_curves(results: list[CellResult]) -> Figure:
     all_series = series(results, by_shots=True)
     shots = sorted({result.cell.shots for result in results})
-    names = [s.label for s in all_series]
-    colors, markers = method_colors(names), method_markers(names)
-    parts = list(_by_dataset(all_series))
-    figure, axes = _panels(len(parts))
-    for axis, (title, rows) in zip(axes, parts, strict=True):
-        for label, row in rows:
-            points = [(n, s) for n in shots if (s := _stat(row, str(n)))]
+    styles = _styles(all_series)
+    figure, panels = _dataset_panels(all_series, height=3.3)
+    for axis, methods in panels:
+        for label, own in methods.items():
+            points = [(n, s) for n in shots if (s := _stat(own, str(n)))]
             x, y = [shots.index(n) for n, _ in points], np.array([s.mean for _, s in points])
             spread = np.array([s.std or 0.0 for _, s in points])
-            style: dict[str, Any] = {"linewidth": 2.4, "zorder": 3} if is_ours(label) else {"linewidth": 1.5}
+            color = styles[label]["color"]
+            width: dict[str, Any] = {"linewidth": 2.4, "zorder": 3} if is_ours(label) else {"linewidth": 1.5}
             if len(x) == 1:  # it does not depend on shots
-                axis.axhline(y[0], color=colors[label], linestyle="--", label=label, **style)
+                axis.axhline(y[0], color=color, linestyle="--", label=label, **width)
                 continue
-            axis.plot(x, y, color=colors[label], marker=markers[label], markersize=5, label=label, **style)
-            axis.fill_between(x, y - spread, y + spread, color=colors[label], alpha=0.14, linewidth=0)
+            axis.plot(x, y, markersize=5, label=label, **styles[label], **width)
+            axis.fill_between(x, y - spread, y + spread, color=color, alpha=0.14, linewidth=0)
         axis.set_xticks(range(len(shots)), [str(n) for n in shots])
-        axis.set_title(title, fontsize=11, color=_INK, fontweight="bold" if title.startswith(AVERAGE) else "normal")
         axis.set_xlabel("images per class", fontsize=9, color=_SOFT)
-    axes[0].set_ylabel("accuracy (%)", fontsize=9, color=_SOFT)
-    _legend(figure, axes)
+    panels[0][0].set_ylabel("accuracy (%)", fontsize=9, color=_SOFT)
+    _legend(figure, [axis for axis, _ in panels])
     return figure
 
 
 def _base_novel(results: list[CellResult]) -> Figure:
     all_series = [s for s in series(results) if s.stat(HM)]
-    names = [s.label for s in all_series]
-    colors, markers = method_colors(names), method_markers(names)
-    parts = list(_by_dataset(all_series))
-    if len(parts) > _MOST_PANELS and parts[-1][0].startswith(AVERAGE):
-        parts = parts[-1:]
-    figure, axes = _panels(len(parts), height=3.6)
-    for axis, (title, rows) in zip(axes, parts, strict=True):
-        means = {label: hm.mean for label, row in rows if (hm := _stat(row, HM))}
+    styles = _styles(all_series)
+    figure, panels = _dataset_panels(all_series, height=3.6, most=_MOST_PANELS)
+    for axis, methods in panels:
+        means = {label: hm.mean for label, own in methods.items() if (hm := _stat(own, HM))}
         far = [label for label, mean in means.items() if mean < max(means.values()) - _FAR]
-        for label, row in rows:
-            base, novel = _stat(row, BASE), _stat(row, NOVEL)
+        for label, own in methods.items():
+            base, novel = _stat(own, BASE), _stat(own, NOVEL)
             if base and novel and label not in far:
                 axis.errorbar(
-                    novel.mean, base.mean, xerr=novel.std, yerr=base.std, color=colors[label], marker=markers[label],
-                    markersize=9 if is_ours(label) else 7, linestyle="none", elinewidth=1, label=label, zorder=3,
+                    novel.mean, base.mean, xerr=novel.std, yerr=base.std, markersize=9 if is_ours(label) else 7,
+                    linestyle="none", elinewidth=1, label=label, zorder=3, **styles[label],
                 )  # fmt: skip
         axis.margins(0.22)
         _equal_hm(axis)
         axis.grid(visible=False)
-        axis.set_title(title, fontsize=11, color=_INK, fontweight="bold" if title.startswith(AVERAGE) else "normal")
         below = "far below, with HM: " + ", ".join(f"{label}\N{NO-BREAK SPACE}{means[label]:.1f}" for label in far)
         lines = ["novel classes (%)", *(textwrap.wrap(below, _LINE_LENGTH, break_on_hyphens=False) if far else ())]
         axis.set_xlabel("\n".join(lines), fontsize=9, color=_SOFT)
         axis.set_ylabel("base classes (%)", fontsize=9, color=_SOFT)
-    _legend(figure, axes)
+    _legend(figure, [axis for axis, _ in panels])
     return figure
 
 

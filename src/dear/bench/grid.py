@@ -17,14 +17,13 @@ from dear.clip.text_table import TextTable
 from dear.core.errors import DearError
 from dear.core.lock import only_writer
 from dear.core.metrics import harmonic_mean
-from dear.core.names import DECOUPLED
+from dear.core.names import AUTO, DECOUPLED
 from dear.core.progress import Progress
 from dear.core.runtime import pick_device, pick_precision, precision_name
 from dear.data import loading
 from dear.data.resolve import is_world
 from dear.methods.registry import METHODS, find_method, recipe_of, with_overrides
 from dear.parallel.cluster import Cluster
-from dear.training.backbone import AUTO
 from dear.training.config import RunConfig, TrainConfig
 from dear.trials.outcome import BASE, NOVEL, TEST
 

@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
 from dear.bench.chapters import AVERAGE, Block, Chapter
-from dear.bench.details import detail_chapters, retrieval_chapters
+from dear.bench.details import detail_chapters
 from dear.bench.figures import ReportFigure, pictures
 from dear.bench.results import CellResult, read_results
 from dear.bench.series import Stat
@@ -36,7 +36,7 @@ def write_report(folders: Sequence[Path], out: Path, first: Sequence[Chapter] = 
     notes = "\n\n".join(text for folder in folders if (text := _read_notes(folder / "notes.md")))
     chapters = [*first]
     if results:
-        chapters += [*main_chapters(results), *retrieval_chapters(folders), *detail_chapters(results)]
+        chapters += [*main_chapters(results), *detail_chapters(results)]
     figures = [(picture, figure_png(picture.figure, dpi=160, facecolor="white")) for picture in pictures(results)]
     for block in (block for chapter in chapters for block in chapter.blocks):
         name = re.sub(r"[^\w.-]+", "-", block.name)  # names of ablations and splits come from files
@@ -50,7 +50,7 @@ def write_report(folders: Sequence[Path], out: Path, first: Sequence[Chapter] = 
 
 
 def spread(table: Table) -> Table:
-    """For a spreadsheet: mean and std in columns of their own, to two digits."""
+    """The table for a spreadsheet: mean and std in columns of their own, to two digits."""
     split = [any(isinstance(row[i], Stat) for row in table.rows) for i in range(len(table.header))]
     header = [
         name for i, title in enumerate(table.header) for name in ([title, f"{title} std"] if split[i] else [title])

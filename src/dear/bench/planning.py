@@ -1,4 +1,4 @@
-"""What a grid will run and cost, said before it runs: cells that cannot differ are run once, cheap ones first.
+"""The plan and cost of a grid, said before it runs: cells that cannot differ are run once, cheap ones first.
 
 On this machine the cost is measured by a few images. On an A100 it is derived, as nobody has run these grids on one
 with this package: operations of ViT-B/16 are counted; that it does 125 TFLOP/s of them in bf16 (40% of its peak) is an
@@ -93,7 +93,7 @@ class GridPlan:
         return "\n".join(lines)
 
     def _seconds(self, cells: Sequence[Cell]) -> float:
-        """By the time of a few images. Features of frozen CLIP are shared by methods without training."""
+        """Estimated from the time of a few images. Features of frozen CLIP are shared by methods without training."""
         seen, passes = set[str](), 0.0
         for cell in cells:
             if METHODS[cell.method].trained or cell.dataset not in seen:

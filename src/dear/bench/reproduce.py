@@ -73,7 +73,7 @@ REPRODUCTIONS = {
 
 
 def find_reproduction(name: str) -> Reproduction:
-    """By name: table2, "Table 2", fig4."""
+    """Finds a table or figure by its name, such as table2, "Table 2" or fig4."""
     key = name.lower().replace(" ", "").replace("figure", "fig").replace("fig", "figure")
     if key not in REPRODUCTIONS:
         raise DearError(f"The paper's {name} cannot be reproduced: choose from {', '.join(REPRODUCTIONS)}.")
@@ -112,7 +112,7 @@ def heads_chapter(table: str, backbone: Backbone, limit: int | None = None) -> C
 
 
 def _examples(backbone: Backbone, role_map: RoleMap) -> Block:
-    """For each attribute the paper's head, its measured role, and the heads that were measured for it."""
+    """The paper's head of each attribute, its measured role, and the heads that were measured for it."""
     same_tower = (backbone.image.layers, backbone.image.heads) == (12, 12)
     table = Table(["attribute", "paper", "its role, measured", "heads measured for it", "verdict"])
     agree = 0

@@ -136,7 +136,7 @@ class CellResult(Struct, frozen=True, kw_only=True):
 
 
 def stored_cells(folder: Path) -> Iterator[tuple[str, str]]:
-    """Where each finished cell of a folder is, and its JSON; without files that a killed run left unfinished."""
+    """The place and JSON of each finished cell of a folder; files that a killed run left unfinished are skipped."""
     study = folder / STUDY
     if study.exists():
         lines = read_text(study).rstrip("\n").split("\n")

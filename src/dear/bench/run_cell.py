@@ -186,7 +186,7 @@ def _require_same_classes(cell: Cell, source: Dataset, bench: Workbench) -> None
 
 
 def _measured_parts(cell: Cell, drawn: Dataset, bench: Workbench) -> dict[str, Dataset]:
-    """What is measured, by name: the `test` images of these datasets."""
+    """Datasets by the name of the part; their `test` images are measured."""
     if cell.split == HELD_OUT:
         dataset, used = bench.dataset_of(cell), set(drawn.train)
         drawn = replace(drawn, test=tuple(e for e in dataset.train + dataset.val if e not in used))
@@ -221,7 +221,7 @@ def _reset_peak_memory() -> None:
 
 
 def _peak_memory_mb() -> float | None:
-    """Of the GPU if there is one, else of this process."""
+    """The peak memory of the GPU if there is one, else of this process."""
     if torch.cuda.is_available():
         return round(torch.cuda.max_memory_allocated() / 2**20, 1)
     with suppress(OSError, StopIteration):

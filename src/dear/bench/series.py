@@ -183,7 +183,7 @@ def complete_methods(all_series: Sequence[Series]) -> list[str]:
 
 
 def average(own: Sequence[Series], datasets: Sequence[str], name: str) -> Stat | None:
-    """For one method: the mean over datasets for each seed that all of them have, then mean and std over seeds.
+    """One method's mean over datasets for each seed that all of them have, then mean and std over seeds.
 
     HM is that of the mean base and the mean novel, as in the paper's averages.
     """

@@ -43,7 +43,7 @@ _PAPER_NOTE = (
 
 
 def ordered(results: Iterable[CellResult]) -> list[CellResult]:
-    """By dataset, then zero-shot first and our methods last, so that every table has the same order."""
+    """Results in the order of every table: by dataset, then zero-shot first and our methods last."""
 
     def place(result: CellResult) -> tuple[object, ...]:
         cell = result.cell

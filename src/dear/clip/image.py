@@ -12,8 +12,7 @@ from dear.clip.attention import QueryGroup, attend, finish_block, merge_heads
 from dear.clip.half import halve_blocks, in_own_precision
 from dear.clip.layer_input import CachedHeads, CachedKV, CachedStates, Images, LayerInput, observer_of_this_thread
 from dear.clip.masks import Masks
-from dear.clip.probe import ProbePool
-from dear.clip.read_out import MEAN, PROBE, READ_CLS, PlainEnds
+from dear.clip.read_out import MEAN, PROBE, READ_CLS, PlainEnds, ProbePool
 from dear.clip.tokens import LearnedTokens
 from dear.core.runtime import once
 from dear.parallel.processes import gather_rows

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ class CachedBackbone(NamedTuple):
 
 def best_cached() -> CachedBackbone | None:
     """The backbone to take if none is named; None: no weights are on this machine."""
-    ranked = [(_rank(*shape), number, found) for number, (found, shape) in enumerate(_cached())]
+    ranked = [(_rank(*shape), number, found) for number, (found, shape) in enumerate(chain(_by_tag(), _transformers()))]
     return min(ranked)[2] if ranked else None
 
 
@@ -30,14 +31,8 @@ def _rank(width: int, patch: int) -> int:
     return _PREFERRED.index((width, patch)) if (width, patch) in _PREFERRED else len(_PREFERRED)
 
 
-def _cached() -> Iterator[tuple[CachedBackbone, tuple[int, int]]]:
-    """All supported weights in the caches, with width and patch size; OpenAI's first, whose roles are known best."""
-    yield from _by_tag()
-    yield from _transformers()
-
-
 def _by_tag() -> Iterator[tuple[CachedBackbone, tuple[int, int]]]:
-    """Weights that OpenCLIP, or OpenAI's own package, has downloaded by name and tag."""
+    """Weights that OpenCLIP, or OpenAI's package, has downloaded by name and tag; OpenAI's, with known roles, first."""
     import open_clip
     import torch
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from dear.clip.features import FeatureImage, FeatureText
 from dear.clip.image import ImageTower
-from dear.clip.probe import is_known_pool
+from dear.clip.read_out import is_known_pool
 from dear.clip.text import CocaText, TextTower
 from dear.clip.timm_tower import TimmTower, why_called
 from dear.clip.whole_text import WholeText, WordsText

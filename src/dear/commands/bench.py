@@ -15,12 +15,13 @@ from dear.commands.train import add_constants_argument
 from dear.core.config import add_arguments as add
 from dear.core.config import given_arguments
 from dear.core.errors import warn
+from dear.core.names import AUTO
 from dear.core.table import Table, add_json_argument
 from dear.core.words import counted
 from dear.data.resolve import resolve_dataset
 from dear.methods.registry import METHODS, find_method, require_method, working_methods
 from dear.parallel.cluster import add_ray_arguments, cluster_from_args
-from dear.training.backbone import AUTO, choose_backbone
+from dear.training.backbone import choose_backbone
 from dear.training.config import RunConfig, TrainConfig
 from dear.trials.compare import DEFAULT_METHODS
 from dear.trials.outcome import TEST

@@ -13,13 +13,13 @@ from dear.commands.shared import (
 )
 from dear.core.errors import DearError, warn
 from dear.core.metrics import interval_text
+from dear.core.names import AUTO
 from dear.core.table import Table, add_json_argument
 from dear.data.check import check_before_training
 from dear.data.dataset import Dataset
 from dear.data.resolve import HELP, resolve_dataset
 from dear.data.world.tasks import TASKS
 from dear.heads.gains import gain_text, named_gains, require_sum, with_gains
-from dear.heads.role_map import AUTO
 from dear.methods.registry import ZERO_SHOT, find_method
 from dear.methods.shared.role_settings import find_roles
 from dear.training.config import TrainConfig

@@ -242,7 +242,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _plot_check(result: "RoleCheck", path: Path) -> None:
-    from dear.heads.check_figures import plot_check
+    from dear.heads.figures import plot_check
 
     plot_check(result, path)
     print(f"wrote {path}")
@@ -267,7 +267,7 @@ def _layers(args: argparse.Namespace) -> None:
         write_json(args.out, losses.to_json())
         print(f"wrote {args.out}")
     if args.plot is not None:
-        from dear.heads.check_figures import plot_layers
+        from dear.heads.figures import plot_layers
 
         plot_layers(losses, args.plot)
         print(f"wrote {args.plot}")
@@ -283,7 +283,7 @@ def _show_map(role_map: "RoleMap", args: argparse.Namespace, images: "Mapping[He
         if line:
             print(line)
     if args.plot is not None:
-        from dear.heads.map_figure import plot_role_map
+        from dear.heads.figures import plot_role_map
 
         plot_role_map(role_map, args.plot)
         print(f"wrote {args.plot}")

@@ -2,10 +2,16 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dear.commands.shared import add_device_arguments
 from dear.core.errors import DearError
 from dear.core.files import read_text
+
+if TYPE_CHECKING:
+    from starlette.routing import Route
+
+    from dear.server.api import Service
 
 _PORT, _PAGE_PORT = 8000, 7860
 
@@ -42,15 +48,22 @@ def run(args: argparse.Namespace) -> None:
 
     with Address(args.host, port) as address:  # first, so that a port in use is reported at once
         from dear.server.api import Service
-        from dear.server.page.views import Page
 
         with Service.open(args.run_folder, args.gallery, args.device, args.precision) as service:
-            app = make_app(service, address.hosts, token, Page(args.run_folder, service).routes if args.page else ())
+            more = _page(args.run_folder, service) if args.page else ()
+            app = make_app(service, address.hosts, token, more)
             api = f"the API is at {address.url}/v1, its documentation at {address.url}/docs"
             print(f"the page is at {address.url}" if args.page else api, "   (Ctrl-C stops it)", flush=True)
             if not address.local and token is None:
                 print("anyone who can reach this address can use it", flush=True)
             address.serve(app)
+
+
+def _page(run: Path, service: "Service") -> "list[Route]":
+    """The routes of the page. They need PyTorch, which an exported model is served without."""
+    from dear.server.page.views import Page
+
+    return Page(run, service).routes
 
 
 def read_token(file: Path) -> str:

@@ -6,6 +6,7 @@ type (`dear.core.schema.limited`), so that settings and files are checked by the
 
 import argparse
 import dataclasses
+import os
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -125,6 +126,14 @@ def number(flag: str, low: float, high: float, kind: type = int) -> Callable[[st
 
     parse.__name__ = kind.__name__  # argparse says "invalid int value"
     return parse
+
+
+def whole_number(variable: str, default: int) -> int:
+    """A number from a variable of the environment, which may hold anything."""
+    value = os.environ.get(variable, str(default))
+    if not value.isdecimal() or len(value) > 9:
+        raise DearError(f"The environment variable {variable} must be a whole number, not {value!r}: unset it.")
+    return int(value)
 
 
 def _readable(value: Any) -> str:

@@ -1,6 +1,7 @@
 """Names that many rooms share: components of a model, the paper's core attributes, ways of inference."""
 
 CLS = "cls"
+AUTO = "auto"  # the name of a setting that the package chooses: a backbone, a role map, a method
 CORE_ATTRIBUTES = ("color", "shape", "texture", "object", "location")
 
 PLAIN, FUSION, DECOUPLED = "plain", "fusion", "decoupled"

@@ -15,14 +15,14 @@ from torch.nn import functional as F
 from dear.clip import Backbone, load_backbone
 from dear.core.errors import DearError
 from dear.core.files import sha256_of
-from dear.core.names import CLS
+from dear.core.names import AUTO, CLS
 from dear.core.progress import report
 from dear.core.runtime import pick_device, to_device
 from dear.core.schema import Count, Finite, Name, Positive, StoredIdentity, check_shape
 from dear.core.words import backbone_line
 from dear.heads.contributions import HeadContributions
 from dear.heads.gains import gain_text, named_gains, require_sum, with_gains
-from dear.heads.role_map import AUTO, Head
+from dear.heads.role_map import Head
 from dear.methods.shared.role_settings import find_roles
 from dear.training.adapter import CONFIG
 
@@ -206,20 +206,20 @@ class _HeadSpec(_Gain):
     heads: dict[Name, list[tuple[Positive, Count]]]
 
 
-_KINDS: dict[Any, Any] = {"adapter": (AdapterEncoder, _AdapterSpec), "heads": (HeadEncoder, _HeadSpec)}
+_ENCODERS: dict[Any, Any] = {"adapter": (AdapterEncoder, _AdapterSpec), "heads": (HeadEncoder, _HeadSpec)}
 
 
 def check_spec(spec: Mapping[str, Any], what: str) -> None:
     """Refuses a spec that does not identify an encoder. `what`: the file, for the error."""
     kind = spec.get("kind")
-    if not isinstance(kind, str) or kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _ENCODERS:
         raise DearError(f"{what} does not name the encoder of its vectors: index the images again.")
-    check_shape(spec, _KINDS[kind][1], what, "index the images again")
+    check_shape(spec, _ENCODERS[kind][1], what, "index the images again")
 
 
 def load_encoder(spec: Mapping[str, Any], device: str = "auto", precision: str = "auto") -> Encoder:
     """The encoder that filled a gallery."""
-    encoder: Encoder = _KINDS[spec["kind"]][0].from_spec(spec, device, precision)
+    encoder: Encoder = _ENCODERS[spec["kind"]][0].from_spec(spec, device, precision)
     if "gain" in spec:
         encoder = encoder.with_gain(spec["gain"])
     if not encoder.fits(spec):
@@ -230,4 +230,4 @@ def load_encoder(spec: Mapping[str, Any], device: str = "auto", precision: str =
 def describe_encoder(spec: Mapping[str, Any]) -> str:
     """The encoder as a noun phrase, for error sentences."""
     gain = f", {gain_text(spec['gain'])}" if spec.get("gain") else ""
-    return f"{_KINDS[spec['kind']][0].describe(spec)}{gain}"
+    return f"{_ENCODERS[spec['kind']][0].describe(spec)}{gain}"

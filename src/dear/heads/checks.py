@@ -7,13 +7,15 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dear.clip import Backbone
 from dear.core.errors import DearError
 from dear.core.progress import Progress
 from dear.core.table import Table
 from dear.heads.role_map import Head, RoleMap
+
+if TYPE_CHECKING:
+    from dear.clip import Backbone
 
 SEARCH, ABLATION = "search", "points lost"
 CLASS = "class feature"
@@ -112,7 +114,7 @@ class RoleCheck:
 
 
 def checked_groups(
-    role_map: RoleMap, backbone: Backbone, groups: Mapping[str, Sequence[Head]]
+    role_map: RoleMap, backbone: "Backbone", groups: Mapping[str, Sequence[Head]]
 ) -> dict[str, Sequence[Head]]:
     """The groups that have heads; refuses a role map of another backbone, and one without any group."""
     role_map.check_backbone(backbone.identity.to_json(), backbone.image.layers, backbone.image.heads)

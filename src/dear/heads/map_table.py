@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dear.core.errors import DearError
-from dear.core.palette import color_of
+from dear.core.figure import color_of
 from dear.core.table import Table
 from dear.heads.head_role import CORE_ATTRIBUTE, GENERALIZATION, MIXED, OTHER_SPECIALIZED, ROLES, HeadRole
 from dear.heads.role_map import Head, RoleMap

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from dear.core.errors import DearError
 from dear.core.files import read_json, write_json
+from dear.core.names import AUTO
 from dear.core.schema import Finite, check_shape, damaged
 from dear.heads.head_role import (
     CORE_ATTRIBUTE,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from dear.clip import Backbone
 
 Head = tuple[int, int]  # (layer, head)
-AUTO = "auto"  # the name for "the measured map of this backbone"
 MEASURED = ("dear-mini", "openai-vit-b-16")  # shipped maps that `auto` chooses from
 _PRECISION = 5e-3  # largest difference of a weight of CLIP from itself in lower precision
 _MOST_HEADS = 1000  # layers, and heads per layer: more than any backbone has, and few enough to list

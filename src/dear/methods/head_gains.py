@@ -15,8 +15,9 @@ from dear.clip.layer_input import CachedHeads, Images, LayerInput
 from dear.core.config import Config as Settings
 from dear.core.config import setting
 from dear.core.errors import DearError
+from dear.core.names import AUTO
 from dear.heads.gains import Gains, require_sum
-from dear.heads.role_map import AUTO, find_role_map
+from dear.heads.role_map import find_role_map
 from dear.methods.base import LabelledImages
 from dear.methods.closed_forms import SHRINKS, GdaHead
 from dear.methods.shared.closed_form import Corrected, LeftOut

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from dear.clip import Backbone, exact_copy
 from dear.clip.layer_input import LayerInput
 from dear.clip.low_rank import with_blocks
-from dear.clip.probe import ProbePool
+from dear.clip.read_out import ProbePool
 from dear.clip.text import ClassTexts
 from dear.clip.timm_tower import TimmTower
 from dear.core.config import Config as Settings

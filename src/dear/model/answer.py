@@ -21,7 +21,7 @@ class Vote:
 
 @dataclass(frozen=True)
 class Without:
-    """What the answer would be without an attribute: without its vote, or with its heads at their mean."""
+    """The answer without an attribute: without its vote, or with its heads at their mean."""
 
     attribute: str
     choice: str

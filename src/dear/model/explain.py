@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from dear.core.errors import DearError
-from dear.core.figure import check_suffix, save_figure
+from dear.core.figure import check_suffix, color_of, save_figure
 from dear.core.names import CLS
-from dear.core.palette import color_of
 from dear.data.decode import ImageLike, open_image
 from dear.heads.gains import gain_text
 from dear.methods.optional import HasRoles

@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from dear.core.errors import DearError, first_line
+from dear.core.figure import color_of
 from dear.core.files import write_json
-from dear.core.palette import color_of
 from dear.core.schema import damaged
 from dear.training.adapter import CONFIG, TEXT_TABLE, WEIGHTS, read_config, write_config
 from dear.training.run_folder import RunFolder

@@ -208,7 +208,7 @@ def check_inference(model: Method, name: str | None) -> str:
 
 
 def _is_one(images: Any) -> bool:
-    """Whether this is one image: not a list, nor a column of a DataFrame, an array of images, or a dataset."""
+    """True for one image; False for a list, a column of a DataFrame, an array of images, or a dataset."""
     if isinstance(images, np.ndarray | Tensor):
         return images.ndim not in (1, 4)
     if isinstance(images, str | bytes | Path | Image.Image | Mapping):

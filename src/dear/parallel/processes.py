@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, distributed
 from torch.nn import functional as F
 
-from dear.core.environment import whole_number
+from dear.core.config import whole_number
 from dear.core.errors import DearError, first_line
 from dear.parallel.watchdog import watchdog
 

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from dear.clip import MINI
 from dear.core.errors import DearError, warn
+from dear.core.names import AUTO
 from dear.core.words import backbone_line
 from dear.data.resolve import is_world
 
-AUTO = "auto"
 MODEL_HELP = (
     "OpenCLIP name (with --pretrained), transformers:FOLDER_OR_NAME, hf-hub:NAME, local-dir:FOLDER, or dear-mini; "
     "auto: dear-mini for Attribute World, for photos the best one in the local caches"

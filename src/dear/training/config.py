@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from dear.core.config import Config, setting
 from dear.core.errors import DearError
+from dear.core.names import AUTO
 from dear.data.resolve import HELP
 from dear.data.splits import OWN_SPLIT, VALIDATED_SPLIT, check_rule
 from dear.methods.registry import DEFAULT
-from dear.training.backbone import AUTO, MODEL_HELP
+from dear.training.backbone import MODEL_HELP
 
 FRESH, NONE = "fresh", "none"
 

@@ -17,6 +17,7 @@ from dear.core.errors import DearError, warn
 from dear.core.files import require_folder
 from dear.core.lock import only_writer
 from dear.core.metrics import interval_text
+from dear.core.names import AUTO
 from dear.core.progress import reporting_phases
 from dear.core.runtime import pick_device, precision_name, with_fp64
 from dear.core.words import counted

@@ -60,7 +60,7 @@ class Outcome(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def mean_over_classes(self) -> float:
-        """In %, each class counting the same, however many images it has."""
+        """The mean accuracy of the classes (%), which count alike, however many images they have."""
         return sum(self.per_class.values()) / len(self.per_class)
 
     @property

@@ -16,6 +16,7 @@ from dear.core.config import Config
 from dear.core.errors import DearError
 from dear.core.files import require_folder
 from dear.core.lock import only_writer
+from dear.core.names import AUTO
 from dear.core.progress import phase, reporting_phases
 from dear.core.runtime import pick_device, pick_precision, precision_name, use_deterministic_algorithms
 from dear.data.check import check_before_training, content_hash, division
@@ -29,7 +30,7 @@ from dear.methods.registry import ZERO_SHOT, find_method, recipe_of, require_met
 from dear.parallel import processes
 from dear.training.adapt import predict_logits
 from dear.training.adapter import save_adapter
-from dear.training.backbone import AUTO, choose_backbone
+from dear.training.backbone import choose_backbone
 from dear.training.config import NONE, SingleRunConfig, TrainConfig
 from dear.training.estimate import RunEstimate
 from dear.training.images import ImageSource

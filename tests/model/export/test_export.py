@@ -1,4 +1,4 @@
-"""What is exported says what PyTorch says, without PyTorch; what can't be exported leaves nothing behind."""
+"""An exported model answers as PyTorch does, without PyTorch; a failed export leaves nothing behind."""
 
 import csv
 import importlib.util
@@ -47,7 +47,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def differences(path, model: Dear, batch: int) -> list[float]:
-    """Of features and logits on noise, against the model itself."""
+    """Largest differences of features and logits on noise, against the model itself."""
     pixels = torch.randn(batch, 3, *model.backbone.image.image_size)
     with torch.no_grad():
         features = model.encode_image(model.layer_input(pixels))

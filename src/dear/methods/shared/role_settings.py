@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from dear.clip import Backbone
 from dear.core.config import Config, setting
 from dear.core.errors import DearError, warn_once
-from dear.heads.role_map import AUTO, Head, RoleMap, find_role_map
+from dear.core.names import AUTO
+from dear.heads.role_map import Head, RoleMap, find_role_map
 from dear.heads.rules import CORE_SETS, rejudge, with_core
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class RoleSettings(Config):
     shuffle_seed: int = setting(1, "seed of role_strategy shuffled", low=0, high=2**32 - 1, advanced=True)
     role_quantile: float | None = setting(
         None,
-        "for ablations: assign the roles again, with this quantile at either end of the entropy",
+        "for ablations: assign the roles again, with this share of heads at either end of the entropy",
         low=0.01,
         high=0.5,
         advanced=True,

@@ -115,7 +115,7 @@ class ExportFolder:
         return opened
 
     def _hash(self, about: dict[str, Any]) -> str:
-        """Over model.json without its hash, the graph, its weights where they lie apart, and the text features."""
+        """SHA-256 of model.json without its hash, the graph, its weights if they lie apart, and the text features."""
         rest = {key: value for key, value in about.items() if key != _SHA256}
         digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
         for file in (self.model, self.model.with_name(f"{self.model.name}.data"), self.text):

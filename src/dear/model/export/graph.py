@@ -93,7 +93,7 @@ def write_int8(model: Path, path: Path) -> None:
 
 
 def _is_quantised(shape: tuple[int, ...] | None) -> bool:
-    """Whether it is the shape of a weight [inputs, outputs] with at least as many outputs as inputs.
+    """True for the shape of a weight [inputs, outputs] with at least as many outputs as inputs.
 
     The others are the projections to features, which are small, and the second layer of each MLP: its few huge
     activations leave no steps for the rest, which causes four fifths of the error in ViT-B/16.

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from dear.core.figure import color_of
 from dear.core.names import CLS
-from dear.core.palette import color_of
 from dear.core.sheet import thumbnail_url
 from dear.methods.base import Method
 from dear.methods.experts import REST

@@ -13,8 +13,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dear.core.errors import DearError
+from dear.core.figure import color_of
 from dear.core.names import CLS
-from dear.core.palette import color_of
 from dear.core.sheet import thumbnail_url
 from dear.data.dataset import Picture
 from dear.data.resolve import resolve_dataset
