@@ -99,7 +99,7 @@ def of_method(name: str) -> Counts:
         gpu.watch(method.backbone.model)
         method.set_classes([f"class {number}" for number in range(CLASSES)], "a photo of a {}.")
         batches = Batches(gpu)
-        more = {"steps": STEPS} if "steps" in inspect.signature(fit).parameters else {}
+        more = {"steps": STEPS} if "steps" in inspect.signature(train_epochs).parameters else {}
         config = TrainConfig(precision="bf16", epochs=1, device="cuda")
         train_epochs(method, batches, config, epochs=1, out=Path(folder), **more)
         return batches.steps[2]
