@@ -31,7 +31,7 @@ from dear.heads.head_role import HeadRole
 from dear.heads.role_map import RoleMap
 from dear.methods.registry import find_method
 from dear.training.config import TrainConfig
-from dear.training.loop import fit
+from dear.training.loop import train_epochs
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests"))
@@ -99,9 +99,9 @@ def of_method(name: str) -> Counts:
         gpu.watch(method.backbone.model)
         method.set_classes([f"class {number}" for number in range(CLASSES)], "a photo of a {}.")
         batches = Batches(gpu)
-        more = {"steps": STEPS} if "steps" in inspect.signature(fit).parameters else {}
+        more = {"steps": STEPS} if "steps" in inspect.signature(train_epochs).parameters else {}
         config = TrainConfig(precision="bf16", epochs=1, device="cuda")
-        fit(method, batches, config, epochs=1, out=Path(folder), **more)
+        train_epochs(method, batches, config, epochs=1, out=Path(folder), **more)
         return batches.steps[2]
 
 

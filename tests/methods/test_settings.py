@@ -20,7 +20,7 @@ from dear.core.errors import DearError
 from dear.data.dataset import Dataset
 from dear.data.resolve import resolve_dataset
 from dear.methods.registry import METHODS, find_method, recipe_of
-from dear.training.adapt import adapt, evaluate
+from dear.training.adapt import adapt, measure_accuracy
 from dear.training.config import TrainConfig
 from dear.training.images import ImageSource
 
@@ -93,7 +93,7 @@ def attempt(name: str, more: dict[str, Any], tiny: Backbone, data: Dataset, role
             config, train = kind.Config.pick(settings), TrainConfig.pick(settings)
             model = adapt(kind, config, data, train, source, out, pool=data)
             model.set_classes(data.classes, data.template)
-            evaluate(model, data.test, source, "test")
+            measure_accuracy(model, data.test, source, "test")
     except DearError as error:
         return "" if has_advice(error) else f"{name} {more}: no advice: {error}"
     except Exception as error:

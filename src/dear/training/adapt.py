@@ -25,7 +25,7 @@ from dear.training.checkpoint import job_of
 from dear.training.config import FRESH, TrainConfig, training_length
 from dear.training.estimate import RunEstimate
 from dear.training.images import DatasetImages, ImageSource, training_batches
-from dear.training.loop import fit
+from dear.training.loop import train_epochs
 
 
 def adapt(
@@ -43,7 +43,7 @@ def adapt(
     """A method adapted to the few-shot images and classes of `data`; it resumes from a checkpoint in `out`.
 
     `pool`: training images of all classes, which transductive methods use without their labels.
-    `on_start` is called once all settings are accepted, before training. `estimate`: see `fit`.
+    `on_start` is called once all settings are accepted, before training. `estimate`: see `train_epochs`.
     """
     seed_everything(train.seed)
     model = kind(source.backbone, config)
@@ -65,8 +65,8 @@ def adapt(
     images = DatasetImages(data, source, model)
     model.before_training(images)
     if views is not None and any(p.requires_grad for p in model.parameters()):
-        measure = partial(evaluate, model, data.val, source, "validation") if validate and data.val else None
-        fit(model, views, train, epochs, steps, out, measure, estimate)
+        measure = partial(measure_accuracy, model, data.val, source, "validation") if validate and data.val else None
+        train_epochs(model, views, train, epochs, steps, out, measure, estimate)
     if isinstance(model, Tuned):
         model.after_training(images)
     return model.eval()
@@ -125,7 +125,7 @@ def predict_logits(
     return logits
 
 
-def evaluate(model: Method, examples: Sequence[Example], source: ImageSource, title: str) -> float:
+def measure_accuracy(model: Method, examples: Sequence[Example], source: ImageSource, title: str) -> float:
     """Accuracy (%) on examples of the current classes, by the default inference."""
     if not examples:
         raise DearError(f"There are no images for {title}: add some, or give a dataset with a test split.")

@@ -40,7 +40,7 @@ from dear.training.run_folder import RunFolder
 
 _FORMAT = 2
 _HASH = "config_sha256"
-_AGAIN = "copy or train it again"
+_ADVICE = "copy or train it again"
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,12 @@ def write_config(folder: Path, config: dict[str, Any]) -> None:
 def read_config(folder: Path) -> dict[str, Any]:
     """The config of an adapter that is complete and unchanged; refuses others."""
     config = read_config_alone(folder)
-    with open_tensors(folder / WEIGHTS, _AGAIN) as file:  # its header, before anything else is read
+    with open_tensors(folder / WEIGHTS, _ADVICE) as file:  # its header, before anything else is read
         elements = sum(shape.numel() for shape in declared_shapes(file).values())
     if config["extra_state"].get("shots", 0) > elements:
-        raise DearError(f"{folder / CONFIG} declares more than {folder / WEIGHTS} holds: {_AGAIN}.")
+        raise DearError(f"{folder / CONFIG} declares more than {folder / WEIGHTS} holds: {_ADVICE}.")
     if sha256_of(folder / WEIGHTS) != config["weights_sha256"]:
-        raise DearError(f"{folder / WEIGHTS} is damaged or was changed: its checksum differs; {_AGAIN}.")
+        raise DearError(f"{folder / WEIGHTS} is damaged or was changed: its checksum differs; {_ADVICE}.")
     return config
 
 
@@ -119,13 +119,13 @@ def load_adapter(
         backbone = backbone.with_text_table(TextTable.of_adapter(folder / TEXT_TABLE))
     backbone.identity.require_same(identity, f"The adapter in {folder}")
     kind = find_method(config["method"])
-    with damaged(str(folder / CONFIG), _AGAIN):
+    with damaged(str(folder / CONFIG), _ADVICE):
         model = kind.restore(backbone, kind.Config(**config["settings"]), config["extra_state"])
         if tuple(config["components"]) != model.components:
             raise ValueError(f"its components are {', '.join(config['components'])}, not those of {config['method']}")
-    with open_tensors(folder / WEIGHTS, _AGAIN) as file:
-        require_fit(model, declared_shapes(file), str(folder / WEIGHTS), _AGAIN)
-        load_state(model, all_tensors(file), str(folder / WEIGHTS), _AGAIN)
+    with open_tensors(folder / WEIGHTS, _ADVICE) as file:
+        require_fit(model, declared_shapes(file), str(folder / WEIGHTS), _ADVICE)
+        load_state(model, all_tensors(file), str(folder / WEIGHTS), _ADVICE)
     # The run's own names may be double: ImageNet has two such pairs.
     classes = tuple(map(check_name, config["classes"])) if classes is None else check_class_names(classes)
     template = check_template(config["template"] if template is None else template)
@@ -162,11 +162,11 @@ def read_config_alone(folder: Path) -> dict[str, Any]:
         raise DearError(f"{folder} is not an adapter: it has no {CONFIG}. `dear fit` and `dear train` make one.")
     config = read_json(folder / CONFIG)
     if not isinstance(config, dict) or config.get("format") != _FORMAT or config.get("method") not in list(METHODS):
-        raise DearError(f"{folder / CONFIG} is not an adapter config that dear {__version__} can read: {_AGAIN}.")
+        raise DearError(f"{folder / CONFIG} is not an adapter config that dear {__version__} can read: {_ADVICE}.")
     rest = {key: value for key, value in config.items() if key != _HASH}
     if config.get(_HASH) != _config_hash(rest):
         raise DearError(f"{folder / CONFIG} was changed after training: give new classes at load time instead.")
-    check_shape(config, _AdapterFile, str(folder / CONFIG), _AGAIN)
+    check_shape(config, _AdapterFile, str(folder / CONFIG), _ADVICE)
     return config
 
 

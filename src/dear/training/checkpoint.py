@@ -14,7 +14,7 @@ from dear.core.files import parse_json
 from dear.core.schema import damaged
 from dear.core.tensors import load_state, read_tensors, require_finite, save_tensors
 
-_ADVICE = "train again into another folder"
+_ELSEWHERE = "train again into another folder"
 
 
 def job_of(*parts: object) -> str:
@@ -49,19 +49,19 @@ class Checkpoint:
         if not self.path.exists():
             return 0
         where, optimizer = f"The checkpoint {self.path}", self.optimizer
-        with damaged(where, _ADVICE):
-            tensors, notes = read_tensors(self.path, _ADVICE)
+        with damaged(where, _ELSEWHERE):
+            tensors, notes = read_tensors(self.path, _ELSEWHERE)
             if notes["job"] != self.job:
-                raise DearError(f"{where} is of a run with other settings: {_ADVICE}.")
+                raise DearError(f"{where} is of a run with other settings: {_ELSEWHERE}.")
             epoch, scaler_state = int(notes["epoch"]), parse_json(notes["scaler"])
             if not 1 <= epoch <= epochs:
                 raise ValueError(f"epoch {epoch} of {epochs}")
-            require_finite(tensors, where, _ADVICE)
+            require_finite(tensors, where, _ELSEWHERE)
             averages = _below("average.", tensors)
             if {n: v.shape for n, v in averages.items()} != {n: v.shape for n, v in self.sums.items()}:
                 raise ValueError("its averages are of other weights")
             state = _optimizer_state(_below("optimizer.", tensors), optimizer)
-            load_state(self.model, _below("model.", tensors), where, _ADVICE)
+            load_state(self.model, _below("model.", tensors), where, _ELSEWHERE)
             if scaler_state:  # empty, if it was not enabled
                 self.scaler.load_state_dict(scaler_state)
         for name, value in self.sums.items():

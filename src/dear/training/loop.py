@@ -28,7 +28,7 @@ _LOG_EVERY = 5.0  # seconds: short epochs do not all get a line in a log
 _READ_EVERY = 20  # steps: on a GPU, losses are read and checked after so many
 
 
-def fit(
+def train_epochs(
     model: Method,
     data: FreshViews | CachedViews,
     config: TrainConfig,
