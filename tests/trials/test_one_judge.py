@@ -69,5 +69,5 @@ def test_two_commands_print_the_same_about_the_same_pair(model_folder: Path, tmp
     assert main(["compare", photos, *model, "--methods", "zero-shot", "head-gains", "--json"]) == 0
     best, other = json.loads(capsys.readouterr().out)["leaderboard"]
     assert (best["method"], board["reference"]) == ("head-gains", "head-gains")
-    assert other["against head-gains"] == str(trained)
+    assert Comparison(**other["against head-gains"]) == trained
     assert other["verdict"] == trained.verdict

@@ -11,12 +11,28 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any, Protocol, SupportsFloat
 
+from msgspec import Struct, to_builtins
+
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", "±": r"$\pm$", "−": "$-$", "–": "--", "→": r"$\rightarrow$",
     "[": "{[}",  # after \\, a bracket at the start of a row would be its argument
 }  # fmt: skip
+
+
+class Digits(float):
+    """A number with a format of its own, such as ".3f"; in JSON it has all of its digits."""
+
+    form: str
+
+    def __new__(cls, value: float, form: str) -> "Digits":
+        number = super().__new__(cls, value)
+        number.form = form
+        return number
+
+    def __str__(self) -> str:
+        return format(float(self), self.form)
 
 
 @dataclass
@@ -116,6 +132,8 @@ def showing(as_json: bool) -> Iterator[Callable[[str, Showable], None]]:
 
 def _json_value(cell: object) -> Any:
     """A cell as a JSON value."""
+    if isinstance(cell, Struct):
+        return to_builtins(cell)
     if dataclasses.is_dataclass(cell) and not isinstance(cell, type):
         return dataclasses.asdict(cell)
     if cell is None or isinstance(cell, bool | int | float | str):
@@ -130,6 +148,8 @@ def _is_number(cell: object) -> bool:
 def _text(cell: object) -> str:
     if cell is None:
         return "-"
+    if isinstance(cell, Digits):
+        return str(cell)
     return f"{cell:.1f}" if isinstance(cell, float) else str(cell)
 
 

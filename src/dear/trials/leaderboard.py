@@ -7,7 +7,7 @@ import numpy as np
 from msgspec import Struct
 
 from dear.core.metrics import interval_text
-from dear.core.table import Table
+from dear.core.table import Digits, Table
 from dear.methods.registry import METHODS, ZERO_SHOT
 from dear.trials.outcome import TEST, Outcome
 from dear.trials.paired import AHEAD, BEHIND, Comparison, compare_once
@@ -32,7 +32,9 @@ class Leaderboard(Struct, frozen=True):
         against = f"against {self.reference}"
         header = ["method", "images", "accuracy (%)", "95% interval", against, "verdict", "p"]
         optional: dict[str, list[Any]] = {
-            "cross entropy": [None if o.cross_entropy is None else f"{o.cross_entropy:.3f}" for o in self.outcomes],
+            "cross entropy": [
+                None if o.cross_entropy is None else Digits(o.cross_entropy, ".3f") for o in self.outcomes
+            ],
             "calibration error (%)": [None if o.cross_entropy is None else o.ece for o in self.outcomes],
             "measured": [None if o.measured == TEST else o.measured for o in self.outcomes],
             "seconds to fit": [None if o.seconds is None else round(o.seconds, 1) for o in self.outcomes],
@@ -46,7 +48,7 @@ class Leaderboard(Struct, frozen=True):
             name, comparison = outcome.method, self.comparisons.get(outcome.method)
             mark = "" if not chosen else "* " if name == chosen else "  "
             cells: list[object] = [mark + name, outcome.images, outcome.accuracy, interval_text(outcome.interval, 1)]
-            p = None if comparison is None or comparison.p is None else f"{comparison.p:.2g}"
+            p = None if comparison is None or comparison.p is None else Digits(comparison.p, ".2g")
             cells += [comparison, None if comparison is None else comparison.verdict, p][: len(header) - len(cells)]
             table.add(*cells, *(column[row] for column in shown.values()))
         return table
