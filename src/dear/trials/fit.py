@@ -35,7 +35,7 @@ from dear.methods.registry import (
 from dear.methods.shared.closed_form import ClosedForm
 from dear.methods.shared.per_class import frozen_features
 from dear.training.adapter import Adapter, save_adapter
-from dear.training.backbone import AUTO, choose_backbone
+from dear.training.backbone import choose_backbone
 from dear.training.config import TaskConfig, TrainConfig
 from dear.training.images import DatasetImages, ImageSource
 from dear.training.run_folder import RunFolder
