@@ -139,7 +139,7 @@ def test_the_second_time_nothing_is_decoded(files, monkeypatch) -> None:
             batches(files, batch=3)
         with pytest.raises(DearError, match="cannot be read"):
             batches(files[:4])
-    Image.new("RGB", (8, 8), "red").save(files[3].picture.path)
+    Image.new("RGB", (8, 6), "red").save(files[3].picture.path)
     assert not same(batches(files), first), "a replaced file is another picture"
 
 
