@@ -17,7 +17,7 @@ from torch import Tensor
 from dear.clip import load_backbone
 from dear.core.errors import DearError, os_errors_as_dear_errors, warn
 from dear.core.names import AUTO
-from dear.core.runtime import caller_random_state, pick_device
+from dear.core.runtime import caller_random_state
 from dear.data.dataset import Example
 from dear.data.memory import labelled
 from dear.data.prompts import check_class_names, check_template
@@ -167,7 +167,7 @@ class _Encoder:
     """Frozen, normalised features in fp64; encoded images are kept."""
 
     def __init__(self, model: str, pretrained: str | None, device: str, precision: str, cache: str | None) -> None:
-        backbone = load_backbone(model, pretrained, device=pick_device(device), precision=precision)
+        backbone = load_backbone(model, pretrained, device=device, precision=precision)
         self.source = ImageSource(backbone, cache_folder(None if cache is None else Path(cache)))
         self.method = find_method("zero-shot")(backbone, NoSettings())
 

@@ -17,7 +17,7 @@ from dear.core.errors import DearError
 from dear.core.files import sha256_of
 from dear.core.names import AUTO, CLS
 from dear.core.progress import report
-from dear.core.runtime import pick_device, to_device
+from dear.core.runtime import to_device
 from dear.core.schema import Count, Finite, Name, Positive, StoredIdentity, check_shape
 from dear.core.words import backbone_line
 from dear.heads.contributions import HeadContributions
@@ -150,7 +150,7 @@ class HeadEncoder(Encoder):
         precision: str = "auto",
     ) -> "HeadEncoder":
         """Loads a backbone. `roles`: file or name of a role map; "auto": the map in the package for these weights."""
-        backbone = load_backbone(model, pretrained, device=pick_device(device), precision=precision)
+        backbone = load_backbone(model, pretrained, device=device, precision=precision)
         if not backbone.image.layers:  # the class feature alone
             return cls(backbone, {})
         roles = str(Path(roles).resolve()) if Path(roles).is_file() else roles  # a search may be in another folder
@@ -161,9 +161,8 @@ class HeadEncoder(Encoder):
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], device: str, precision: str) -> "HeadEncoder":
         identity = spec["backbone"]
-        where = pick_device(device)
         report(backbone_line(identity["model"], identity["pretrained"]))
-        backbone = load_backbone(identity["model"], identity["pretrained"], device=where, precision=precision)
+        backbone = load_backbone(identity["model"], identity["pretrained"], device=device, precision=precision)
         backbone.identity.require_same(identity, "The gallery")
         return cls(backbone, spec["heads"], spec.get("roles", AUTO))
 

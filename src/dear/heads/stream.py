@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader
 from dear.clip import Backbone, load_backbone
 from dear.core.errors import DearError, warn
 from dear.core.progress import Progress
-from dear.core.runtime import pick_device
 from dear.data.dataset import Picture
 from dear.data.loading import WORKERS, Mapped
 from dear.heads.contributions import HeadContributions
@@ -116,8 +115,7 @@ def stream_heads(
 
 def _make_worker(identity: dict[str, Any], first_layer: int, precision: str, device: str) -> Callable[[Any], HeadBatch]:
     """The function of a worker with its own backbone, for jobs ([(index, picture), ...], colors)."""
-    where = pick_device(device)
-    backbone = load_backbone(identity["model"], identity["pretrained"], device=where, precision=precision)
+    backbone = load_backbone(identity["model"], identity["pretrained"], device=device, precision=precision)
     backbone.identity.require_same(identity, "The analysis")
     contributions = HeadContributions(backbone, first_layer)
 
