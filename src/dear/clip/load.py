@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dear.clip.identity import BackboneIdentity, hash_weights, hash_words
+from dear.clip.identity import hash_weights, hash_words
 from dear.clip.image import ImageTower
 from dear.clip.modules import activation_of, image_tower, text_side, why_different
 from dear.clip.support import ConfigFile, judge, min_parameters, no_such_model, refusal, why_refused
@@ -20,6 +20,7 @@ from dear.clip.transformers_files import TRANSFORMERS
 from dear.clip.transformers_models import load_transformers
 from dear.core.errors import DearError, first_line
 from dear.core.files import read_json
+from dear.core.identity import BackboneIdentity
 from dear.core.progress import phase
 from dear.core.runtime import pick_device, pick_precision
 from dear.core.schema import check_shape

@@ -14,11 +14,12 @@ from torch.nn import functional as F
 
 from dear.clip import Backbone, load_backbone
 from dear.core.errors import DearError
-from dear.core.files import sha256_of
+from dear.core.files import checksum_of
+from dear.core.identity import BackboneIdentity
 from dear.core.names import AUTO, CLS
 from dear.core.progress import report
 from dear.core.runtime import to_device
-from dear.core.schema import Count, Finite, Name, Positive, StoredIdentity, check_shape
+from dear.core.schema import Count, Finite, Name, Positive, check_shape
 from dear.core.words import backbone_line
 from dear.heads.contributions import HeadContributions
 from dear.heads.gains import gain_text, named_gains, require_sum, with_gains
@@ -78,7 +79,7 @@ class AdapterEncoder(Encoder):
         self.dim = predictor.model.backbone.dim
         self.preprocess = predictor.model.backbone.preprocess
         # The config contains the checksum of the weights, so its own checksum identifies the adapter.
-        checksum = sha256_of(Path(run) / CONFIG)
+        checksum = checksum_of(Path(run) / CONFIG)
         self.spec: dict[str, Any] = {"kind": "adapter", "folder": os.path.abspath(run), "sha256": checksum}
 
     @classmethod
@@ -201,7 +202,7 @@ class _AdapterSpec(_Gain):
 
 
 class _HeadSpec(_Gain):
-    backbone: StoredIdentity
+    backbone: BackboneIdentity
     heads: dict[Name, list[tuple[Positive, Count]]]
 
 

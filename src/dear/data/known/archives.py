@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from dear.core.errors import DearError, first_line
+from dear.core.files import checksum_of
 from dear.core.progress import Progress
 from dear.data.known.sources import Archive
 
@@ -134,11 +135,7 @@ def _difference(file: Path, size: int | None, checksum: str | None) -> str:
     if checksum is None:
         return ""
     kind, _, expected = checksum.partition(":")
-    digest = hashlib.new(kind)
-    with file.open("rb") as stream:
-        while block := stream.read(_MB):
-            digest.update(block)
-    actual = digest.hexdigest()
+    actual = checksum_of(file, kind)
     return "" if actual == expected else f"its {kind.upper()} is {actual} instead of {expected}"
 
 
