@@ -15,7 +15,7 @@ from PIL.Image import Image
 from torch import Tensor
 
 from dear.clip import load_backbone
-from dear.core.errors import DearError, os_errors_as_dear_errors, warn
+from dear.core.errors import DearError, needing, os_errors_as_dear_errors, warn
 from dear.core.names import AUTO
 from dear.core.runtime import caller_random_state
 from dear.data.dataset import Example
@@ -30,12 +30,10 @@ from dear.trials.fit import ALONE, cache_folder
 from dear.trials.outcome import LEAVE_ONE_OUT
 from dear.trials.selection import select
 
-try:
+with needing("DearClassifier needs scikit-learn 1.6", "'dear-vlm[sklearn]'"):
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
-except ImportError:
-    raise DearError("DearClassifier needs scikit-learn 1.6: pip install 'dear-vlm[sklearn]'.") from None
 
 TEMPERATURE = 100.0  # CLIP's
 
@@ -84,7 +82,8 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
         labels, features = torch.from_numpy(numbers), self._features(X)
         self.text_ = self._texts(features.shape[1])
         with caller_random_state():
-            heads = {name: self._head(name, features, labels) for name in self._names()}
+            names = CLOSED_FORMS if self.method == AUTO else (self.method,)
+            heads = {name: self._head(name, features, labels) for name in names}
         self.method_ = ALONE if ALONE in heads else next(iter(heads))
         if len(heads) > 1 and len(labels.unique()) < len(labels):
             left_out = {
@@ -112,9 +111,6 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
         if self.model is None and isinstance(first, str | Path | bytes | Image):
             raise DearError("X holds images, which need a backbone: give `model`, such as model='ViT-B-16'.")
         return self.model is None
-
-    def _names(self) -> Sequence[str]:
-        return CLOSED_FORMS if self.method == AUTO else (self.method,)
 
     @torch.no_grad()
     def _head(self, name: str, features: Tensor, labels: Tensor) -> CorrectionHead:

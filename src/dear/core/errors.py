@@ -118,5 +118,14 @@ def os_errors_as_dear_errors() -> Iterator[None]:
         raise DearError("There is not enough memory: use a smaller batch or a smaller model.") from error
 
 
+@contextmanager
+def needing(what: str, install: str) -> Iterator[None]:
+    """Turns a missing package into the sentence "`what`: pip install `install`."."""
+    try:
+        yield
+    except ImportError:
+        raise DearError(f"{what}: pip install {install}.") from None
+
+
 class TextTooLongError(DearError):
     """A text has more tokens than a backbone reads."""

@@ -11,7 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from dear.core.errors import DearError, first_line
+from dear.core.errors import DearError, first_line, needing
 from dear.core.files import read_text
 from dear.core.progress import Progress
 from dear.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, Mapped, find_column
@@ -109,10 +109,8 @@ def _first_of_each(stream: Any, count: int, title: str, image: str | None, label
 
 
 def _load_rows(name: str, split: str, config: str | None, streaming: bool) -> Any:
-    try:
+    with needing("Datasets of Hugging Face need its library", "'dear-vlm[data]'"):
         import datasets
-    except ImportError:
-        raise DearError("Datasets of Hugging Face need its library: pip install 'dear-vlm[data]'.") from None
     saved = [Path(name) / file for file in ("dataset_dict.json", "state.json")]
     try:
         if any(file.is_file() for file in saved):

@@ -18,7 +18,7 @@ from gzip import BadGzipFile
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from dear.core.errors import DearError, first_line
+from dear.core.errors import DearError, first_line, needing
 from dear.core.files import checksum_of
 from dear.core.progress import Progress
 from dear.data.known.sources import Archive
@@ -113,7 +113,7 @@ def _copy(archive: Archive, part: Path, request: int) -> None:
 
 def _open_remote(url: str, request: int = _REQUEST) -> Any:
     """An open remote file. `request`: bytes to ask for at once; 0 for a stream from the start."""
-    try:
+    with needing("Downloads need fsspec and aiohttp", "'dear-vlm[data]'"):
         import fsspec
 
         options: dict[str, Any] = {}
@@ -123,8 +123,6 @@ def _open_remote(url: str, request: int = _REQUEST) -> Any:
             options = {"client_kwargs": {"timeout": ClientTimeout(None, sock_connect=_TIMEOUT, sock_read=_TIMEOUT)}}
             options["skip_instance_cache"] = True
         files, path = fsspec.core.url_to_fs(url, **options)
-    except ImportError:
-        raise DearError("Downloads need fsspec and aiohttp: pip install 'dear-vlm[data]'.") from None
     return files.open(path, "rb", block_size=request, cache_type="readahead")
 
 
