@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dear.clip.shapes import read_tensors_of
-from dear.core.errors import DearError, first_line, needing
+from dear.core.errors import DearError, first_line, library_errors, needing
 from dear.core.files import read_json
 from dear.core.schema import Finite, check_shape
 
@@ -111,10 +111,8 @@ class FolderTokenizer:
                 f"{folder} has no {_TOKENIZER}: load its tokenizer once with transformers' AutoTokenizer and save it "
                 "there with save_pretrained."
             )
-        try:
+        with library_errors(f"{file} cannot be read"):  # it raises no kind of its own
             self._tokenizer: Any = read(str(file))
-        except Exception as error:  # it raises no kind of its own
-            raise DearError(f"{file} cannot be read: {first_line(error)}.") from error
         self.context_length, self._pad, self._clean = context_length, pad_id, get_clean_fn(clean)
 
     def __call__(self, texts: Sequence[str], context_length: int | None = None) -> Tensor:

@@ -119,6 +119,17 @@ def os_errors_as_dear_errors() -> Iterator[None]:
 
 
 @contextmanager
+def library_errors(what: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turns a library's errors, of these kinds or all, into "`what`: the first line of the error."."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, DearError) or (kinds and not isinstance(error, kinds)):
+            raise
+        raise DearError(f"{what}: {first_line(error)}.") from error
+
+
+@contextmanager
 def needing(what: str, install: str) -> Iterator[None]:
     """Turns a missing package into the sentence "`what`: pip install `install`."."""
     try:

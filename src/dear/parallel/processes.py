@@ -22,7 +22,7 @@ from torch import Tensor, distributed
 from torch.nn import functional as F
 
 from dear.core.config import whole_number
-from dear.core.errors import DearError, first_line
+from dear.core.errors import DearError, library_errors
 from dear.parallel.watchdog import watchdog
 
 T = TypeVar("T")
@@ -66,10 +66,8 @@ def process_group(device: torch.device) -> Iterator[None]:
     device = local_device(device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    try:
+    with library_errors("The processes of this run could not connect to each other", RuntimeError, ValueError):
         distributed.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
-    except (RuntimeError, ValueError) as error:
-        raise DearError(f"The processes of this run could not connect to each other: {first_line(error)}.") from error
     before = signal.getsignal(signal.SIGTERM)
     try:
         with watchdog(_PEER_LOST, _is_first_to_fail) as handled, _silence() if rank() else nullcontext():
