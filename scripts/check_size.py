@@ -1,4 +1,4 @@
-"""Checks what CONTRIBUTING promises about size: lines in all, per file and per room, and names defined twice.
+"""Checks what CONTRIBUTING promises: lines in all, per file and per room, names defined twice, and docstrings.
 
 Prints a table; exits with 1 and a line for each broken limit.
 """
@@ -18,6 +18,9 @@ ROOMS = {
 TWICE, TWICE_PUBLIC = 132, 55  # names that two files or more define at their top
 CONTRACT = {"add_arguments", "add_settings", "after_interrupt", "run", "T"}
 """What every command defines under the same name, and the type variable that every file may call T."""
+
+
+FRAGMENTS = ("As", "By", "Of", "What", "Where", "With")  # how docstrings begin that do not name their subject
 
 
 def lines_of(folder: Path) -> dict[Path, int]:
@@ -46,6 +49,14 @@ def defined_twice(paths: list[Path]) -> dict[str, list[Path]]:
     return {name: files for name, files in sorted(places.items()) if len(files) > 1}
 
 
+def fragments(path: Path) -> list[str]:
+    """The docstrings of a file that do not name their subject, each with its line."""
+    kinds = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
+    nodes = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, kinds)]
+    found = [(getattr(node, "lineno", 1), ast.get_docstring(node) or "-") for node in nodes]
+    return [f"{line}: {text.splitlines()[0]}" for line, text in found if text.split()[0].strip(",:.") in FRAGMENTS]
+
+
 def main() -> int:
     package = ROOT / "src" / "dear"
     src, tests = lines_of(package), lines_of(ROOT / "tests")
@@ -71,6 +82,7 @@ def main() -> int:
     for path, count in {**src, **tests}.items():
         if count > LONGEST:
             broken.append(f"{path.relative_to(ROOT)}: {count} lines, allowed are {LONGEST}")
+        broken += [f"{path.relative_to(ROOT)}:{found} (name the subject first)" for found in fragments(path)]
     print(*broken, sep="\n", file=sys.stderr)
     return int(bool(broken))
 

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch
 from PIL import Image
 
-from dear.core.figure import figure_png
+from dear.core.figure import color_of, figure_png
 from dear.core.files import write_bytes
-from dear.core.names import CLS, COMPONENT_COLORS, CORE_ATTRIBUTES
+from dear.core.names import CLS, CORE_ATTRIBUTES
 from dear.data.resolve import resolve_dataset
 from dear.heads.head_role import CORE_ATTRIBUTE, MIXED
 from dear.heads.role_map import RoleMap
@@ -67,7 +67,7 @@ def style_of(roles: RoleMap, layer: int, head: int) -> tuple[str, str, str]:
     """Face, edge and hatching of a head."""
     role = roles[layer, head]
     if role.role == CORE_ATTRIBUTE and role.concept:
-        return COMPONENT_COLORS[role.concept], COMPONENT_COLORS[role.concept], ""
+        return color_of(role.concept), color_of(role.concept), ""
     return ("white", GREY, "////") if role.role == MIXED else ("white", GREY, "")
 
 
@@ -79,7 +79,7 @@ def draw_tokens(axes: Axes) -> None:
     """The learned tokens, beside the image's own in layers 9-12."""
     end = FIRST_COLUMN + 3 * STEP + 0.7
     for index, name in enumerate(CORE_ATTRIBUTES):
-        y, color = token_height(index), COMPONENT_COLORS[name]
+        y, color = token_height(index), color_of(name)
         axes.plot([FIRST_COLUMN + 0.1, end], [y, y], color=color, lw=1.6, zorder=1)
         for x in (FIRST_COLUMN + column * STEP + 0.35 for column in range(4)):
             axes.add_patch(Circle((x, y), 0.11, facecolor=color, edgecolor="white", lw=0.8, zorder=2))
@@ -93,7 +93,7 @@ def draw_answer(axes: Axes) -> None:
     end = FIRST_COLUMN + 3 * STEP + 0.7
     write(axes, FEATURES + 0.95, BOTTOM + 12 * HEAD + 0.28, "six features", weight="bold")
     for index, (name, y) in enumerate(zip(COMPONENTS, heights, strict=True)):
-        color = COMPONENT_COLORS[name]
+        color = color_of(name)
         start = (end + 0.08, y if name == CLS else token_height(index - 1))
         arrow(axes, start, (FEATURES - 0.06, y), color)
         box(axes, FEATURES, y - 0.2, 1.9, 0.4, color, color)
@@ -113,7 +113,7 @@ def draw_answer(axes: Axes) -> None:
 
 def draw_legend(axes: Axes) -> None:
     """What the image tokens see in a head of each role."""
-    color = COMPONENT_COLORS["color"]
+    color = color_of("color")
     write(axes, 0.3, 0.27, "image tokens see:", ha="left", weight="bold")
     for face, edge, hatch, x, text in (
         (color, color, "", 3.0, "the token of the head's attribute"),

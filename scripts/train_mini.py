@@ -42,6 +42,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from dear.clip.image import ImageTower
+from dear.clip.layer_input import LayerInput
 from dear.data.loading import Mapped
 from dear.data.world.render import render
 from dear.data.world.vocabulary import ATTRIBUTES, VALUES, WHERE, Scene, Traits, is_held_out
@@ -185,7 +186,9 @@ class Loss(torch.nn.Module):
         self, pictures: torch.Tensor, traits: torch.Tensor, without: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Features [n, d], picture i without the heads for attribute without[i]; and the loss of their classifiers."""
-        x = self.tower.run(self.tower.embed(to_input(pictures)), 1, FIRST_ROLE - 1)
+        x = self.tower.embed(to_input(pictures))
+        for layer in range(1, FIRST_ROLE):
+            x = self.tower.run_layer(LayerInput(self.tower, layer, x))
         by_heads: list[torch.Tensor] = []
         for layer in range(FIRST_ROLE, self.tower.layers + 1):
 

@@ -16,7 +16,7 @@ AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 
 def processes(mark: str, title: str = "") -> list[int]:
-    """Of one cluster, those whose title begins so: "ray::NAME" is at work."""
+    """Processes of one cluster whose title begins so; "ray::NAME" is at work."""
     found = []
     for folder in Path("/proc").iterdir():
         with suppress(OSError, ValueError):

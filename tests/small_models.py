@@ -96,7 +96,7 @@ STEMS = {  # their stems fix width and size: only the depth can shrink
 
 
 def shaken(model: torch.nn.Module) -> torch.nn.Module:
-    """With noise on all weights: fresh biases, scales and heads are near zero or one, and would hide errors."""
+    """Adds noise to all weights: fresh biases, scales and heads are near zero or one, and would hide errors."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))

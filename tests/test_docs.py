@@ -1,4 +1,4 @@
-"""What the documentation shows works: links, the method of the tutorial, both notebooks."""
+"""Tests of what the documentation shows: links, the method of the tutorial, both notebooks."""
 
 import importlib
 import json

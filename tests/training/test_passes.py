@@ -31,7 +31,8 @@ COMMANDS = {
     "compare": ("compare", DATA, *SHOTS, "--time-limit", "9s"),
     "fit": ("fit", DATA),
     "fit --thorough": ("fit", DATA, "--thorough"),
-    **{f"bench {name}": (*BENCH, "--methods", name) for name in ("tip-adapter", "head-gains", "experts", "dear")},
+    "bench": (*BENCH, "--methods", "zero-shot", "tip-adapter", "head-gains", "experts"),
+    "bench dear": (*BENCH, "--methods", "dear"),
 }  # fmt: skip
 CROPPED = ("train dear", "bench dear")  # these train on random crops, new ones in every epoch
 

@@ -119,7 +119,7 @@ def test_one_image_per_class_cannot_be_checked(options: dict, capsys) -> None:
 
 @pytest.fixture(scope="module")
 def unbalanced(photos: Path, tmp_path_factory) -> Path:
-    """Of blue there is one picture, of green there are three."""
+    """One picture of blue, three of green, eight of red."""
     folder = tmp_path_factory.mktemp("unbalanced") / "photos"
     shutil.copytree(photos, folder)
     for name, count in {"blue": 1, "green": 3}.items():

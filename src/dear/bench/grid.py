@@ -170,6 +170,7 @@ def _run_each(
 ) -> Generator[tuple[Cell, CellResult], None, None]:
     """Cells and their results, which are on disk by then."""
     if cluster is None:
+        bench.cells = cells
         for cell in cells:
             bar.note(str(cell))
             yield cell, _run_and_write(cell, out, bench)

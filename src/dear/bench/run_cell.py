@@ -1,5 +1,6 @@
 """Running one benchmark cell: a trial, what it cost, and where it ran; and the workbench that cells share."""
 
+import json
 import os
 import platform
 import subprocess
@@ -29,8 +30,9 @@ from dear.data.dataset import Dataset
 from dear.data.resolve import resolve_dataset
 from dear.methods.base import Method
 from dear.methods.registry import find_method
-from dear.training.config import TrainConfig
+from dear.training.config import NONE, TrainConfig
 from dear.training.images import ImageSource
+from dear.training.store import Stage
 from dear.trials.outcome import ALL, BASE, HELD_OUT, NOVEL, Outcome, labels_of
 from dear.trials.task import Round, Task
 from dear.trials.trial import Trial
@@ -46,7 +48,9 @@ class Workbench:
         self, cache: Path | None = None, data_root: str | None = None, device: str = "auto", workers: int | None = None
     ) -> None:
         self.cache, self.data_root, self.device, self.workers = cache, data_root, device, workers
+        self.cells: Sequence[Cell] = ()  # of the grid
         self._sources: dict[tuple[str | None, ...], ImageSource] = {}
+        self._stages: dict[tuple[str, str], tuple[Stage, bool]] = {}
         self._datasets: dict[tuple[str, str | None, str | None], Dataset] = {}
         self.warnings: list[str] = []
 
@@ -57,6 +61,7 @@ class Workbench:
         key = (model, pretrained, text_features, precision)
         if key not in self._sources:
             self._sources.clear()  # one at a time is enough
+            self._stages.clear()
             backbone = load_backbone(
                 model, pretrained, device=self.device, precision=precision, text_features=text_features
             )
@@ -71,6 +76,25 @@ class Workbench:
         if key not in self._datasets:
             self._datasets[key] = resolve_dataset(name, template, class_names, self.data_root)
         return self._datasets[key]
+
+    def encode(self, cell: Cell, task: Task, source: ImageSource) -> None:
+        """Encodes the images of a cell for all methods that the grid has on this dataset, in one pass."""
+        needs = []
+        for other in (cell, *self.cells):
+            if (other.dataset, _backbone_of(other)) == (cell.dataset, _backbone_of(cell)):
+                with suppress(DearError):  # settings that do not work are refused when their own cell runs
+                    needs.append(self._need(other, source))
+        source.encode(task.measured_images(), [stage for stage, _ in needs], "encoding the test images")
+        source.encode(task.fitted_images(), [stage for stage, clean in needs if clean], "encoding the training images")
+
+    def _need(self, cell: Cell, source: ImageSource) -> tuple[Stage, bool]:
+        """The stage at which a method begins, and whether it reads training images as they are."""
+        key = cell.method, json.dumps(cell.settings, sort_keys=True)
+        if key not in self._stages:
+            kind = find_method(cell.method)
+            asks = kind.before_training is not Method.before_training or cell.settings.get("augment") == NONE
+            self._stages[key] = Stage.of(kind(source.backbone, kind.Config.pick(cell.settings)).eval()), asks
+        return self._stages[key]
 
     def check(self, drawn: Dataset, shots: int) -> None:
         """The checks of `dear train`: refuses unreadable images, warns of copies and leaks, once each."""
@@ -107,12 +131,10 @@ def run_cell(cell: Cell, bench: Workbench, work: Path) -> CellResult:
     train = replace(
         TrainConfig.pick(cell.settings), seed=cell.seed, shots=cell.shots, workers=bench.workers, device=bench.device
     )
-    precision = cell.settings.get("precision", "auto").replace("auto", "fp32")  # see `cell_settings`
-    source = bench.source(
-        cell.settings["model"], cell.settings["pretrained"], cell.settings.get("text_features"), precision
-    )
+    source = bench.source(*_backbone_of(cell))
     task = Task((Round(seen, parts),), cell.split, dataset)
     trial = Trial(cell.method, task, find_method(cell.method).Config.pick(cell.settings), train)
+    bench.encode(cell, task, source)  # not counted: it is for several methods
     start = time.perf_counter()
     model = trial.fit(seen, source, work)
     fitted = time.perf_counter()
@@ -132,6 +154,13 @@ def run_cell(cell: Cell, bench: Workbench, work: Path) -> CellResult:
         machine=_machine(),
         finished=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
+
+
+def _backbone_of(cell: Cell) -> tuple[str, str | None, str | None, str]:
+    """Model, pretrained tag, text table and precision of a cell."""
+    settings = cell.settings
+    precision = settings.get("precision", "auto").replace("auto", "fp32")  # see `cell_settings`
+    return settings["model"], settings["pretrained"], settings.get("text_features"), precision
 
 
 def _measure(

@@ -1,7 +1,7 @@
 """The images of a method: decoded, or from the store of what the constant layers made of them."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,13 +37,14 @@ class ImageSource:
         self.backbone, self.workers, self.fast_decode = backbone, workers, fast_decode
         self.store = ImageStore(backbone, cache, workers)
 
-    def encode(self, examples: Sequence[Example], models: Sequence[Method], title: str = "") -> None:
-        """Computes and keeps what the methods need of these images as they are, in one pass; later calls need none.
+    def encode(self, examples: Sequence[Example], needs: Iterable[Method | Stage], title: str = "") -> None:
+        """Computes and keeps what methods need of these images as they are, in one pass; later calls need none.
 
-        The methods need not be fitted. States are left out if memory has no room for them, or no layer is before them.
-        `title` is shown beside the progress bar.
+        `needs`: methods, which need not be fitted, or their stages. States are left out if memory has no room for
+        them, or no layer is before them. `title` is shown beside the progress bar.
         """
-        shown, stages = self.store.shown(examples), {Stage.of(model) for model in models}
+        stages = {need if isinstance(need, Stage) else Stage.of(need) for need in needs}
+        shown = self.store.shown(examples)
         large = {stage for stage in stages if self.store.is_large(stage)}
         stages -= {stage for stage in large if stage.layer == 1 or not self.store.has_room(shown, large)}
         with phase(title or f"encoding {counted(len(examples), 'image')}", has_bar=True):
