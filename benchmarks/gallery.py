@@ -29,9 +29,9 @@ from dear.clip import MINI, load_backbone
 from dear.clip.image import last_third
 from dear.core.names import CLS, CORE_ATTRIBUTES
 from dear.core.table import Table
+from dear.data.columns import Mapped
 from dear.data.decode import Decoder
 from dear.data.folder import image_files
-from dear.data.loading import Mapped
 from dear.data.world.tasks import TASKS, world_task
 from dear.gallery import AdapterEncoder, Gallery, HeadEncoder, parse_by
 from dear.gallery.storage import table_schema, to_column

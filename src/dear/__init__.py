@@ -113,7 +113,6 @@ def load(
     it was in training; a backbone with other weights is refused.
     """
     from dear.clip import load_backbone
-    from dear.core.runtime import pick_device
     from dear.model.hub import HUB_PREFIX, fetch
     from dear.model.predictor import Predictor
     from dear.training.adapter import load_adapter
@@ -121,11 +120,10 @@ def load(
     from dear.trials.selection import Selection
 
     with os_errors_as_dear_errors():
-        where = pick_device(device)
-        backbone = load_backbone(model, pretrained, device=where, precision=precision) if model else None
+        backbone = load_backbone(model, pretrained, device=device, precision=precision) if model else None
         if str(folder).startswith(HUB_PREFIX):
             folder = fetch(str(folder))
-        run, adapter = RunFolder(folder), load_adapter(folder, classes, template, backbone, where, precision)
+        run, adapter = RunFolder(folder), load_adapter(folder, classes, template, backbone, device, precision)
         return Predictor(adapter, run, run.fit(Selection))
 
 
@@ -184,7 +182,6 @@ def create(
     `text_features`: a file of class names and their vectors, in place of the text tower.
     """
     from dear.clip import load_backbone
-    from dear.core.runtime import pick_device
     from dear.data.prompts import check_class_names, check_template
     from dear.methods.registry import find_method
     from dear.model.predictor import Predictor
@@ -195,7 +192,7 @@ def create(
     check_template(template)
     check_setting_names(settings, method, kind.Config)
     with os_errors_as_dear_errors():
-        backbone = load_backbone(model, pretrained, device=pick_device(device), text_features=text_features)
+        backbone = load_backbone(model, pretrained, device=device, text_features=text_features)
         adapted = kind(backbone, kind.Config(**settings))
     if not adapted.can_answer(names):
         raise DearError(f"{method} can only answer classes it was trained on: train it with `dear.train` first.")

@@ -15,14 +15,14 @@ from PIL.Image import Image
 from torch import Tensor
 
 from dear.clip import load_backbone
-from dear.core.errors import DearError, os_errors_as_dear_errors, warn
+from dear.core.errors import DearError, needing, os_errors_as_dear_errors, warn
 from dear.core.names import AUTO
-from dear.core.runtime import caller_random_state, pick_device
+from dear.core.runtime import caller_random_state
 from dear.data.dataset import Example
 from dear.data.memory import labelled
 from dear.data.prompts import check_class_names, check_template
-from dear.methods.base import NoSettings
-from dear.methods.registry import CLOSED_FORMS, find_method
+from dear.methods.base import Method, NoSettings
+from dear.methods.registry import CLOSED_FORMS, ZERO_SHOT, find_method
 from dear.methods.shared.closed_form import ClosedForm, CorrectionHead
 from dear.methods.shared.per_class import frozen_features
 from dear.training.images import ImageSource
@@ -30,12 +30,10 @@ from dear.trials.fit import ALONE, cache_folder
 from dear.trials.outcome import LEAVE_ONE_OUT
 from dear.trials.selection import select
 
-try:
+with needing("DearClassifier needs scikit-learn 1.6", "'dear-vlm[sklearn]'"):
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
-except ImportError:
-    raise DearError("DearClassifier needs scikit-learn 1.6: pip install 'dear-vlm[sklearn]'.") from None
 
 TEMPERATURE = 100.0  # CLIP's
 
@@ -84,7 +82,8 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
         labels, features = torch.from_numpy(numbers), self._features(X)
         self.text_ = self._texts(features.shape[1])
         with caller_random_state():
-            heads = {name: self._head(name, features, labels) for name in self._names()}
+            names = CLOSED_FORMS if self.method == AUTO else (self.method,)
+            heads = {name: self._head(name, features, labels) for name in names}
         self.method_ = ALONE if ALONE in heads else next(iter(heads))
         if len(heads) > 1 and len(labels.unique()) < len(labels):
             left_out = {
@@ -113,9 +112,6 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
             raise DearError("X holds images, which need a backbone: give `model`, such as model='ViT-B-16'.")
         return self.model is None
 
-    def _names(self) -> Sequence[str]:
-        return CLOSED_FORMS if self.method == AUTO else (self.method,)
-
     @torch.no_grad()
     def _head(self, name: str, features: Tensor, labels: Tensor) -> CorrectionHead:
         kind = find_method(name)
@@ -126,7 +122,7 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
 
     def _features(self, X: Any) -> Tensor:
         """Normalised features [images, dim] in fp64."""
-        features = torch.tensor(X) if self.model is None else self._encoder().images(X)
+        features = torch.tensor(X) if self.model is None else self._encode_images(X)
         return torch.nn.functional.normalize(features.double(), dim=1)
 
     def _texts(self, dim: int) -> Tensor:
@@ -136,7 +132,9 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
             names = [str(name) for name in self.classes_]
             if all(name.isdecimal() for name in names):
                 warn("The classes are numbers, which say nothing to CLIP: give their names as y.")
-            return self._encoder().texts(names, self.template)
+            _, method = self._encoder()
+            classes = method.encode_classes(check_class_names(names), check_template(self.template))
+            return method.encode_text(classes).cpu().double()
         if self.text is None:
             return torch.zeros(count, dim, dtype=torch.float64)
         try:
@@ -149,7 +147,12 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
             raise DearError(f"`text` must have the shape {[count, dim]}, not {list(text.shape)}.")
         return torch.nn.functional.normalize(text, dim=1)
 
-    def _encoder(self) -> "_Encoder":
+    def _encode_images(self, images: Sequence[Any]) -> Tensor:
+        source, method = self._encoder()
+        examples = [Example(picture, 0) for picture in labelled(images, [0] * len(images), "X").pictures]
+        return frozen_features(method, source.images(examples, method, "images"))[0].cpu()
+
+    def _encoder(self) -> tuple[ImageSource, Method]:
         assert self.model is not None
         return _encoder(self.model, self.pretrained, self.device, self.precision, self.cache)
 
@@ -163,28 +166,10 @@ def _images(X: Any) -> list[Any]:
     return list(X)
 
 
-class _Encoder:
-    """Frozen, normalised features in fp64; encoded images are kept."""
-
-    def __init__(self, model: str, pretrained: str | None, device: str, precision: str, cache: str | None) -> None:
-        backbone = load_backbone(model, pretrained, device=pick_device(device), precision=precision)
-        self.source = ImageSource(backbone, cache_folder(None if cache is None else Path(cache)))
-        self.method = find_method("zero-shot")(backbone, NoSettings())
-
-    def images(self, images: Sequence[Any]) -> Tensor:
-        """[images, dim]"""
-        pictures = labelled(images, [0] * len(images), "X").pictures
-        batches = self.source.images([Example(picture, 0) for picture in pictures], self.method, "images")
-        return frozen_features(self.method, batches)[0].cpu().double()
-
-    def texts(self, names: Sequence[str], template: str) -> Tensor:
-        """[names, dim]"""
-        classes = self.method.encode_classes(check_class_names(names), check_template(template))
-        return self.method.encode_text(classes).cpu().double()
-
-
 @lru_cache(maxsize=1)
-def _encoder(model: str, pretrained: str | None, device: str, precision: str, cache: str | None) -> _Encoder:
-    """One backbone for all clones of an estimator: cross-validation makes many."""
+def _encoder(model: str, pretrained: str | None, device: str, precision: str, cache: str | None) -> Any:
+    """Images, of which what is encoded is kept, and zero-shot CLIP, once for all clones that cross-validation makes."""
     with os_errors_as_dear_errors():
-        return _Encoder(model, pretrained, device, precision, cache)
+        backbone = load_backbone(model, pretrained, device=device, precision=precision)
+        source = ImageSource(backbone, cache_folder(None if cache is None else Path(cache)))
+        return source, find_method(ZERO_SHOT)(backbone, NoSettings())

@@ -35,12 +35,11 @@ Command = Callable[[Path, bool], list[str]]
 @pytest.fixture
 def commands(photos: Path, model_folder: Path, role_file: Path, monkeypatch) -> dict[str, Command]:
     """Each command into a folder, at first and again."""
-    backbone = load_backbone(f"local-dir:{model_folder}")  # once: it takes longer than all the rest
-    for user in ("dear.trials.train", "dear.bench.run_cell"):
-        monkeypatch.setattr(f"{user}.load_backbone", lambda *given, **options: backbone)
-    mini = load_backbone()
-    monkeypatch.setattr("dear.clip.load_backbone", lambda *given, **options: mini)
-    model = ["--model", f"local-dir:{model_folder}"]
+    name = f"local-dir:{model_folder}"
+    loaded = {one: load_backbone(one) for one in (name, "dear-mini")}  # once: it takes longer than all the rest
+    for user in ("dear.training.backbone", "dear.bench.run_cell"):
+        monkeypatch.setattr(f"{user}.load_backbone", lambda model, *given, **options: loaded[model])
+    model = ["--model", name]
     small = [*model, "--roles", str(role_file), "--shots", "2", "--epochs", "2", "--first-layer", "2"]
     small += ["--workers", "0", "--device", "cpu"]
 

@@ -236,7 +236,7 @@ def test_train_says_it_before_it_starts(photos: Path, tmp_path: Path, capsys, mo
     def stop(*_, **__):
         raise DearError("here the backbone would be loaded.")
 
-    monkeypatch.setattr("dear.trials.train.load_backbone", stop)
+    monkeypatch.setattr("dear.training.backbone.load_backbone", stop)
     names = tmp_path / "names.json"
     names.write_text(json.dumps({"cat": "house cat"}))
     leak(photos)

@@ -251,7 +251,7 @@ def test_commands_take_gains(tmp_path: Path, monkeypatch, capsys) -> None:
     assert "without texture:" in drawn
     assert "NAME=NUMBER" in out("predict", run, image, "--gain", "color", code=2)
     with monkeypatch.context() as context:  # a wrong name is refused before weights are loaded
-        for place in ("dear.clip", "dear.clip.load", "dear.training.adapter", "dear.gallery.encoders"):
+        for place in ("dear.clip", "dear.training.backbone", "dear.training.adapter", "dear.gallery.encoders"):
             context.setattr(f"{place}.load_backbone", lambda *_, **__: pytest.fail("weights were loaded"))
         new = ["--out", str(tmp_path / "new")]
         for command in (["predict", run, image], ["explain", run, image], ["index", run, image, *new],

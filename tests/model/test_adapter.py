@@ -122,11 +122,11 @@ def test_gains_cost_no_second_hash_of_all_weights(command: str, tmp_path, monkey
         monkeypatch.setattr(module, name, lambda given: hashed.append(name) or function(given))
 
     counted(load, "hash_weights")
-    counted(adapter, "sha256_of")
+    counted(adapter, "checksum_of")
     out = ["--out", str(tmp_path / "why.png")] if command == "explain" else []
     gain = ["--gain", "color=0", "--gain", "shape=2"]
     assert main([command, str(tmp_path / "run"), str(tmp_path / "a.png"), *gain, *out, "--device", "cpu"]) == 0
-    assert sorted(hashed) == ["hash_weights", "sha256_of"]
+    assert sorted(hashed) == ["checksum_of", "hash_weights"]
 
 
 def test_explain_draws_a_picture_and_maps_are_attention(run, tmp_path, capsys) -> None:

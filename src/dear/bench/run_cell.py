@@ -23,7 +23,7 @@ from torch import Tensor
 from dear.bench.results import BASE_TO_NOVEL, DOMAIN, FEW_SHOT, Cell, CellResult, ComponentScores, Seconds
 from dear.clip import load_backbone
 from dear.core.errors import DearError, warn
-from dear.core.runtime import HostRows, pick_device
+from dear.core.runtime import HostRows
 from dear.core.version import __version__
 from dear.data.check import problems
 from dear.data.dataset import Dataset
@@ -62,8 +62,9 @@ class Workbench:
         if key not in self._sources:
             self._sources.clear()  # one at a time is enough
             self._stages.clear()
-            device = pick_device(self.device)
-            backbone = load_backbone(model, pretrained, device=device, precision=precision, text_features=text_features)
+            backbone = load_backbone(
+                model, pretrained, device=self.device, precision=precision, text_features=text_features
+            )
             self._sources[key] = ImageSource(backbone, self.cache, self.workers)
         return self._sources[key]
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dear.clip.identity import BackboneIdentity, hash_weights, hash_words
+from dear.clip.identity import hash_weights, hash_words
 from dear.clip.image import ImageTower
 from dear.clip.modules import activation_of, image_tower, text_side, why_different
 from dear.clip.support import ConfigFile, judge, min_parameters, no_such_model, refusal, why_refused
@@ -20,8 +20,9 @@ from dear.clip.transformers_files import TRANSFORMERS
 from dear.clip.transformers_models import load_transformers
 from dear.core.errors import DearError, first_line
 from dear.core.files import read_json
+from dear.core.identity import BackboneIdentity
 from dear.core.progress import phase
-from dear.core.runtime import pick_precision
+from dear.core.runtime import pick_device, pick_precision
 from dear.core.schema import check_shape
 
 MINI = "dear-mini"
@@ -118,18 +119,19 @@ def load_backbone(
 ) -> Backbone:
     """Loads a frozen backbone.
 
+    `device`: by name, or "auto" (`pick_device`).
     `precision` of its blocks: fp32, or on CUDA bf16 and fp16; auto: half on CUDA, else fp32.
     `text_features`: a file of class names and their vectors, in place of the text tower (`dear.clip.text_table`).
     `random_weights` builds the architecture alone, for tests and benchmarks.
     """
-    table = TextTable.read(text_features) if text_features else None
-    dtype = pick_precision(precision, torch.device(device))
-    backbone = _load_frozen(name, pretrained, device, dtype, random_weights)
+    table, where = TextTable.read(text_features) if text_features else None, pick_device(device)
+    dtype = pick_precision(precision, where)
+    backbone = _load_frozen(name, pretrained, where, dtype, random_weights)
     return backbone if table is None else backbone.with_text_table(table)
 
 
 def _load_frozen(
-    name: str, pretrained: str | None, device: str | torch.device, dtype: torch.dtype, random_weights: bool
+    name: str, pretrained: str | None, device: torch.device, dtype: torch.dtype, random_weights: bool
 ) -> Backbone:
     import open_clip
 

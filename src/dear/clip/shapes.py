@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from dear.clip.support import usable_models
-from dear.core.errors import DearError, first_line
+from dear.core.errors import DearError, first_line, library_errors
 from dear.core.files import open_regular
 
 Shapes = dict[str, tuple[int, ...]]
@@ -94,12 +94,10 @@ def _is_composed(config: dict[str, Any]) -> bool:
 def read_shapes(file: str) -> Shapes:
     """The shapes in a checkpoint file; no code in it is run."""
     if file.endswith(".safetensors"):
-        try:
+        with library_errors(f"{file} could not be loaded", SafetensorError, OSError):
             open_regular(file).close()
             with safe_open(file, "pt") as tensors:
                 return {key: tuple(tensors.get_slice(key).get_shape()) for key in tensors.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise DearError(f"{file} could not be loaded: {first_line(error)}.") from error
     return _shapes(_read_pickle(file, "meta"))
 
 
@@ -107,10 +105,8 @@ def read_tensors_of(path: Path) -> dict[str, Tensor]:
     """The tensors of a checkpoint file; no code in it is run."""
     if path.suffix != ".safetensors":
         return _read_pickle(str(path), "cpu")
-    try:
+    with library_errors(f"{path} cannot be read", SafetensorError, OSError):
         return load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise DearError(f"{path} cannot be read: {first_line(error)}.") from error
 
 
 def _read_pickle(file: str, device: str) -> dict[str, Tensor]:

@@ -175,12 +175,11 @@ def _why_text_is_called(model_cfg: dict[str, Any]) -> str:
     text = model_cfg["text_cfg"]
     if text.get("hf_model_name"):
         return f"its text tower is Hugging Face's {text['hf_model_name']}"
-    if text.get("embed_cls"):  # read at CLS, whatever the pool
-        if text.get("no_causal_mask"):
-            return "its text tower has a CLS token but no causal mask"
-        return "its text tower has custom attention blocks" if _has_custom_blocks(text) else ""
-    pools = ("argmax", "eos", "last", "first") if text.get("no_causal_mask") else ("argmax", "eos")
-    if text.get("pool_type", "argmax") not in pools:
+    at_cls, is_whole = text.get("embed_cls"), text.get("no_causal_mask")
+    if at_cls and is_whole:
+        return "its text tower has a CLS token but no causal mask"
+    pools = ("argmax", "eos", "last", "first") if is_whole else ("argmax", "eos")
+    if not at_cls and text.get("pool_type", "argmax") not in pools:  # CLS is read whatever the pool
         return "its text tower does not read the end-of-text token"
     return "its text tower has custom attention blocks" if _has_custom_blocks(text) else ""
 

@@ -3,7 +3,7 @@
 import hashlib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
@@ -130,8 +130,7 @@ def _read_npy(path: Path) -> tuple[list[str], Any]:
     return names, np.load(io.BytesIO(read_bytes(path)), allow_pickle=False)
 
 
-def _read_safetensors(path: Path) -> tuple[list[str], list[Any]]:
-    return _columns(load_safetensors(read_bytes(path)))
-
-
-_READERS = {".json": _read_json, ".npz": _read_npz, ".npy": _read_npy, ".safetensors": _read_safetensors}
+_READERS: dict[str, Callable[[Path], tuple[list[str], Any]]] = {
+    ".json": _read_json, ".npz": _read_npz, ".npy": _read_npy,
+    ".safetensors": lambda path: _columns(load_safetensors(read_bytes(path))),
+}  # fmt: skip

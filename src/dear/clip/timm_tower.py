@@ -2,6 +2,7 @@
 
 import hashlib
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
@@ -70,17 +71,13 @@ class TimmAttention:
         return bias.to(self.out_proj.weight.dtype)
 
 
-class _Scale:
-    def __init__(self, owner: Any, name: str) -> None:
-        self._owner, self._name = owner, name
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return x * getattr(self._owner, self._name)
+def _scaled(owner: Any, name: str, x: Tensor) -> Tensor:
+    return x * getattr(owner, name)
 
 
 def _scale(block: Any, module: str, parameter: str) -> Any:
     if getattr(block, parameter, None) is not None:
-        return _Scale(block, parameter)
+        return partial(_scaled, block, parameter)
     return getattr(block, module, nn.Identity())
 
 

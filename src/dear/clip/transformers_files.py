@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dear.clip.shapes import read_tensors_of
-from dear.core.errors import DearError, first_line
+from dear.core.errors import DearError, first_line, library_errors, needing
 from dear.core.files import read_json
 from dear.core.schema import Finite, check_shape
 
@@ -101,10 +101,8 @@ class FolderTokenizer:
     def __init__(self, folder: Path, context_length: int, pad_id: int, clean: str = "whitespace") -> None:
         from open_clip.tokenizer import get_clean_fn
 
-        try:
+        with needing(f"{folder} has a tokenizer of its own", "'dear-vlm[hf]'"):
             from tokenizers import BertWordPieceTokenizer, Tokenizer
-        except ModuleNotFoundError:
-            raise DearError(f"{folder} has a tokenizer of its own: pip install 'dear-vlm[hf]'.") from None
         read, file = Tokenizer.from_file, folder / _TOKENIZER
         if not file.is_file() and (folder / _WORDS).is_file():
             read, file = BertWordPieceTokenizer, folder / _WORDS  # in lower case, one token for each Chinese character
@@ -113,10 +111,8 @@ class FolderTokenizer:
                 f"{folder} has no {_TOKENIZER}: load its tokenizer once with transformers' AutoTokenizer and save it "
                 "there with save_pretrained."
             )
-        try:
+        with library_errors(f"{file} cannot be read"):  # it raises no kind of its own
             self._tokenizer: Any = read(str(file))
-        except Exception as error:  # it raises no kind of its own
-            raise DearError(f"{file} cannot be read: {first_line(error)}.") from error
         self.context_length, self._pad, self._clean = context_length, pad_id, get_clean_fn(clean)
 
     def __call__(self, texts: Sequence[str], context_length: int | None = None) -> Tensor:

@@ -14,7 +14,7 @@ from torch import nn
 from dear.clip.support import refusal
 from dear.clip.transformers_files import CONFIG, FolderTokenizer, find_folder, read_pictures, read_weights
 from dear.clip.transformers_names import Weights, chinese_weights, clip_weights, siglip_weights
-from dear.core.errors import DearError
+from dear.core.errors import DearError, needing
 from dear.core.files import read_json
 from dear.core.schema import Finite, Positive, check_shape
 
@@ -193,10 +193,8 @@ def _plan_chinese(folder: Path, config: dict[str, Any], source: str) -> _Plan:
     text, vision = towers = _tower_configs(config, source, _BERT, _CLIP_VISION)
     if (text["hidden_act"], vision["hidden_act"]) != ("gelu", "quick_gelu"):
         raise DearError(f"{source} can't be used, because its activations are not those of Chinese-CLIP.")
-    try:
+    with needing(f"The text tower of {source} is a BERT", "'dear-vlm[hf]'"):
         import transformers  # noqa: F401 - its BERT
-    except ModuleNotFoundError:
-        raise DearError(f"The text tower of {source} is a BERT: pip install 'dear-vlm[hf]'.") from None
 
     def build() -> Any:
         """OpenCLIP's CustomTextCLIP around a BERT of these sizes, which its own configs would fetch by name."""

@@ -71,11 +71,7 @@ class WholeText(TextTower):
 
     def prompts(self, texts: Sequence[str], slots: Sequence[int] = ()) -> Any:
         tokens, read = self.tokenize(texts)
-        if not slots:
-            return WholePrompts(tokens, read)
-        at = torch.tensor(slots, device=tokens.device) - 1 + self.first_word
-        require_same_words(tokens, at)
-        return WholePrompts(tokens, read, at)
+        return WholePrompts(tokens, read, word_places(tokens, slots, self.first_word))
 
     def put_words(self, states: Tensor, slots: Tensor, raw: Tensor) -> Tensor:
         at = slots - 1 + self.first_word
@@ -139,11 +135,7 @@ class WordsText(FeatureText):
         """`slots`: positions, counted from 1, of the words that learned tokens replace."""
         tokens = tokens_of(self.tokenizer, texts, self.context).to(self._embedding.weight.device)
         tokens = tokens[:, : int(self._seen(tokens).sum(1).max())]  # masked padding changes nothing
-        if not slots:
-            return WholePrompts(tokens, tokens[:, 0])
-        at = torch.tensor([slot - 1 + self.first_word for slot in slots], device=tokens.device)
-        require_same_words(tokens, at)
-        return WholePrompts(tokens, tokens[:, 0], at)
+        return WholePrompts(tokens, tokens[:, 0], word_places(tokens, slots, self.first_word))
 
     def word_embeddings(self, text: str) -> Tensor:
         """Embeddings of the tokens of `text` alone, [tokens, width]."""
@@ -188,7 +180,11 @@ def first_word_of(tokenizer: Callable[..., Tensor]) -> tuple[int, int]:
     return first, int(empty[first])
 
 
-def require_same_words(tokens: Tensor, slots: Tensor) -> None:
-    """Refuses slots [tokens] that are not the same word in all prompts [prompts, context]."""
-    if bool((tokens[:, slots] != tokens[:1, slots]).any()):
+def word_places(tokens: Tensor, slots: Sequence[int], first_word: int) -> Tensor | None:
+    """The places of slots, counted from 1, which must be the same word in all prompts [prompts, context]."""
+    if not slots:
+        return None
+    at = torch.tensor(slots, device=tokens.device) - 1 + first_word
+    if bool((tokens[:, at] != tokens[:1, at]).any()):
         raise DearError("Learned tokens can only replace words before the class name, which are one token each.")
+    return at

@@ -2,6 +2,8 @@
 
 import argparse
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -38,11 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     checks: list[tuple[str, Callable[[], str]]] = [
         ("versions", _package_versions), ("device", _device), ("extras", _extras), ("bundled model", _bundled_model),
-        ("this folder", lambda: _disk(Path())), ("temporary files", _temporary),
+        ("this folder", lambda: _disk(Path())), ("temporary files", lambda: _disk(Path(tempfile.gettempdir()))),
     ]  # fmt: skip
     checks += [(str(folder), lambda folder=folder: _folder(folder)) for folder in args.folders]  # type: ignore[misc]
     if args.gpu:
-        checks.append(("GPU", _gpu))
+        from dear.model.gpu_check import check_gpu
+
+        checks.append(("GPU", check_gpu))
     failures = 0
     for name, check in checks:
         try:
@@ -71,12 +75,6 @@ def _device() -> str:
     if torch.backends.mps.is_available():
         return "MPS, the GPU of a Mac"
     return f"CPU, {counted(torch.get_num_threads(), 'thread')}; no CUDA"
-
-
-def _gpu() -> str:
-    from dear.model.gpu_check import check_gpu
-
-    return check_gpu()
 
 
 def _extras() -> str:
@@ -116,16 +114,7 @@ def _bundled_model() -> str:
     return f"{result}, and its weights are complete"
 
 
-def _temporary() -> str:
-    import tempfile
-
-    return _disk(Path(tempfile.gettempdir()))
-
-
 def _disk(folder: Path) -> str:
-    import os
-    import shutil
-
     probe = folder / f".dear-doctor-{os.getpid()}"
     try:
         write_text(probe, "x" * 10_000)

@@ -44,8 +44,10 @@ def after_interrupt(args: argparse.Namespace) -> str:
 
 
 def run(args: argparse.Namespace) -> None:
+    from dear.commands.predict import checked_gains
     from dear.gallery import AdapterEncoder, Encoder, Gallery, HeadEncoder
     from dear.gallery.storage import INFO, resolve
+    from dear.heads.gains import parse_gains
     from dear.training.backbone import choose_backbone
 
     cluster = cluster_from_args(args, args.device)
@@ -55,7 +57,10 @@ def run(args: argparse.Namespace) -> None:
         raise DearError(f"There is no gallery in {args.out} yet: {how}.")
     encoder: Encoder | None = None
     if args.model or args.sources:
-        gains = _gains(args)
+        if args.model and args.roles != "auto":
+            gains = parse_gains(args.gain)
+        else:
+            gains = checked_gains(args.gain, None if args.model else args.sources[0])
         if args.model:
             choice = choose_backbone(args.model, args.pretrained, images)
             choice.say()
@@ -81,15 +86,6 @@ def run(args: argparse.Namespace) -> None:
             raise DearError("No image could be read: check the files.")
     search = f"dear search {args.out} --image IMAGE{_by_attribute(gallery.components, encoder)}"
     print(f"gallery: {args.out}, {counted(len(gallery), 'image')}    try: {search}")
-
-
-def _gains(args: argparse.Namespace) -> dict[str, float]:
-    from dear.commands.predict import checked_gains
-    from dear.heads.gains import parse_gains
-
-    if args.model and args.roles != "auto":
-        return parse_gains(args.gain)
-    return checked_gains(args.gain, None if args.model else args.sources[0])
 
 
 def _by_attribute(components: "Sequence[str]", encoder: "Encoder | None") -> str:

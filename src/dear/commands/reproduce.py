@@ -25,7 +25,6 @@ from dear.clip import load_backbone
 from dear.commands.bench import chosen_methods
 from dear.commands.shared import DATA_ROOT, add_seeds_argument
 from dear.core.errors import DearError
-from dear.core.runtime import pick_device
 from dear.core.table import Table, add_json_argument
 from dear.core.words import counted
 from dear.parallel.cluster import add_ray_arguments, cluster_from_args
@@ -77,7 +76,8 @@ def run(args: argparse.Namespace) -> None:
         return
     if next(stored_cells(args.out), None) and not args.resume:
         raise DearError(f"{args.out} already holds results: continue with --resume, or choose another --out.")
-    _run_cells(cells, args)
+    bench = Workbench(args.cache, args.data_root, args.device)
+    run_cells(cells, args.out, bench, cluster=cluster_from_args(args, args.device))
     report = args.out / "report"
     write_report([args.out], report, [_beside_the_paper(item, cells, args)])
     print(f"wrote {report / 'results.html'}, results.md, tables/ and figures/")
@@ -94,11 +94,6 @@ def _show_plan(cells: Sequence[Cell], args: argparse.Namespace) -> None:
     cost = "minutes on one core" if hours is None else f"about {hours:.0f} A100 hours (derived, an upper bound)"
     disk = f"{disk_megabytes(cells) / 1000:.1f} GB of disk"
     print(f"\n{counted(len(cells), 'cell')} on {', '.join(datasets)}: {cost}, {disk}\n")
-
-
-def _run_cells(cells: Sequence[Cell], args: argparse.Namespace) -> None:
-    bench = Workbench(args.cache, args.data_root, args.device)
-    run_cells(cells, args.out, bench, cluster=cluster_from_args(args, args.device))
 
 
 def _beside_the_paper(item: Reproduction, cells: Sequence[Cell], args: argparse.Namespace) -> Chapter:
@@ -121,7 +116,7 @@ def _beside_the_paper(item: Reproduction, cells: Sequence[Cell], args: argparse.
 
 def _heads_report(args: argparse.Namespace, overrides: dict[str, Any]) -> Chapter:
     chosen = {**(SUBSET if args.subset else FULL), **overrides}
-    backbone = load_backbone(chosen["model"], chosen["pretrained"], device=pick_device(args.device))
+    backbone = load_backbone(chosen["model"], chosen["pretrained"], device=args.device)
     chapter = heads_chapter(args.table, backbone, limit=200 if args.subset else None)
     for block in chapter.blocks:
         print(f"\n{block.title}")

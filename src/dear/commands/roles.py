@@ -152,8 +152,7 @@ def probe_data(args: argparse.Namespace) -> list[str]:
 
 
 def _by_phrases(args: argparse.Namespace) -> None:
-    from dear.clip import MINI, load_backbone
-    from dear.core.runtime import pick_device
+    from dear.clip import MINI
     from dear.heads.by_phrases import roles_by_phrases, thumbnails
     from dear.heads.concepts import WORLD_PHRASES, load_phrases
     from dear.heads.rules import CORE_SETS
@@ -164,8 +163,7 @@ def _by_phrases(args: argparse.Namespace) -> None:
     is_mini = choice.model == MINI
     pictures = _pictures(args.images or (_WORLD if is_mini else None), args.limit)
     phrases = load_phrases(args.phrases or (WORLD_PHRASES if is_mini else None))  # dear-mini has learned no other words
-    device, precision = pick_device(args.device), args.precision
-    backbone = load_backbone(choice.model, choice.pretrained, device=device, precision=precision)
+    backbone = choice.load(args.device, args.precision)
     choice.say()
     checkpoint = args.out.with_name(args.out.name + ".moments.safetensors")
     analysis = roles_by_phrases(
@@ -215,6 +213,7 @@ def _compare(args: argparse.Namespace) -> None:
 def _check(args: argparse.Namespace) -> None:
     from dear.clip import MINI
     from dear.heads import check_causal, check_search
+    from dear.heads.figures import plot_check
     from dear.heads.pictures import find_probes
     from dear.heads.role_map import find_role_map
 
@@ -235,17 +234,12 @@ def _check(args: argparse.Namespace) -> None:
         args.show(result.kind, result.table())
         print(f"\n{result.verdict()}")
         if args.plot is not None:
-            _plot_check(result, args.plot if name == "search" else args.plot.with_stem(f"{args.plot.stem}-{name}"))
+            path = args.plot if name == "search" else args.plot.with_stem(f"{args.plot.stem}-{name}")
+            plot_check(result, path)
+            print(f"wrote {path}")
     if args.out is not None:
         write_json(args.out, numbers)
         print(f"wrote {args.out}")
-
-
-def _plot_check(result: "RoleCheck", path: Path) -> None:
-    from dear.heads.figures import plot_check
-
-    plot_check(result, path)
-    print(f"wrote {path}")
 
 
 def _layers(args: argparse.Namespace) -> None:

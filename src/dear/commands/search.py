@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from dear.data.dataset import ImageFile
     from dear.gallery import Gallery, parse_by
+    from dear.gallery.index import WORLD
     from dear.gallery.sheet import contact_sheet
     from dear.heads.gains import parse_gains
 
@@ -39,7 +41,10 @@ def run(args: argparse.Namespace) -> None:
     gains = parse_gains(args.gain)
     gallery = Gallery.open(args.gallery)
     weights = parse_by(args.by, gallery.components)
-    query = args.text if args.image is None else _query_picture(gallery, args.image)
+    query: Any = args.text
+    if args.image is not None:  # an image file, or a picture of Attribute World in the gallery
+        in_world = args.image.startswith(WORLD)
+        query = gallery.image(args.image) if in_world else ImageFile(Path(args.image)).open()
     encoder = gallery.encoder(args.device, args.precision)
     if gains:
         if args.image is None:
@@ -62,11 +67,3 @@ def run(args: argparse.Namespace) -> None:
         sheet = contact_sheet(query, args.by, hits, gallery)
         with atomic_path(args.out) as temporary:
             sheet.save(temporary, format="PNG")
-
-
-def _query_picture(gallery: Any, name: str) -> Any:
-    """An image file, or a picture of Attribute World in the gallery."""
-    from dear.data.dataset import ImageFile
-    from dear.gallery.index import WORLD
-
-    return gallery.image(name) if name.startswith(WORLD) else ImageFile(Path(name)).open()

@@ -11,8 +11,6 @@ from dear.core.files import read_text
 if TYPE_CHECKING:
     from starlette.routing import Route
 
-    from dear.server.api import Service
-
 _PORT, _PAGE_PORT = 8000, 7860
 
 
@@ -50,20 +48,17 @@ def run(args: argparse.Namespace) -> None:
         from dear.server.api import Service
 
         with Service.open(args.run_folder, args.gallery, args.device, args.precision) as service:
-            more = _page(args.run_folder, service) if args.page else ()
+            more: list[Route] = []
+            if args.page:  # its routes need PyTorch, which an exported model is served without
+                from dear.server.page.views import Page
+
+                more = Page(args.run_folder, service).routes
             app = make_app(service, address.hosts, token, more)
             api = f"the API is at {address.url}/v1, its documentation at {address.url}/docs"
             print(f"the page is at {address.url}" if args.page else api, "   (Ctrl-C stops it)", flush=True)
             if not address.local and token is None:
                 print("anyone who can reach this address can use it", flush=True)
             address.serve(app)
-
-
-def _page(run: Path, service: "Service") -> "list[Route]":
-    """The routes of the page. They need PyTorch, which an exported model is served without."""
-    from dear.server.page.views import Page
-
-    return Page(run, service).routes
 
 
 def read_token(file: Path) -> str:

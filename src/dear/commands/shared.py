@@ -73,13 +73,7 @@ def add_fast_decode_argument(parser: argparse.ArgumentParser) -> None:
 
 def chosen_backbone(args: argparse.Namespace, data: Sequence[str]) -> "tuple[Backbone, BackboneChoice]":
     """Loads the backbone that --model names, or one that suits the data; `say` its name when all else is accepted."""
-    from dear.clip import load_backbone
-    from dear.core.runtime import pick_device
     from dear.training.backbone import choose_backbone
 
-    device, choice = pick_device(args.device), choose_backbone(args.model, args.pretrained, data)
-    table = getattr(args, "text_features", None)
-    backbone = load_backbone(
-        choice.model, choice.pretrained, device=device, precision=args.precision, text_features=table
-    )
-    return backbone, choice
+    choice = choose_backbone(args.model, args.pretrained, data)
+    return choice.load(args.device, args.precision, getattr(args, "text_features", None)), choice

@@ -118,5 +118,25 @@ def os_errors_as_dear_errors() -> Iterator[None]:
         raise DearError("There is not enough memory: use a smaller batch or a smaller model.") from error
 
 
+@contextmanager
+def library_errors(what: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turns a library's errors, of these kinds or all, into "`what`: the first line of the error."."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, DearError) or (kinds and not isinstance(error, kinds)):
+            raise
+        raise DearError(f"{what}: {first_line(error)}.") from error
+
+
+@contextmanager
+def needing(what: str, install: str) -> Iterator[None]:
+    """Turns a missing package into the sentence "`what`: pip install `install`."."""
+    try:
+        yield
+    except ImportError:
+        raise DearError(f"{what}: pip install {install}.") from None
+
+
 class TextTooLongError(DearError):
     """A text has more tokens than a backbone reads."""

@@ -192,9 +192,9 @@ def read_bytes(path: str | Path, largest: int = _MAX_BYTES) -> bytes:
     return data
 
 
-def sha256_of(path: str | Path) -> str:
-    """The checksum of a regular file of any size."""
-    digest = hashlib.sha256()
+def checksum_of(path: str | Path, kind: str = "sha256") -> str:
+    """The checksum of a regular file of any size, by an algorithm of hashlib."""
+    digest = hashlib.new(kind)
     with _read_errors(path), open_regular(path) as file:
         while part := file.read(2**20):
             digest.update(part)

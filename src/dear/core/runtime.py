@@ -18,8 +18,10 @@ _WITHOUT_FP64 = ("mps",)
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def pick_device(name: str = "auto") -> torch.device:
+def pick_device(name: str | torch.device = "auto") -> torch.device:
     """The device by name; "auto" is CUDA if available, else Apple's MPS, else the CPU."""
+    if isinstance(name, torch.device):
+        return name
     if name == "auto":
         available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
         return torch.device(next(kind for kind, here in available.items() if here))

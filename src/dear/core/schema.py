@@ -6,7 +6,7 @@ fields are ignored; missing or mistyped ones are reported with their path.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 from msgspec import Meta, ValidationError, convert
 
@@ -17,19 +17,6 @@ Positive = Annotated[int, Meta(ge=1, le=10**9)]
 Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]  # and so neither infinite nor NaN
 Percent = Annotated[float, Meta(ge=0, le=100)]
 Name = Annotated[str, Meta(min_length=1, max_length=10_000)]
-
-
-class StoredIdentity(TypedDict):
-    """`dear.clip.BackboneIdentity` in files."""
-
-    model: Name
-    pretrained: str | None
-    activation: str
-    weights: str
-    text_table: str | None
-    layout: str
-    words: str | None
-    pictures: str
 
 
 def limited(kind: type, low: float, high: float) -> Any:

@@ -15,8 +15,8 @@ from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from dear.core.errors import DearError, warn
-from dear.core.files import sha256_of
-from dear.core.progress import Progress
+from dear.core.files import checksum_of
+from dear.core.progress import progress
 from dear.core.table import Table
 from dear.core.words import counted
 from dear.data.dataset import Dataset, Example, ImageFile, Picture
@@ -231,7 +231,7 @@ def picture_hash(picture: Picture) -> str:
 @lru_cache(maxsize=2**20)
 def _file_digest(path: Path, stamp: _Stamp) -> str:
     try:
-        return sha256_of(path)
+        return checksum_of(path)
     except DearError:  # reported as unreadable
         return hashlib.sha256(os.fsencode(path)).hexdigest()
 
@@ -256,11 +256,6 @@ def _stamp(file: ImageFile) -> _Stamp:
 
 def _on_threads(function: Callable[[Checked], str], items: Sequence[Checked], title: str) -> list[str]:
     """The function's results for all items, in order. Pillow and hashlib release the GIL while they work."""
-    if not items:
-        return []
-    results = []
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool, Progress(title, len(items)) as bar:
-        for result in pool.map(function, items):
-            results.append(result)
-            bar.update()
-    return results
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        results = pool.map(function, items)
+        return [next(results) for _ in progress(items, title)] if items else []

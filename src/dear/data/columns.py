@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import methodcaller
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from dear.core.errors import DearError
 
+Given = TypeVar("Given")
+Made = TypeVar("Made", covariant=True)
 IMAGE_COLUMNS = ("image", "img", "picture", "photo", "path", "file", "filename", "file_name", "filepath", "file_path",
                  "image_path", "bytes", "jpg", "jpeg", "png", "webp")  # fmt: skip
 LABEL_COLUMNS = ("label", "labels", "class", "class_name", "category", "target", "cls", "fine_label")
@@ -62,19 +64,19 @@ def column_of(values: Any, given: str | None, usual: Sequence[str], what: str) -
     return in_order(values) if columns is None else columns[find_column(columns, given, usual, what)]
 
 
-class LazyColumn:
-    """A column whose values are read from their rows when they are asked for, by a function that can be pickled."""
+class Mapped(Generic[Given, Made]):
+    """Items after a function, which is called when an item is asked for; a loader of torch calls it in its workers."""
 
-    def __init__(self, rows: Any, read: Callable[[Any], Any]) -> None:
-        self.rows, self.read = rows, read
+    def __init__(self, items: Any, function: Callable[[Given], Made]) -> None:
+        self.items, self.function = items, function
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.items)
 
-    def __getitem__(self, index: int) -> Any:
-        return self.read(self.rows[index])
+    def __getitem__(self, index: int) -> Made:
+        return self.function(self.items[index])
 
 
 def _arrow_values(column: Any) -> Any:
     has_images = "binary" in str(column.type)  # also in a struct of bytes and path; copied when they are opened
-    return LazyColumn(column, methodcaller("as_py")) if has_images else column.to_pylist()
+    return Mapped(column, methodcaller("as_py")) if has_images else column.to_pylist()

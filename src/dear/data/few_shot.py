@@ -9,7 +9,7 @@ The repository of 2SFS has such lists for eleven datasets; `scripts/convert_few_
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
 from dear.core.errors import DearError
 from dear.core.files import parse_json, read_text, to_json, write_text
@@ -20,15 +20,6 @@ from dear.data.dataset import Dataset, Example
 class _DrawnImage(TypedDict):
     _impath: str
     _label: int
-
-
-class SharedImages(NamedTuple):
-    """Images in both lists, only in the first, only in the second; and classes whose images are all the same."""
-
-    both: int
-    first: int
-    second: int
-    equal_classes: int
 
 
 def write_few_shot(dataset: Dataset, shots: int, seed: int, folder: Path) -> list[Path]:
@@ -70,11 +61,12 @@ def with_few_shot(dataset: Dataset, file: Path) -> Dataset:
     )
 
 
-def shared_images(first: Sequence[Example], second: Sequence[Example]) -> SharedImages:
+def shared_images(first: Sequence[Example], second: Sequence[Example]) -> tuple[int, int, int, int]:
+    """Images in both lists, only in the first, only in the second; and classes whose images are all the same."""
     one, other = set(first), set(second)
     unequal = {example.label for example in one ^ other}
     equal = {example.label for example in one & other} - unequal
-    return SharedImages(len(one & other), len(one - other), len(other - one), len(equal))
+    return len(one & other), len(one - other), len(other - one), len(equal)
 
 
 def _match(path: str, label: int, by_file: dict[str, list[Example]], where: str, name: str) -> Example:

@@ -11,10 +11,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from dear.core.errors import DearError, first_line
+from dear.core.errors import DearError, first_line, needing
 from dear.core.files import read_text
 from dear.core.progress import Progress
-from dear.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, LazyColumn, find_column
+from dear.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, Mapped, find_column
 from dear.data.dataset import CLASS_NAMES_FILE, Dataset
 from dear.data.memory import SPLIT_NAMES, Labelled, as_dataset, labelled, splits_or_whole
 
@@ -64,8 +64,8 @@ def row_images(rows: Any) -> Any:
     return _on_disk(*_encoded_images(rows, None))
 
 
-def _on_disk(rows: Any, column: str) -> LazyColumn:
-    return LazyColumn(rows.select_columns([column]), itemgetter(column))
+def _on_disk(rows: Any, column: str) -> Mapped:
+    return Mapped(rows.select_columns([column]), itemgetter(column))
 
 
 def _encoded(rows: Any, image: str | None, label: str | None) -> tuple[Any, str, str, list[str] | None]:
@@ -109,10 +109,8 @@ def _first_of_each(stream: Any, count: int, title: str, image: str | None, label
 
 
 def _load_rows(name: str, split: str, config: str | None, streaming: bool) -> Any:
-    try:
+    with needing("Datasets of Hugging Face need its library", "'dear-vlm[data]'"):
         import datasets
-    except ImportError:
-        raise DearError("Datasets of Hugging Face need its library: pip install 'dear-vlm[data]'.") from None
     saved = [Path(name) / file for file in ("dataset_dict.json", "state.json")]
     try:
         if any(file.is_file() for file in saved):

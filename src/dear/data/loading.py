@@ -3,15 +3,15 @@
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
 
 from dear.core.errors import DearError
 from dear.core.progress import Progress
 from dear.data.check import picture_hash
+from dear.data.columns import Mapped
 from dear.data.dataset import Example
 
 # Processes that decode images, unless a command is told otherwise: as many as there are cores.
@@ -21,22 +21,7 @@ _MOST_CACHED = 2000  # images: the processes that decode more than that are kept
 _cache: dict[Hashable, list[tuple[Tensor, Tensor]]] = {}  # the last used at the end
 _loaders: dict[Hashable, DataLoader] = {}  # the last one for images too many to cache, with its processes
 
-Given = TypeVar("Given")
 Batch = TypeVar("Batch")
-Made = TypeVar("Made", covariant=True)
-
-
-class Mapped(TorchDataset, Generic[Given, Made]):
-    """A torch dataset of items after a function, which a loader runs in worker processes."""
-
-    def __init__(self, items: Sequence[Given], function: Callable[[Given], Made]) -> None:
-        self.items, self.function = items, function
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, index: int) -> Made:
-        return self.function(self.items[index])
 
 
 def from_workers(batches: Iterable[Batch]) -> Iterator[Batch]:
@@ -54,7 +39,7 @@ def from_workers(batches: Iterable[Batch]) -> Iterator[Batch]:
 
 
 def decoding_loader(
-    data: Mapped, batch: int, workers: int | None = None, pinned: bool = False, persistent: bool = False
+    data: Any, batch: int, workers: int | None = None, pinned: bool = False, persistent: bool = False
 ) -> DataLoader:
     """A loader that decodes ahead in `workers` processes (None: `WORKERS`), but no more than there are batches.
 

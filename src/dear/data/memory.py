@@ -10,7 +10,7 @@ from typing import Any
 from PIL import Image
 from PIL.ImageFile import ImageFile as UnreadImage
 
-from dear.core.errors import DearError, first_line
+from dear.core.errors import DearError, library_errors, needing
 from dear.core.files import parse_json
 from dear.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, column_of, columns_of, find_column, in_order, is_column
 from dear.data.dataset import Dataset, ImageFile, Picture, from_labels
@@ -189,15 +189,11 @@ def settle(image: Any) -> Any:
 
 def read_parquet(file: Path, options: Mapping[str, str], template: str) -> Dataset:
     """A Parquet file of images (paths, or bytes) and labels; `options`: image=COLUMN, label=COLUMN."""
-    try:
+    with needing("Parquet files need Arrow", "'dear-vlm[data]'"):
         from pyarrow import ArrowException
         from pyarrow.parquet import read_table
-    except ImportError:
-        raise DearError("Parquet files need Arrow: pip install 'dear-vlm[data]'.") from None
-    try:
+    with library_errors(f"{file} cannot be read as a Parquet file", ArrowException, OSError):
         table = read_table(file, memory_map=True)
-    except (ArrowException, OSError) as error:
-        raise DearError(f"{file} cannot be read as a Parquet file: {first_line(error)}.") from None
     features = parse_json((table.schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
     label = find_column(table.column_names, options.get("label"), LABEL_COLUMNS, "label")
     return as_dataset(table, image=options.get("image"), label=label, classes=features.get(label, {}).get("names"),

@@ -16,7 +16,7 @@ from torchvision import datasets
 
 from dear.core.errors import DearError, first_line
 from dear.core.progress import Progress
-from dear.data.columns import LazyColumn
+from dear.data.columns import Mapped
 from dear.data.dataset import Dataset
 from dear.data.memory import Labelled, as_dataset, labelled, settle, splits_or_whole
 
@@ -52,13 +52,13 @@ def torch_images(data: Any) -> Any:
     return (image for image, _ in data) if isinstance(data, IterableDataset) else _without_transform(data)
 
 
-def _without_transform(dataset: Any) -> LazyColumn:
+def _without_transform(dataset: Any) -> Mapped:
     """The images of a dataset of pairs (image, label) as they are stored: the backbone has its own transform."""
     dataset = copy.copy(dataset)
     for name in ("transform", "transforms"):
         if hasattr(dataset, name):
             setattr(dataset, name, None)
-    return LazyColumn(dataset, itemgetter(0))
+    return Mapped(dataset, itemgetter(0))
 
 
 def torchvision_dataset(name: str, root: str | None, template: str) -> Dataset:

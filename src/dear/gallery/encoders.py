@@ -14,11 +14,12 @@ from torch.nn import functional as F
 
 from dear.clip import Backbone, load_backbone
 from dear.core.errors import DearError
-from dear.core.files import sha256_of
+from dear.core.files import checksum_of
+from dear.core.identity import BackboneIdentity
 from dear.core.names import AUTO, CLS
 from dear.core.progress import report
-from dear.core.runtime import pick_device, to_device
-from dear.core.schema import Count, Finite, Name, Positive, StoredIdentity, check_shape
+from dear.core.runtime import to_device
+from dear.core.schema import Count, Finite, Name, Positive, check_shape
 from dear.core.words import backbone_line
 from dear.heads.contributions import HeadContributions
 from dear.heads.gains import gain_text, named_gains, require_sum, with_gains
@@ -78,7 +79,7 @@ class AdapterEncoder(Encoder):
         self.dim = predictor.model.backbone.dim
         self.preprocess = predictor.model.backbone.preprocess
         # The config contains the checksum of the weights, so its own checksum identifies the adapter.
-        checksum = sha256_of(Path(run) / CONFIG)
+        checksum = checksum_of(Path(run) / CONFIG)
         self.spec: dict[str, Any] = {"kind": "adapter", "folder": os.path.abspath(run), "sha256": checksum}
 
     @classmethod
@@ -150,7 +151,7 @@ class HeadEncoder(Encoder):
         precision: str = "auto",
     ) -> "HeadEncoder":
         """Loads a backbone. `roles`: file or name of a role map; "auto": the map in the package for these weights."""
-        backbone = load_backbone(model, pretrained, device=pick_device(device), precision=precision)
+        backbone = load_backbone(model, pretrained, device=device, precision=precision)
         if not backbone.image.layers:  # the class feature alone
             return cls(backbone, {})
         roles = str(Path(roles).resolve()) if Path(roles).is_file() else roles  # a search may be in another folder
@@ -161,9 +162,8 @@ class HeadEncoder(Encoder):
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], device: str, precision: str) -> "HeadEncoder":
         identity = spec["backbone"]
-        where = pick_device(device)
         report(backbone_line(identity["model"], identity["pretrained"]))
-        backbone = load_backbone(identity["model"], identity["pretrained"], device=where, precision=precision)
+        backbone = load_backbone(identity["model"], identity["pretrained"], device=device, precision=precision)
         backbone.identity.require_same(identity, "The gallery")
         return cls(backbone, spec["heads"], spec.get("roles", AUTO))
 
@@ -202,7 +202,7 @@ class _AdapterSpec(_Gain):
 
 
 class _HeadSpec(_Gain):
-    backbone: StoredIdentity
+    backbone: BackboneIdentity
     heads: dict[Name, list[tuple[Positive, Count]]]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, needing
 from dear.core.lock import LOCK
 from dear.data.dataset import ImageFile
 from dear.data.decode import Decoder
@@ -244,11 +244,9 @@ class Gallery:
 
 
 def _lancedb() -> Any:
-    try:
+    with needing("A gallery needs LanceDB and NumKong", "'dear-vlm[gallery]'"):
         import lancedb
         import numkong  # noqa: F401 - only a search needs it, but its absence is better reported at once
-    except ImportError:
-        raise DearError("A gallery needs LanceDB and NumKong: pip install 'dear-vlm[gallery]'.") from None
     return lancedb
 
 

@@ -16,9 +16,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from dear.core.errors import DearError
-from dear.core.files import sha256_of
+from dear.core.files import checksum_of
 from dear.core.progress import Progress
 from dear.data import loading
+from dear.data.columns import Mapped
 from dear.data.dataset import Dataset, Picture
 from dear.data.decode import Decoder
 from dear.data.folder import clean_name, find_images
@@ -84,7 +85,7 @@ class IndexedImage:
                 pixels, sha256 = decoder(picture), hashlib.sha256(picture.tobytes()).hexdigest()
             else:
                 pixels = decoder(self.path)  # first: its errors are sentences
-                sha256 = sha256_of(self.path)
+                sha256 = checksum_of(self.path)
             return replace(self, stamp=stamp, sha256=sha256), pixels
         except DearError as error:
             return replace(self, error=str(error)), None
@@ -181,7 +182,7 @@ def _load_worker(
 
 def _decode_batches(images: Sequence[IndexedImage], decoder: Decoder) -> Iterator[tuple[list[IndexedImage], Tensor]]:
     workers = loading.WORKERS if len(images) > ENCODE_BATCH else 0  # a few are decoded before a worker has started
-    decoded = loading.Mapped(images, methodcaller("read", decoder))
+    decoded: Any = Mapped(images, methodcaller("read", decoder))
     loader = DataLoader(decoded, ENCODE_BATCH, num_workers=workers, collate_fn=_collate_images)
     with warnings.catch_warnings():
         # LanceDB warns of forks, since its threads do not survive them: the workers never touch it.

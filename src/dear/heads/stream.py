@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader
 from dear.clip import Backbone, load_backbone
 from dear.core.errors import DearError, warn
 from dear.core.progress import Progress
-from dear.core.runtime import pick_device
+from dear.data.columns import Mapped
 from dear.data.dataset import Picture
-from dear.data.loading import WORKERS, Mapped
+from dear.data.loading import WORKERS
 from dear.heads.contributions import HeadContributions
 from dear.heads.shares import mean_colors
 from dear.parallel.cluster import Cluster
@@ -57,7 +57,7 @@ def picture_batches(
 ) -> Iterator[PictureBatch]:
     """All pictures from `start` on, in order, decoded in worker processes, with a progress bar."""
     workers = WORKERS if len(pictures) - start > STREAM_BATCH else 0
-    decoded = Mapped([*enumerate(pictures)][start:], partial(_decode_picture, transform))
+    decoded: Any = Mapped([*enumerate(pictures)][start:], partial(_decode_picture, transform))
     loader = DataLoader(decoded, STREAM_BATCH, num_workers=workers, collate_fn=_picture_batch)
     yield from _followed(loader, start, len(pictures))
 
@@ -116,8 +116,7 @@ def stream_heads(
 
 def _make_worker(identity: dict[str, Any], first_layer: int, precision: str, device: str) -> Callable[[Any], HeadBatch]:
     """The function of a worker with its own backbone, for jobs ([(index, picture), ...], colors)."""
-    where = pick_device(device)
-    backbone = load_backbone(identity["model"], identity["pretrained"], device=where, precision=precision)
+    backbone = load_backbone(identity["model"], identity["pretrained"], device=device, precision=precision)
     backbone.identity.require_same(identity, "The analysis")
     contributions = HeadContributions(backbone, first_layer)
 

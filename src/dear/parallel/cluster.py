@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from dear.core.config import number
-from dear.core.errors import DearError, first_line, os_errors_as_dear_errors
+from dear.core.errors import DearError, first_line, needing, os_errors_as_dear_errors
 
 LOCAL = "local"
 _RETRIES = 3  # of a task whose worker died
@@ -82,7 +82,7 @@ class Cluster:
         self, work: Callable[[Job, str], JobResult], items: Sequence[Job]
     ) -> Generator[tuple[Job, JobResult], None, None]:
         """Items and their `work(item, device)`, as they complete; each uses as many threads as it has CPUs."""
-        with self._workers(partial(_for_device, work), len(items), self.cpus, 1) as (ray, workers):
+        with self._workers(lambda device: lambda item: work(item, device), len(items), self.cpus, 1) as (ray, workers):
             waiting = iter(items)
             running = {worker.do.remote(item): (worker, item) for worker, item in zip(workers, waiting, strict=False)}
             while running:
@@ -175,10 +175,8 @@ class Cluster:
 def _ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # the first error is reported; others follow from it
-    try:
+    with needing("--ray needs Ray", "'dear-vlm[ray]'"):
         import ray
-    except ImportError:
-        raise DearError("--ray needs Ray: pip install 'dear-vlm[ray]'.") from None
     return ray
 
 
@@ -222,10 +220,6 @@ def _stream(ray: Any, workers: Sequence[Any], each: int, chunks: Iterable[Any]) 
                 free.append(running.pop(done))
                 if done in starting:
                     _result(ray, done)  # raises the error of a failed start
-
-
-def _for_device(work: Callable[[Job, str], JobResult], device: str) -> Callable[[Job], JobResult]:
-    return lambda item: work(item, device)
 
 
 class _Worker:

@@ -22,7 +22,7 @@ from torch import Tensor, distributed
 from torch.nn import functional as F
 
 from dear.core.config import whole_number
-from dear.core.errors import DearError, first_line
+from dear.core.errors import DearError, library_errors
 from dear.parallel.watchdog import watchdog
 
 T = TypeVar("T")
@@ -66,10 +66,8 @@ def process_group(device: torch.device) -> Iterator[None]:
     device = local_device(device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    try:
+    with library_errors("The processes of this run could not connect to each other", RuntimeError, ValueError):
         distributed.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
-    except (RuntimeError, ValueError) as error:
-        raise DearError(f"The processes of this run could not connect to each other: {first_line(error)}.") from error
     before = signal.getsignal(signal.SIGTERM)
     try:
         with watchdog(_PEER_LOST, _is_first_to_fail) as handled, _silence() if rank() else nullcontext():
@@ -82,7 +80,8 @@ def process_group(device: torch.device) -> Iterator[None]:
             yield
             barrier()
     except BaseException as error:
-        if not _reports_failure():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends all ranks when one exits: not amid the report
+        if not _is_first_to_fail():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             raise SystemExit(130 if isinstance(error, KeyboardInterrupt) else 2) from None
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # the command line silences other ranks
@@ -122,13 +121,8 @@ def _peer_errors() -> Iterator[None]:
         raise DearError(_PEER_LOST) from error
 
 
-def _reports_failure() -> bool:
-    """Whether this process is the first to fail, and so reports why."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends all ranks when one exits: not amid the report
-    return _is_first_to_fail()
-
-
 def _is_first_to_fail() -> bool:
+    """Whether this process is the first to fail, and so reports why."""
     try:
         return distributed.distributed_c10d._get_default_store().add("said", 1) == 1
     except (RuntimeError, ValueError):  # the process with the store is gone
@@ -185,11 +179,6 @@ def in_step() -> bool:
     return _batch_images is not None
 
 
-def local_count(total: int) -> int:
-    """The number of local images in a batch of `total`."""
-    return len(local_rows(range(total)))
-
-
 def gather_rows(x: Tensor) -> Tensor:
     """Rows of the local images [views * images, ...] -> rows of the whole batch; outside of a step, as they are."""
     return x if _batch_images is None else gather(x, _batch_images)
@@ -199,7 +188,7 @@ def gather(x: Tensor, total: int) -> Tensor:
     """Local rows, view by view, [views * local, ...] -> rows of all processes [views * total, ...], with gradients."""
     if world_size() == 1:
         return x
-    by_row = x.unflatten(0, (-1, local_count(total))).transpose(0, 1)
+    by_row = x.unflatten(0, (-1, len(local_rows(range(total))))).transpose(0, 1)
     return _Gather.apply(by_row, total).transpose(0, 1).flatten(0, 1)
 
 

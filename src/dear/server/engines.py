@@ -72,7 +72,7 @@ class OnnxEngine:
         self._export, self._text = self._opened.about, self._opened.text  # [classes, dim]
         self.classes, self.components = self._export.classes, self._export.components
         self.inferences = inferences(self.components)
-        self.backbone: str = self._export.backbone["model"]
+        self.backbone: str = self._export.backbone.model
 
     def pixels(self, image: Any) -> np.ndarray:
         from dear.model.export.assets.classify import to_pixels

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from dear.clip import load_backbone
 from dear.core.config import Config
-from dear.core.errors import DearError
 from dear.core.metrics import accuracy
 from dear.core.names import inferences
 from dear.core.progress import phase
@@ -127,8 +126,6 @@ def predict_logits(
 
 def measure_accuracy(model: Method, examples: Sequence[Example], source: ImageSource, title: str) -> float:
     """Accuracy (%) on examples of the current classes, by the default inference."""
-    if not examples:
-        raise DearError(f"There are no images for {title}: add some, or give a dataset with a test split.")
     inference = inferences(model.components)[0]
     labels = torch.tensor([e.label for e in examples])
     return accuracy(predict_logits(model, examples, source, title, [inference])[inference], labels)

@@ -15,9 +15,10 @@ from safetensors.torch import save
 from dear.clip import Backbone, load_backbone
 from dear.clip.text_table import TextTable
 from dear.core.errors import DearError
-from dear.core.files import read_json, sha256_of, write_bytes, write_json
+from dear.core.files import checksum_of, read_json, write_bytes, write_json
+from dear.core.identity import BackboneIdentity
 from dear.core.progress import report
-from dear.core.schema import Count, Name, StoredIdentity, check_shape, damaged
+from dear.core.schema import Count, Name, check_shape, damaged
 from dear.core.tensors import (
     LOWER_RATE,
     all_tensors,
@@ -93,7 +94,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         elements = sum(shape.numel() for shape in declared_shapes(file).values())
     if config["extra_state"].get("shots", 0) > elements:
         raise DearError(f"{folder / CONFIG} declares more than {folder / WEIGHTS} holds: {_ADVICE}.")
-    if sha256_of(folder / WEIGHTS) != config["weights_sha256"]:
+    if checksum_of(folder / WEIGHTS) != config["weights_sha256"]:
         raise DearError(f"{folder / WEIGHTS} is damaged or was changed: its checksum differs; {_ADVICE}.")
     return config
 
@@ -142,7 +143,7 @@ class _ExtraState(TypedDict, total=False):
 
 class _AdapterFile(TypedDict):
     method: str
-    backbone: StoredIdentity
+    backbone: BackboneIdentity
     classes: Annotated[list[str], Meta(min_length=1)]
     components: Annotated[list[Name], Meta(min_length=1)]
     template: str

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dear.clip import MINI
+import torch
+
+from dear.clip import MINI, Backbone, load_backbone
 from dear.core.errors import DearError, warn
 from dear.core.names import AUTO
 from dear.core.words import backbone_line
@@ -23,6 +25,12 @@ class BackboneChoice(NamedTuple):
     pretrained: str | None
     note: str = ""
     is_toy: bool = False  # dear-mini, on something else than drawn pictures
+
+    def load(self, device: str | torch.device, precision: str, text_features: str | None = None) -> Backbone:
+        """Loads it; `say` its name when all else is accepted."""
+        return load_backbone(
+            self.model, self.pretrained, device=device, precision=precision, text_features=text_features
+        )
 
     def say(self) -> None:
         """Prints the name; warns of a toy."""

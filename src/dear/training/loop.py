@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, needing
 from dear.core.progress import Progress, duration, log_line
 from dear.core.runtime import gradient_scaler, precision_name, rounding, to_device
 from dear.core.tensors import require_finite
@@ -178,10 +178,8 @@ def _diverged(what: str, epoch: int, out: Path, dtype: torch.dtype) -> DearError
 
 
 def _tensorboard(out: Path) -> Any:
-    try:
+    with needing("--tensorboard needs the tensorboard package", "tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise DearError("--tensorboard needs the tensorboard package: pip install tensorboard.") from None
     return SummaryWriter(str(out / TENSORBOARD))
 
 

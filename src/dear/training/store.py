@@ -24,8 +24,9 @@ from dear.core.runtime import HostRows, free_memory, precision_name, to_device
 from dear.core.tensors import read_tensors, save_tensors
 from dear.data.augment import training_view
 from dear.data.check import picture_hash
+from dear.data.columns import Mapped
 from dear.data.dataset import Example, Picture
-from dear.data.loading import Mapped, decoding_loader, from_workers
+from dear.data.loading import decoding_loader, from_workers
 from dear.methods.base import Method
 from dear.methods.optional import ReadsHeads
 from dear.parallel import processes

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace as with_fields
 
-from dear.clip import Backbone, load_backbone
+from dear.clip import Backbone
 from dear.core.config import setting
 from dear.core.errors import DearError, warn
 from dear.core.files import require_folder
@@ -19,7 +19,7 @@ from dear.core.lock import only_writer
 from dear.core.metrics import interval_text
 from dear.core.names import AUTO
 from dear.core.progress import reporting_phases
-from dear.core.runtime import pick_device, precision_name, with_fp64
+from dear.core.runtime import precision_name, with_fp64
 from dear.core.words import counted
 from dear.data.check import content_hash, describe_dataset, problems
 from dear.data.dataset import Dataset
@@ -118,13 +118,7 @@ def fit_run(
         run = replace(run, model=choice.model, pretrained=choice.pretrained)
         if run.method != AUTO:
             require_method(run.method, run.model, run.text_features is not None)
-        backbone = load_backbone(
-            run.model,
-            run.pretrained,
-            device=pick_device(device),
-            precision=precision,
-            text_features=run.text_features,
-        )
+        backbone = choice.load(device, precision, run.text_features)
         choice.say()
         print(_task_text(dataset), flush=True)
         source = ImageSource(backbone, cache)

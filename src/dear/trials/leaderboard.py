@@ -55,9 +55,9 @@ class Leaderboard(Struct, frozen=True):
 
     def advised(self) -> Outcome:
         """The best method, or the best of those without training that are not behind it."""
-        return next(
-            (o for o in self.outcomes if not METHODS[o.method].trained and not self._is_behind(o)), self.outcomes[0]
-        )
+        behind = [name for name, comparison in self.comparisons.items() if comparison.verdict == BEHIND]
+        simple = (o for o in self.outcomes if not METHODS[o.method].trained and o.method not in behind)
+        return next(simple, self.outcomes[0])
 
     def advice(self) -> str:
         """The conclusion in a few lines, for a board whose reference is the best."""
@@ -77,10 +77,6 @@ class Leaderboard(Struct, frozen=True):
             fewer = f"{', '.join(short)} had fewer epochs than usual"
             lines.append(f"{fewer}, and may do better with a longer --time-limit.")
         return "\n".join(lines)
-
-    def _is_behind(self, outcome: Outcome) -> bool:
-        comparison = self.comparisons.get(outcome.method)
-        return comparison is not None and comparison.verdict == BEHIND
 
 
 def leaderboard(

@@ -174,18 +174,16 @@ def mcnemar_interval(only_first: int, only_second: int, images: float) -> tuple[
     return tuple(100 * differing / images * (2 * end - 1) for end in (low, high))  # type: ignore[return-value]
 
 
-def compare_with_printed(
-    mean: float, spread: float | None, seeds: int, printed: float, printed_seeds: int = 3, rounding: float = 0.05
-) -> Comparison | None:
+def compare_with_printed(mean: float, spread: float | None, seeds: int, printed: float) -> Comparison | None:
     """The mean of some seeds minus a published mean whose spread is not given; None for one seed.
 
-    The published spread is taken to be ours: the interval is that of Student's t for two means, and the rounding of the
-    printed number.
+    The published mean is of three seeds, and its spread is taken to be ours: the interval is that of Student's t for
+    two means, and the rounding of the printed number to one decimal.
     """
     if spread is None:
         return None
     t = _STUDENT_T[min(seeds - 2, len(_STUDENT_T) - 1)]
-    half = t * spread * math.sqrt(1 / seeds + 1 / printed_seeds) + rounding
+    half = t * spread * math.sqrt(1 / seeds + 1 / 3) + 0.05
     return Comparison(mean - printed, mean - printed - half, mean - printed + half, None, seeds)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dear.clip import MINI, load_backbone
+from dear.clip import MINI
 from dear.core.config import Config
 from dear.core.errors import DearError
 from dear.core.files import require_folder
@@ -130,9 +130,7 @@ class _Run:
         require_method(run.method, run.model, run.text_features is not None)
         check_before_training(drawn, train.shots, self.whole, run.folds or 0, self.final)
         self.trial = Trial(run.method, self._task(whole, drawn), method, train)
-        backbone = load_backbone(
-            run.model, run.pretrained, device=device, precision=train.precision, text_features=run.text_features
-        )
+        backbone = choice.load(device, train.precision, run.text_features)
         self.source = ImageSource(backbone, cache, train.workers, run.fast_decode)
         self.prepared = self.trial.prepare(self.source)  # wrong settings are refused before any work
         self.cut = self.learned = ""  # the cost of a time limit, and the method's own sentence on its training

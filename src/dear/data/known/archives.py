@@ -13,12 +13,13 @@ import time
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from gzip import BadGzipFile
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from dear.core.errors import DearError, first_line
+from dear.core.errors import DearError, first_line, library_errors, needing
+from dear.core.files import checksum_of
 from dear.core.progress import Progress
 from dear.data.known.sources import Archive
 
@@ -29,7 +30,8 @@ _WAIT = 2.0  # seconds before the second try; doubled each time
 _TIMEOUT = 60.0  # seconds without an answer
 _RATIO, _FLOOR = 20, 2**30  # photos do not shrink: a bomb is what grows to more than 20 times, and more than 1 GB
 _MOST_FILES = 3_000_000
-_DAMAGED = (zlib.error, lzma.LZMAError, BadGzipFile)
+_DAMAGED = (ValueError, EOFError, RuntimeError, tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
+            BadGzipFile)  # fmt: skip
 _NEVER = (".pkl", ".pickle", ".pt", ".pth")  # pickles run code when they are opened, and no dataset needs one
 
 
@@ -54,16 +56,12 @@ def download(archive: Archive, folder: Path) -> Path:
 
 def read_member(archive: Archive, name: str, size: int, sha256: str) -> bytes:
     """One file of a zip, by its name in any folder, without downloading the rest."""
-    try:
-        with _open_remote(archive.url) as remote, zipfile.ZipFile(remote) as zipped:
-            member = next((i for i in zipped.infolist() if i.filename.rpartition("/")[2] == name), None)
-            if member is None or member.file_size != size:
-                raise DearError(f"{archive.url} has no {name} of {size} bytes.")
-            data = zipped.read(member)
-    except DearError:
-        raise
-    except Exception as error:  # the libraries below fsspec raise many kinds
-        raise DearError(f"{name} cannot be read from {archive.url}: {first_line(error)}.") from None
+    errors = library_errors(f"{name} cannot be read from {archive.url}")  # those below fsspec raise many kinds
+    with errors, _open_remote(archive.url) as remote, zipfile.ZipFile(remote) as zipped:
+        member = next((i for i in zipped.infolist() if i.filename.rpartition("/")[2] == name), None)
+        if member is None or member.file_size != size:
+            raise DearError(f"{archive.url} has no {name} of {size} bytes.")
+        data = zipped.read(member)
     if hashlib.sha256(data).hexdigest() != sha256:
         raise DearError(f"{name} in {archive.url} has changed (its SHA-256 differs): the download was discarded.")
     return data
@@ -112,7 +110,7 @@ def _copy(archive: Archive, part: Path, request: int) -> None:
 
 def _open_remote(url: str, request: int = _REQUEST) -> Any:
     """An open remote file. `request`: bytes to ask for at once; 0 for a stream from the start."""
-    try:
+    with needing("Downloads need fsspec and aiohttp", "'dear-vlm[data]'"):
         import fsspec
 
         options: dict[str, Any] = {}
@@ -122,8 +120,6 @@ def _open_remote(url: str, request: int = _REQUEST) -> Any:
             options = {"client_kwargs": {"timeout": ClientTimeout(None, sock_connect=_TIMEOUT, sock_read=_TIMEOUT)}}
             options["skip_instance_cache"] = True
         files, path = fsspec.core.url_to_fs(url, **options)
-    except ImportError:
-        raise DearError("Downloads need fsspec and aiohttp: pip install 'dear-vlm[data]'.") from None
     return files.open(path, "rb", block_size=request, cache_type="readahead")
 
 
@@ -134,11 +130,7 @@ def _difference(file: Path, size: int | None, checksum: str | None) -> str:
     if checksum is None:
         return ""
     kind, _, expected = checksum.partition(":")
-    digest = hashlib.new(kind)
-    with file.open("rb") as stream:
-        while block := stream.read(_MB):
-            digest.update(block)
-    actual = digest.hexdigest()
+    actual = checksum_of(file, kind)
     return "" if actual == expected else f"its {kind.upper()} is {actual} instead of {expected}"
 
 
@@ -201,9 +193,5 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
                 yield tarfile.data_filter(member, ".").name, member.size, data
 
 
-@contextmanager
-def _archive_errors(archive: Path) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, EOFError, RuntimeError, tarfile.TarError, zipfile.BadZipFile, *_DAMAGED) as error:
-        raise DearError(f"{archive.name} cannot be unpacked: {first_line(error)}.") from None
+def _archive_errors(archive: Path) -> AbstractContextManager[None]:
+    return library_errors(f"{archive.name} cannot be unpacked", *_DAMAGED)

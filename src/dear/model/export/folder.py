@@ -18,8 +18,9 @@ import numpy as np
 from msgspec import Meta, Struct, convert, to_builtins
 
 from dear.core.errors import DearError, first_line
-from dear.core.files import read_bytes, read_json, sha256_of, write_json
-from dear.core.schema import Count, Finite, Name, Percent, StoredIdentity, check_shape, damaged
+from dear.core.files import checksum_of, read_bytes, read_json, write_json
+from dear.core.identity import BackboneIdentity
+from dear.core.schema import Count, Finite, Name, Percent, check_shape, damaged
 
 EXAMPLE = Path(__file__).parent / "assets" / "classify.py"
 _EXPORT_AGAIN = "export the run again"
@@ -66,7 +67,7 @@ class Export(Struct, frozen=True):
     format: Literal[2]
     dear: str
     adapter_sha256: str
-    backbone: StoredIdentity
+    backbone: BackboneIdentity
     classes: Annotated[tuple[str, ...], Meta(min_length=1)]
     template: str
     components: Annotated[tuple[Name, ...], Meta(min_length=1)]
@@ -119,7 +120,7 @@ class ExportFolder:
         rest = {key: value for key, value in about.items() if key != _SHA256}
         digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
         for file in (self.model, self.model.with_name(f"{self.model.name}.data"), self.text):
-            digest.update(f"{file.name} {sha256_of(file) if file.exists() else None}".encode())
+            digest.update(f"{file.name} {checksum_of(file) if file.exists() else None}".encode())
         return digest.hexdigest()
 
     def _read_text(self) -> np.ndarray:
