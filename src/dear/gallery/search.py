@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _TRIES, _MAX_WEIGHT = 5, 1_000_000
 _LEVELS = 127
+_CHANGED = "its rows changed while they were read"
 
 
 @dataclass(frozen=True)
@@ -121,16 +122,11 @@ class Snapshot:
             for part in (batch.slice(at, 2048) for at in range(0, len(batch), 2048)):  # so many fit the CPU's cache
                 rows = slice(start, start + len(part))
                 if not np.array_equal(_row_ids(part), self.ids[rows]):
-                    raise _TableChanged
+                    raise RuntimeError(_CHANGED)
                 yield rows, to_matrix(part[column], self.dim)
                 start = rows.stop
         if start != len(self.ids):
-            raise _TableChanged
-
-
-class _TableChanged(RuntimeError):
-    def __init__(self) -> None:
-        super().__init__("its rows changed while they were read")
+            raise RuntimeError(_CHANGED)
 
 
 def _row_ids(rows: Any) -> np.ndarray:
@@ -157,10 +153,14 @@ def search_gallery(
     gallery: "Gallery",
     query: "Mapping[str, np.ndarray | Tensor]",
     weights: Mapping[str, float],
-    k: int,
-    where: str | None,
+    k: int = 10,
+    where: str | None = None,
 ) -> list[Hit]:
-    """The hits of `Gallery.search`. A search during which the table changed is repeated."""
+    """The k most similar images, best first, by the mean of the components' cosines under `weights`.
+
+    query: a vector [dim] per weighted component; where: an SQL filter on path, size and label. A search during which
+    the table changed is repeated.
+    """
     shares = _shares(gallery.components, weights)
     if k < 1:
         raise DearError(f"{k} images cannot be found: ask for at least one.")
