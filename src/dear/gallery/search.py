@@ -102,18 +102,14 @@ class Snapshot:
                 total = sum(part.sum(0, dtype=np.float64) for _, part in self._parts(component))
                 mean, zero = (total / len(self.ids)).astype(np.float32), np.zeros(self.dim, np.float32)
                 shift, origin = (mean, zero) if centred else (zero, mean)
-                self._codes[component] = self._quantise(component, shift, origin)
+                levels = np.empty((len(self.ids), self.dim), np.int8)
+                codes = Codes(shift, origin, levels, *np.empty((2, len(self.ids)), np.float32))
+                for rows, part in self._parts(component):
+                    difference = codes.exact(part) - origin
+                    levels[rows], codes.steps[rows] = quantise(difference)
+                    codes.along[rows] = difference @ origin
+                self._codes[component] = codes
             return self._codes[component]
-
-    def _quantise(self, component: str, shift: np.ndarray, origin: np.ndarray) -> Codes:
-        count = len(self.ids)
-        levels, steps, along = np.empty((count, self.dim), np.int8), *np.empty((2, count), np.float32)
-        codes = Codes(shift, origin, levels, steps, along)
-        for rows, part in self._parts(component):
-            difference = codes.exact(part) - origin
-            levels[rows], steps[rows] = quantise(difference)
-            along[rows] = difference @ origin
-        return codes
 
     def _parts(self, component: str) -> Iterator[tuple[slice, np.ndarray]]:
         """(rows, vectors [len(rows), dim]) of all images, in the order of `ids`."""

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from dear.core.errors import DearError, first_line
-from dear.core.figure import color_of
+from dear.core.figure import color_of, save_figure
 from dear.core.files import write_json
 from dear.core.pages import render
 from dear.core.schema import damaged
@@ -142,8 +142,6 @@ def model_card(
 def draw_fusion(components: Sequence[str], weights: Sequence[float], out: Path) -> None:
     """A bar for the fusion weight of each component."""
     from matplotlib.figure import Figure
-
-    from dear.core.figure import save_figure
 
     figure = Figure(figsize=(5, 0.4 * len(components) + 0.6), layout="constrained")
     axes = figure.add_subplot()
