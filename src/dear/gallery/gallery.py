@@ -116,7 +116,7 @@ class Gallery:
         if component not in self.centred or not len(self):
             return 0.0
         with read_errors(self.folder):
-            return self.snapshot().codes(component, True).shift
+            return self.snapshot().codes(component).shift
 
     # --- images ---------------------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class Gallery:
         """The current version of the table; the first search of a version reads its vectors into memory."""
         with self._lock:
             if self._snapshot is None or not self._snapshot.is_current():
-                self._snapshot = Snapshot(self.table, self.dim)
+                self._snapshot = Snapshot(self.table, self.dim, self.centred)
             return self._snapshot
 
     # --- writing --------------------------------------------------------------------------------------------------
