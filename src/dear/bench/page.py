@@ -17,7 +17,7 @@ from dear.bench.series import Stat
 from dear.bench.tables import main_chapters
 from dear.core.figure import figure_png
 from dear.core.files import read_text, write_bytes, write_text
-from dear.core.pages import render
+from dear.core.pages import render_template
 from dear.core.table import Table
 from dear.core.version import __version__
 from dear.core.words import counted
@@ -107,7 +107,7 @@ def page(
 ) -> str:
     """One HTML file that needs no other; everything but the notes' own Markdown is escaped by the template."""
     days = sorted(result.finished[:10] for result in results) or [date.today().isoformat()]
-    return render(
+    return render_template(
         _REPORT_TEMPLATE,
         title=TITLE,
         summary=summary(results),

@@ -7,7 +7,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from dear.core.files import write_text
-from dear.core.pages import render
+from dear.core.pages import render_template
 from dear.core.sheet import thumbnail_url
 from dear.heads.concepts import ASSETS
 from dear.heads.map_table import evidence_lines, field_lines, map_record, map_title
@@ -26,7 +26,7 @@ def write_page(role_map: RoleMap, path: str | Path, images: Mapping[Head, Thumbn
         if sides := (images or {}).get((cell["layer"], cell["head"])):
             cell["images"] = [[thumbnail_url(image, THUMBNAIL) for image in side] for side in sides]
     script, style = (file.read_text(encoding="utf-8") for file in RENDERER)
-    page = render(
+    page = render_template(
         ASSETS / "page.html",
         title=map_title(role_map),
         evidence=evidence_lines(role_map),

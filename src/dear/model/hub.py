@@ -12,7 +12,7 @@ from typing import Any
 from dear.core.errors import DearError, first_line
 from dear.core.figure import color_of, save_figure
 from dear.core.files import write_json
-from dear.core.pages import render
+from dear.core.pages import render_template
 from dear.core.schema import damaged
 from dear.training.adapter import CONFIG, TEXT_TABLE, WEIGHTS, read_config, write_config
 from dear.training.run_folder import RunFolder
@@ -133,7 +133,7 @@ def model_card(
     """Markdown with the hub's front matter, for an adapter's config, and its run's settings and test accuracies."""
     backbone = config["backbone"]
     local = backbone["model"].startswith(("local-dir:", "transformers:")) and "/" not in backbone["model"]
-    return render(
+    return render_template(
         _CARD_TEMPLATE, escape=False, name=name, config=config, backbone=backbone, has_public_name=not local,
         accuracies=result, picture=picture, settings=settings, recipe=_RECIPE, most=_LISTED_CLASSES, json=json.dumps,
     )  # fmt: skip

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dear.core.files import write_text
-from dear.core.pages import render
+from dear.core.pages import render_template
 from dear.core.sheet import thumbnail_url
 from dear.core.version import __version__
 from dear.data.dataset import Example
@@ -26,7 +26,7 @@ def write_results(
     `examples`: the test images of each part; `facts`: lines about the run.
     """
     folder.write_test(result.accuracies(), {"facts": list(facts), "parts": result.to_json()})
-    page = render(
+    page = render_template(
         _TEMPLATE, title=folder.path.resolve().name, facts=facts, version=__version__, guessing=GUESSING,
         parts=[_part_of_page(part, examples[name]) for name, part in result.parts.items()],
     )  # fmt: skip
