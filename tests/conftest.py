@@ -1,4 +1,4 @@
-"""Fixtures of all tests: small random CLIPs (OpenCLIP's own code, no downloads), settings of hypothesis, shared data."""
+"""Fixtures of all tests: small random CLIPs (OpenCLIP's code, no downloads), settings of hypothesis, shared data."""
 
 import json
 import os

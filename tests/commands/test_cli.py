@@ -13,7 +13,7 @@ from PIL import Image
 
 from dear import __version__
 from dear.cli import ALIASES, COMMAND_GROUPS, COMMANDS, main
-from dear.commands.doctor import EXTRAS
+from dear.core.extras import EXTRAS
 from dear.methods.registry import METHODS, methods_for
 
 DEAR = "import sys; from dear.cli import main; sys.exit(main())"
