@@ -11,21 +11,8 @@ from dear.clip.masks import Masks
 from dear.clip.modules import has_plain_blocks
 from naive import attention, same_with_gradients
 
-NAMES = [
-    "ViT-S-32-alt",
-    "ViT-S-16-alt",
-    "ViT-M-16-alt",
-    "ViT-M-32",
-    "ViT-S-16",
-    "ViT-B-32-quickgelu",
-    "ViT-B-32-256",
-]
-TEXTS = [
-    "a photo of a cat.",
-    "a photo of a very small dog, a type of pet.",
-    "a photo of a cat and a bird",
-    "x",
-]
+NAMES = ["ViT-S-32-alt", "ViT-B-32-quickgelu"]  # small models of every kind: test_families, test_text_towers
+TEXTS = ["a photo of a cat.", "a photo of a very small dog, a type of pet.", "a photo of a cat and a bird", "x"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -40,21 +27,6 @@ def test_features_equal_open_clip(name: str) -> None:
             F.normalize(backbone.image.encode(pixels), dim=-1), expected_image, atol=1e-5, rtol=0
         )
         torch.testing.assert_close(F.normalize(backbone.text.encode(TEXTS), dim=-1), expected_text, atol=1e-5, rtol=0)
-
-
-def test_trunk_and_rest_equal_the_whole(tiny) -> None:
-    backbone = tiny()
-    backbone.model.double()
-    pixels = torch.randn(3, 3, 32, 32, dtype=torch.float64)
-    for split in range(4):
-        states = backbone.image.trunk(pixels, split)
-        whole = backbone.model.encode_image(pixels)
-        cls = backbone.image.cls_state(LayerInput(backbone.image, split + 1, states))
-        torch.testing.assert_close(backbone.image.project(cls), whole)
-        prompts = backbone.text.prompts(TEXTS)
-        packed = backbone.text.trunk(prompts, split)
-        plain = backbone.model.encode_text(backbone.text.tokenizer(TEXTS))
-        torch.testing.assert_close(backbone.text.project(backbone.text.eot_states(packed, prompts, split + 1)), plain)
 
 
 @pytest.mark.parametrize("additive", [True, False])
