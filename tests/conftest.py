@@ -5,7 +5,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch comes: two workers share two cores
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ load._tokenizer = lru_cache(maxsize=8)(load._tokenizer)
 # Tests of a database or a server leave threads behind, and a process with threads cannot be forked safely.
 loading.WORKERS = 0
 
-LONGEST = ("test_real_weights.py", "test_cells.py", "test_images.py", "test_processes.py", "test_runs.py")
+LONGEST = ("test_real_weights.py", "test_on_ray.py", "test_processes.py", "test_runs.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -67,6 +67,15 @@ def tiny_backbone(
 @pytest.fixture
 def tiny() -> Callable[..., Backbone]:
     return tiny_backbone
+
+
+@pytest.fixture(scope="module")
+def few_pictures() -> Iterator[None]:
+    """Fewer pictures per class in Attribute World: to draw and encode them all takes longer than most tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        for split, count in {"TRAIN": 5, "VAL": 2, "TEST": 4}.items():
+            patch.setattr(f"dear.data.world.tasks.{split}", count)
+        yield
 
 
 @pytest.fixture(scope="session")
