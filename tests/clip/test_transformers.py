@@ -63,10 +63,8 @@ def saved(tmp_path: Path):
             (folder / "model.safetensors").unlink()
             weights = model.state_dict() | {"text_model.embeddings.position_ids": torch.arange(64)[None]}
             torch.save(weights, folder / "pytorch_model.bin")
-            words = "[PAD] [UNK] [CLS] [SEP] [MASK] 杰 尼 龟 小 火 cat a ##s ! 龙 photo " + " ".join(
-                map(str, range(44))
-            )
-            (folder / "vocab.txt").write_text(words.replace(" ", "\n"))
+            words = "[PAD] [UNK] [CLS] [SEP] [MASK] 杰 尼 龟 小 火 cat a ##s ! 龙 photo "
+            (folder / "vocab.txt").write_text((words + " ".join(map(str, range(44)))).replace(" ", "\n"))
         elif kind != "CLIP":
             save_tokenizer(folder, begin=kind == "MetaCLIP 2")
         return model, folder
