@@ -15,6 +15,7 @@ from dear.cli import ALIASES, COMMAND_GROUPS, COMMANDS, main
 from dear.commands.doctor import EXTRAS
 from dear.methods.registry import METHODS, methods_for
 
+pytestmark = pytest.mark.usefixtures("few_pictures")
 DEAR = "import sys; from dear.cli import main; sys.exit(main())"
 
 

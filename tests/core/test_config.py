@@ -147,11 +147,6 @@ def test_what_is_wrong_in_a_file_is_refused(content: object, sentence: str, writ
         resolve([], write(content))
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DearError, match=r"none\.json does not exist"):
-        resolve([], tmp_path / "none.json")
-
-
 @pytest.mark.parametrize("flags", [["--cooks", "many"], ["--heat", "raw"]])
 def test_flags_of_the_wrong_kind_are_refused(flags: list[str]) -> None:
     with pytest.raises(argparse.ArgumentError, match=flags[0]):
