@@ -1,4 +1,4 @@
-"""What others may have put into a file: every part of a value left out, doubled or replaced by something odd."""
+"""Values that others may have put into a file: every part of a value left out, doubled or replaced by something odd."""
 
 import copy
 import re

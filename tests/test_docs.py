@@ -1,4 +1,4 @@
-"""What the documentation shows works: links, the method of the tutorial, both notebooks."""
+"""Everything that the documentation shows works: links, the method of the tutorial, the notebooks."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""On OpenAI's real image tower and real photos, where they exist: the ordinary code path, end to end."""
+"""The ordinary code path, end to end, on OpenAI's real image tower and real photos, where they exist."""
 
 import subprocess
 import sys

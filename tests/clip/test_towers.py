@@ -1,4 +1,4 @@
-"""Without learned tokens the towers equal OpenCLIP's; every shortcut equals the naive form."""
+"""Towers without learned tokens equal OpenCLIP's; every shortcut equals the naive form."""
 
 import pytest
 import torch

@@ -103,7 +103,8 @@ def test_at_every_write(name: str, kind: str, commands, tmp_path: Path, capsys) 
         assert main(command(whole, False)) == 0
     expected = content(whole)
     assert expected
-    for chosen in range(len(written)):
+    # A kill behind a write leaves what one before the next does, but for a temporary file: only the last one is new.
+    for chosen in range(len(written))[-1 if kind == "killed behind" else 0 :]:
         out = tmp_path / f"out{chosen}"
         with fault(kind, chosen):
             try:

@@ -25,7 +25,7 @@ AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 
 def processes(mark: str, title: str = "") -> list[int]:
-    """Of one cluster, those whose title begins so: "ray::NAME" is at work."""
+    """Processes of one cluster whose title begins so: "ray::NAME" is at work."""
     found = []
     for folder in Path("/proc").iterdir():
         with suppress(OSError, ValueError):
@@ -50,7 +50,7 @@ def wait_for(what: Callable[[], Any], pause: float = 0.01, seconds: float = 400)
 
 
 def sentences(said: str) -> list[str]:
-    """Without the progress that a busy machine shows."""
+    """Lines that dear says, without the progress that a busy machine shows."""
     return [line for line in said.splitlines() if line.startswith("dear: ")]
 
 
