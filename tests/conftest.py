@@ -1,4 +1,4 @@
-"""Fixtures that tests share: small random CLIPs (OpenCLIP's own code, no downloads), settings of hypothesis, shared data."""
+"""Fixtures that tests share: small random CLIPs (OpenCLIP's own code), settings of hypothesis, shared data."""
 
 import os
 

@@ -112,7 +112,7 @@ CALLED = {
 
 
 def shaken(model: torch.nn.Module) -> torch.nn.Module:
-    """The model with noise on all weights: fresh biases, scales and heads are near zero or one, and would hide errors."""
+    """The model with noise on all weights: fresh biases and scales are near zero or one, and would hide errors."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
