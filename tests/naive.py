@@ -117,7 +117,8 @@ def same_with_gradients(fast: Tensor, plain: Tensor, raw: dict) -> None:
     torch.testing.assert_close(fast, plain, atol=1e-10, rtol=1e-10)
     weights = torch.randn_like(fast)
     got, expected = (
-        torch.autograd.grad((values * weights).sum(), list(raw.values()), allow_unused=True) for values in (fast, plain)
+        torch.autograd.grad((values * weights).sum(), list(raw.values()), allow_unused=True, retain_graph=True)
+        for values in (fast, plain)
     )
     for one, other in zip(got, expected, strict=True):
         one, other = (torch.zeros(()) if g is None else g for g in (one, other))  # of beta 0
