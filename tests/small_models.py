@@ -1,10 +1,14 @@
 """Small models of the true classes of each family: timm's own constructors at small sizes, noise on all weights."""
 
+import json
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import open_clip
 import timm
 import torch
+from safetensors.torch import save_file
 from timm.models import register_model
 
 from dear.clip import Backbone, wrap
@@ -95,6 +99,9 @@ STEMS = {  # their stems fix width and size: only the depth can shrink
 }
 
 
+simple_tokenizer = lru_cache(open_clip.SimpleTokenizer)  # reading its vocabulary takes longer than building a model
+
+
 def shaken(model: torch.nn.Module) -> torch.nn.Module:
     """With noise on all weights: fresh biases, scales and heads are near zero or one, and would hide errors."""
     with torch.no_grad():
@@ -116,12 +123,21 @@ def small(family: str, seed: int = 0, tokenizer: Any = None, **text: Any) -> Bac
     config = config_of(family, **text)
     kind = open_clip.CustomTextCLIP if text else open_clip.CLIP
     model = shaken(kind(**config)).double()
-    return wrap(model, tokenizer or open_clip.SimpleTokenizer(context_length=20), family)
+    return wrap(model, tokenizer or simple_tokenizer(context_length=20), family)
 
 
-def each_role(backbone: Backbone) -> RoleMap:
-    """A role map of layers 2 and 3 with four heads each: color, shape, mixed and generalization."""
+def write_clip(folder: Path, config: dict[str, Any]) -> Path:
+    """A random CLIP on disk, as `local-dir:` reads it."""
+    torch.manual_seed(3)
+    weights = {name: value.contiguous() for name, value in open_clip.CLIP(**config).state_dict().items()}
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {}}))
+    save_file(weights, folder / "open_clip_model.safetensors")
+    return folder
+
+
+def each_role(backbone: Backbone, layers: tuple[int, ...] = (2, 3)) -> RoleMap:
+    """A role map of layers with four heads each: color, shape, mixed and generalization."""
     kinds = [HeadRole("core_attribute", "color"), HeadRole("core_attribute", "shape"), HeadRole("mixed")]
     kinds.append(HeadRole("generalization"))
-    roles = {(layer, head): kinds[(head + layer) % 4] for layer in (2, 3) for head in range(4)}
-    return RoleMap(backbone.identity.to_json(), (2, 3), 4, CORE_ATTRIBUTES, CORE_ATTRIBUTES, roles)
+    roles = {(layer, head): kinds[(head + layer) % 4] for layer in layers for head in range(4)}
+    return RoleMap(backbone.identity.to_json(), layers, 4, CORE_ATTRIBUTES, CORE_ATTRIBUTES, roles)
