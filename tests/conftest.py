@@ -18,7 +18,7 @@ from open_clip.model import CLIP
 from dear.cli import main
 from dear.clip import Backbone, load, load_backbone, wrap
 from dear.data import loading
-from small_models import each_role, simple_tokenizer, write_clip
+from small_models import each_role, save_model
 
 # The same examples everywhere, and no verdict that depends on how busy the machine is.
 settings.register_profile("dear", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -26,6 +26,7 @@ settings.load_profile("dear")
 
 # Reading a vocabulary takes longer than building a small model.
 load._tokenizer = lru_cache(maxsize=8)(load._tokenizer)
+_simple_tokenizer = lru_cache(open_clip.SimpleTokenizer)
 
 # Tests of a database or a server leave threads behind, and a process with threads cannot be forked safely.
 loading.WORKERS = 0
@@ -60,7 +61,7 @@ def tiny_backbone(
             elif "ln_" in name or name.endswith("bias"):
                 parameter.add_(torch.randn_like(parameter) * 0.2)
     open_clip.set_model_preprocess_cfg(model, {"size": 32, "mean": (0.5,) * 3, "std": (0.25,) * 3})
-    return wrap(model, simple_tokenizer(), "tiny")
+    return wrap(model, _simple_tokenizer(), "tiny")
 
 
 @pytest.fixture
@@ -80,13 +81,13 @@ def shared() -> Path:
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory) -> Path:
     """A small random CLIP on disk, so that whole commands can run without downloads in seconds."""
-    folder = tmp_path_factory.mktemp("model")
     config: dict[str, Any] = {
         "embed_dim": 32,
         "vision_cfg": {"image_size": 32, "patch_size": 8, "layers": 3, "width": 48, "head_width": 12},
         "text_cfg": {"context_length": 77, "vocab_size": 49408, "layers": 3, "width": 32, "heads": 4},
     }
-    return write_clip(folder, config)
+    torch.manual_seed(3)
+    return save_model(tmp_path_factory.mktemp("model"), config, CLIP(**config))
 
 
 @pytest.fixture(scope="session")
@@ -98,7 +99,7 @@ def role_file(model_folder: Path, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def few_pictures() -> Iterator[None]:
+def few_test_pictures() -> Iterator[None]:
     """Four test pictures of each class of Attribute World: drawing them all takes longer than most tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dear.data.world.tasks.TEST", 4)

@@ -1,6 +1,7 @@
 """Small models of the true classes of each family: timm's own constructors at small sizes, noise on all weights."""
 
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from dear.heads.role_map import RoleMap
 
 TEXT = {"context_length": 20, "vocab_size": 49408, "layers": 3, "width": 32, "heads": 4}
 _SIZES = {"img_size": 64, "embed_dim": 48, "depth": 3, "num_heads": 4}
+_simple_tokenizer = lru_cache(open_clip.SimpleTokenizer)  # reading its vocabulary takes longer than building a model
 
 
 def _register(name: str, of: str, **sizes: Any) -> str:
@@ -99,9 +101,6 @@ STEMS = {  # their stems fix width and size: only the depth can shrink
 }
 
 
-simple_tokenizer = lru_cache(open_clip.SimpleTokenizer)  # reading its vocabulary takes longer than building a model
-
-
 def shaken(model: torch.nn.Module) -> torch.nn.Module:
     """With noise on all weights: fresh biases, scales and heads are near zero or one, and would hide errors."""
     with torch.no_grad():
@@ -123,15 +122,14 @@ def small(family: str, seed: int = 0, tokenizer: Any = None, **text: Any) -> Bac
     config = config_of(family, **text)
     kind = open_clip.CustomTextCLIP if text else open_clip.CLIP
     model = shaken(kind(**config)).double()
-    return wrap(model, tokenizer or simple_tokenizer(context_length=20), family)
+    return wrap(model, tokenizer or _simple_tokenizer(context_length=20), family)
 
 
-def write_clip(folder: Path, config: dict[str, Any]) -> Path:
-    """A random CLIP on disk, as `local-dir:` reads it."""
-    torch.manual_seed(3)
-    weights = {name: value.contiguous() for name, value in open_clip.CLIP(**config).state_dict().items()}
-    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {}}))
-    save_file(weights, folder / "open_clip_model.safetensors")
+def save_model(folder: Path, config: Mapping[str, Any], model: torch.nn.Module, **pictures: Any) -> Path:
+    """The folder of `--model local-dir:FOLDER`."""
+    folder.mkdir(exist_ok=True)
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": pictures}))
+    save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "open_clip_model.safetensors")
     return folder
 
 

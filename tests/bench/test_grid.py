@@ -17,7 +17,7 @@ from dying import dies_at_a_step
 DATA = "world:colors"
 
 
-pytestmark = pytest.mark.usefixtures("few_pictures")
+pytestmark = pytest.mark.usefixtures("few_test_pictures")
 
 
 def _bench(cache: Path | None = None) -> Workbench:

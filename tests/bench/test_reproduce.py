@@ -19,7 +19,7 @@ from dear.trials.paired import LEVEL
 from made_up import finished as made
 from made_up import outcome
 
-pytestmark = pytest.mark.usefixtures("few_pictures")
+pytestmark = pytest.mark.usefixtures("few_test_pictures")
 
 
 def cells(name: str, subset: bool = False, methods=()) -> list[Cell]:

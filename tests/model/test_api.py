@@ -23,7 +23,7 @@ from dear.training.config import RunConfig
 from dear.training.run_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, RunFolder
 
 COMPONENTS = ["cls", "color", "shape", "texture", "object", "location"]
-pytestmark = pytest.mark.usefixtures("few_pictures")
+pytestmark = pytest.mark.usefixtures("few_test_pictures")
 
 
 @pytest.fixture(scope="module")

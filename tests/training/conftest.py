@@ -13,7 +13,7 @@ from small_models import each_role
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _few(few_pictures):
+def _few(few_test_pictures):
     pass
 
 

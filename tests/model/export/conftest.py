@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import open_clip
 import pytest
 import torch
 
@@ -11,7 +12,7 @@ from dear.core.files import write_json
 from dear.data.world.tasks import world_task
 from dear.methods.dear import Dear, DearConfig
 from dear.training.adapter import save_adapter
-from small_models import each_role, write_clip
+from small_models import each_role, save_model
 
 CONFIG = {
     "embed_dim": 64,
@@ -24,8 +25,9 @@ CONFIG = {
 def exported_run(tmp_path_factory) -> Path:
     """Only its image tower is wide enough for 8 bits to make it smaller."""
     folder = tmp_path_factory.mktemp("export")
-    (folder / "model").mkdir()
-    backbone, dataset = load_backbone(f"local-dir:{write_clip(folder / 'model', CONFIG)}"), world_task("colors")
+    torch.manual_seed(3)
+    name = f"local-dir:{save_model(folder / 'model', CONFIG, open_clip.CLIP(**CONFIG))}"
+    backbone, dataset = load_backbone(name), world_task("colors")
     model = Dear(backbone, DearConfig(first_layer=2), each_role(backbone))
     with torch.no_grad():  # as if trained: nothing is left at its start
         for parameter in model.parameters():
