@@ -15,6 +15,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from open_clip.model import CLIP
 
+from dear.cli import main
 from dear.clip import Backbone, load, load_backbone, wrap
 from dear.data import loading
 from small_models import each_role, save_model
@@ -25,6 +26,7 @@ settings.load_profile("dear")
 
 # Reading a vocabulary takes longer than building a small model.
 load._tokenizer = lru_cache(maxsize=8)(load._tokenizer)
+_simple_tokenizer = lru_cache(open_clip.SimpleTokenizer)
 
 # Tests of a database or a server leave threads behind, and a process with threads cannot be forked safely.
 loading.WORKERS = 0
@@ -59,7 +61,7 @@ def tiny_backbone(
             elif "ln_" in name or name.endswith("bias"):
                 parameter.add_(torch.randn_like(parameter) * 0.2)
     open_clip.set_model_preprocess_cfg(model, {"size": 32, "mean": (0.5,) * 3, "std": (0.25,) * 3})
-    return wrap(model, open_clip.SimpleTokenizer(), "tiny")
+    return wrap(model, _simple_tokenizer(), "tiny")
 
 
 @pytest.fixture
@@ -103,3 +105,35 @@ def role_file(model_folder: Path, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("roles") / "roles.json"
     each_role(load_backbone(f"local-dir:{model_folder}")).save(path)
     return path
+
+
+@pytest.fixture(scope="module")
+def few_test_pictures() -> Iterator[None]:
+    """Four test pictures of each class of Attribute World: drawing them all takes longer than most tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dear.data.world.tasks.TEST", 4)
+        yield
+
+
+@pytest.fixture(scope="session")
+def train_arguments(model_folder: Path, role_file: Path) -> Callable[..., list[str]]:
+    """Arguments of `dear train` for a run of seconds; what is added wins."""
+
+    def arguments(out: Path, *more: str) -> list[str]:
+        return [
+            "train", "--model", f"local-dir:{model_folder}", "--roles", str(role_file), "--data", "world:colors",
+            "--shots", "2", "--epochs", "3", "--batch", "8", "--first-layer", "2", "--lr", "0.01",
+            "--method", "dear", "--workers", "0", "--device", "cpu", "--out", str(out), *more,
+        ]  # fmt: skip
+
+    return arguments
+
+
+@pytest.fixture(scope="session")
+def finished_run(train_arguments: Callable[..., list[str]], tmp_path_factory) -> Path:
+    """A run of DeAR, which nobody may change."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dear.data.world.tasks.TEST", 4)
+        assert main(train_arguments(out)) == 0
+    return out

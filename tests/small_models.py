@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from dear.heads.role_map import RoleMap
 
 TEXT = {"context_length": 20, "vocab_size": 49408, "layers": 3, "width": 32, "heads": 4}
 _SIZES = {"img_size": 64, "embed_dim": 48, "depth": 3, "num_heads": 4}
+_simple_tokenizer = lru_cache(open_clip.SimpleTokenizer)  # reading its vocabulary takes longer than building a model
 
 
 def _register(name: str, of: str, **sizes: Any) -> str:
@@ -133,7 +135,7 @@ def small(family: str, seed: int = 0, tokenizer: Any = None, **text: Any) -> Bac
     config = config_of(family, **text)
     kind = open_clip.CustomTextCLIP if text else open_clip.CLIP
     model = shaken(kind(**config)).double()
-    return wrap(model, tokenizer or open_clip.SimpleTokenizer(context_length=20), family)
+    return wrap(model, tokenizer or _simple_tokenizer(context_length=20), family)
 
 
 def called(family: str) -> Backbone:
@@ -163,9 +165,9 @@ def save_model(folder: Path, config: Mapping[str, Any], model: torch.nn.Module, 
     return folder
 
 
-def each_role(backbone: Backbone) -> RoleMap:
-    """A role map of layers 2 and 3 with four heads each: color, shape, mixed and generalization."""
+def each_role(backbone: Backbone, layers: tuple[int, ...] = (2, 3)) -> RoleMap:
+    """A role map of layers with four heads each: color, shape, mixed and generalization."""
     kinds = [HeadRole("core_attribute", "color"), HeadRole("core_attribute", "shape"), HeadRole("mixed")]
     kinds.append(HeadRole("generalization"))
-    roles = {(layer, head): kinds[(head + layer) % 4] for layer in (2, 3) for head in range(4)}
-    return RoleMap(backbone.identity.to_json(), (2, 3), 4, CORE_ATTRIBUTES, CORE_ATTRIBUTES, roles)
+    roles = {(layer, head): kinds[(head + layer) % 4] for layer in layers for head in range(4)}
+    return RoleMap(backbone.identity.to_json(), layers, 4, CORE_ATTRIBUTES, CORE_ATTRIBUTES, roles)
