@@ -44,7 +44,7 @@ def main() -> None:
     parts, kept, truth = [], [], []
     for pixels, labels in evaluation_batches(data.train + data.val, backbone.preprocess, args.pack, 16):
         pixels = pixels.to(backbone.device)
-        parts.append(decompose(backbone, pixels))
+        parts.append(decompose(backbone, pixels)[:3])
         kept.append(tower.head_outputs(pixels, first))
         truth.append(labels)
     labels = torch.cat(truth).to(backbone.device)

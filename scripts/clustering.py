@@ -15,7 +15,7 @@ from safetensors.numpy import save
 
 from dear.core.errors import DearError
 from dear.core.files import atomic_path, write_json
-from dear.heads.concepts import CONCEPTS, Concepts, embed, read_phrases
+from dear.heads.concepts import Concepts, embed, read_phrases
 
 # A cluster gets the concept of the anchor nearest to its centroid. Broad concepts need one anchor per kind of thing.
 ANCHORS: dict[str, tuple[str, ...]] = {
@@ -127,7 +127,7 @@ def find_concepts(phrases: Sequence[str], sbert: str | Path | None = None, seed:
     best, cluster_concepts = max(candidates, key=lambda candidate: (len(set(candidate[1])), candidate[0].dbcv))
 
     concept_of = np.array([*cluster_concepts, ""])[best.clusters]  # noise, -1, gets the last name, which is no concept
-    names = tuple(name for name in CONCEPTS if name in cluster_concepts)
+    names = tuple(name for name in ANCHORS if name in cluster_concepts)
     centroids = np.stack([vectors[concept_of == name].mean(axis=0) for name in names])
     centroids /= np.linalg.norm(centroids, axis=1, keepdims=True)
     nearest = Concepts(names, centroids, {}).nearest(vectors)

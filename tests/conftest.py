@@ -1,11 +1,10 @@
-"""Fixtures of all tests: small random CLIPs (OpenCLIP's code, no downloads), settings of hypothesis, shared data."""
+"""Fixtures that tests share: small random CLIPs (OpenCLIP's own code), settings of hypothesis, shared data."""
 
-import json
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch comes: two workers share two cores
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from open_clip.model import CLIP
-from safetensors.torch import save_file
 
+from dear.cli import main
 from dear.clip import Backbone, load, load_backbone, wrap
 from dear.data import loading
-from small_models import each_role
+from small_models import each_role, save_model
 
 # The same examples everywhere, and no verdict that depends on how busy the machine is.
 settings.register_profile("dear", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -27,11 +26,12 @@ settings.load_profile("dear")
 
 # Reading a vocabulary takes longer than building a small model.
 load._tokenizer = lru_cache(maxsize=8)(load._tokenizer)
+_simple_tokenizer = lru_cache(open_clip.SimpleTokenizer)
 
 # Tests of a database or a server leave threads behind, and a process with threads cannot be forked safely.
 loading.WORKERS = 0
 
-LONGEST = ("test_real_weights.py", "test_cells.py", "test_images.py", "test_processes.py", "test_runs.py")
+LONGEST = ("test_real_weights.py", "test_on_ray.py", "test_processes.py", "test_runs.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,12 +61,21 @@ def tiny_backbone(
             elif "ln_" in name or name.endswith("bias"):
                 parameter.add_(torch.randn_like(parameter) * 0.2)
     open_clip.set_model_preprocess_cfg(model, {"size": 32, "mean": (0.5,) * 3, "std": (0.25,) * 3})
-    return wrap(model, open_clip.SimpleTokenizer(), "tiny")
+    return wrap(model, _simple_tokenizer(), "tiny")
 
 
 @pytest.fixture
 def tiny() -> Callable[..., Backbone]:
     return tiny_backbone
+
+
+@pytest.fixture(scope="module")
+def few_pictures() -> Iterator[None]:
+    """Fewer pictures per class in Attribute World: to draw and encode them all takes longer than most tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        for split, count in {"TRAIN": 5, "VAL": 2, "TEST": 4}.items():
+            patch.setattr(f"dear.data.world.tasks.{split}", count)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -81,17 +90,13 @@ def shared() -> Path:
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory) -> Path:
     """A small random CLIP on disk, so that whole commands can run without downloads in seconds."""
-    folder = tmp_path_factory.mktemp("model")
     config: dict[str, Any] = {
         "embed_dim": 32,
         "vision_cfg": {"image_size": 32, "patch_size": 8, "layers": 3, "width": 48, "head_width": 12},
         "text_cfg": {"context_length": 77, "vocab_size": 49408, "layers": 3, "width": 32, "heads": 4},
     }
     torch.manual_seed(3)
-    model = CLIP(**config)
-    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {}}))
-    save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "open_clip_model.safetensors")
-    return folder
+    return save_model(tmp_path_factory.mktemp("model"), config, CLIP(**config))
 
 
 @pytest.fixture(scope="session")
@@ -100,3 +105,35 @@ def role_file(model_folder: Path, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("roles") / "roles.json"
     each_role(load_backbone(f"local-dir:{model_folder}")).save(path)
     return path
+
+
+@pytest.fixture(scope="module")
+def few_test_pictures() -> Iterator[None]:
+    """Four test pictures of each class of Attribute World: drawing them all takes longer than most tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dear.data.world.tasks.TEST", 4)
+        yield
+
+
+@pytest.fixture(scope="session")
+def train_arguments(model_folder: Path, role_file: Path) -> Callable[..., list[str]]:
+    """Arguments of `dear train` for a run of seconds; what is added wins."""
+
+    def arguments(out: Path, *more: str) -> list[str]:
+        return [
+            "train", "--model", f"local-dir:{model_folder}", "--roles", str(role_file), "--data", "world:colors",
+            "--shots", "2", "--epochs", "3", "--batch", "8", "--first-layer", "2", "--lr", "0.01",
+            "--method", "dear", "--workers", "0", "--device", "cpu", "--out", str(out), *more,
+        ]  # fmt: skip
+
+    return arguments
+
+
+@pytest.fixture(scope="session")
+def finished_run(train_arguments: Callable[..., list[str]], tmp_path_factory) -> Path:
+    """A run of DeAR, which nobody may change."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dear.data.world.tasks.TEST", 4)
+        assert main(train_arguments(out)) == 0
+    return out

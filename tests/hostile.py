@@ -1,4 +1,4 @@
-"""Files as others may have changed them: every part of a value left out, doubled or replaced by something odd."""
+"""Values that others may have put into a file: every part of a value left out, doubled or replaced by something odd."""
 
 import copy
 import re
@@ -8,27 +8,9 @@ from typing import Any
 from dear.core.errors import DearError
 
 ODD = [
-    None,
-    True,
-    -5,
-    0,
-    3,
-    10**9,
-    10**30,
-    0.5,
-    -1e300,
-    "",
-    "x",
-    "1",
-    "{}",
-    "\ud800",
-    [],
-    [1],
-    [[]],
-    {},
-    {"a": 1},
+    None, True, -5, 0, 3, 10**9, 10**30, 0.5, -1e300, "", "x", "1", "{}", "\ud800", [], [1], [[]], {}, {"a": 1},
     {"1": {}},
-]
+]  # fmt: skip
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

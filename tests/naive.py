@@ -6,22 +6,31 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def attention(attn, x: Tensor, allowed: Tensor) -> Tensor:
-    """x [batch, tokens, width]; allowed [heads, tokens, tokens], True: the query (row) may see the key (column)."""
+def head_outputs(attn, x: Tensor, allowed: Tensor | None = None) -> list[Tensor]:
+    """The output of each head, [batch, tokens, head_dim], of x [batch, tokens, width].
+
+    allowed [heads, tokens, tokens], True: the query (row) may see the key (column).
+    """
     q, k, v = (F.linear(x, w, b) for w, b in zip(attn.in_proj_weight.chunk(3), attn.in_proj_bias.chunk(3), strict=True))
     size = attn.embed_dim // attn.num_heads
     heads = []
     for h in range(attn.num_heads):
         part = slice(h * size, (h + 1) * size)
         scores = q[..., part] @ k[..., part].transpose(-1, -2) / size**0.5
-        scores = scores.masked_fill(~allowed[h], -torch.inf)
+        if allowed is not None:
+            scores = scores.masked_fill(~allowed[h], -torch.inf)
         heads.append(scores.softmax(-1) @ v[..., part])
-    return F.linear(torch.cat(heads, -1), attn.out_proj.weight, attn.out_proj.bias)
+    return heads
+
+
+def finish(layer, x: Tensor, heads: list[Tensor]) -> Tensor:
+    """The states after a layer, from those before it and the outputs of its heads."""
+    x = x + layer.ls_1(F.linear(torch.cat(heads, -1), layer.attn.out_proj.weight, layer.attn.out_proj.bias))
+    return x + layer.ls_2(layer.mlp(layer.ln_2(x)))
 
 
 def block(layer, x: Tensor, allowed: Tensor) -> Tensor:
-    x = x + layer.ls_1(attention(layer.attn, layer.ln_1(x), allowed))
-    return x + layer.ls_2(layer.mlp(layer.ln_2(x)))
+    return finish(layer, x, head_outputs(layer.attn, layer.ln_1(x), allowed))
 
 
 def allowed_by_role(
@@ -117,7 +126,8 @@ def same_with_gradients(fast: Tensor, plain: Tensor, raw: dict) -> None:
     torch.testing.assert_close(fast, plain, atol=1e-10, rtol=1e-10)
     weights = torch.randn_like(fast)
     got, expected = (
-        torch.autograd.grad((values * weights).sum(), list(raw.values()), allow_unused=True) for values in (fast, plain)
+        torch.autograd.grad((values * weights).sum(), list(raw.values()), allow_unused=True, retain_graph=True)
+        for values in (fast, plain)
     )
     for one, other in zip(got, expected, strict=True):
         one, other = (torch.zeros(()) if g is None else g for g in (one, other))  # of beta 0

@@ -1,10 +1,15 @@
 """Small models of the true classes of each family: timm's own constructors at small sizes, noise on all weights."""
 
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import open_clip
 import timm
 import torch
+from safetensors.torch import save_file
 from timm.models import register_model
 
 from dear.clip import Backbone, wrap
@@ -14,6 +19,7 @@ from dear.heads.role_map import RoleMap
 
 TEXT = {"context_length": 20, "vocab_size": 49408, "layers": 3, "width": 32, "heads": 4}
 _SIZES = {"img_size": 64, "embed_dim": 48, "depth": 3, "num_heads": 4}
+_simple_tokenizer = lru_cache(open_clip.SimpleTokenizer)  # reading its vocabulary takes longer than building a model
 
 
 def _register(name: str, of: str, **sizes: Any) -> str:
@@ -95,8 +101,20 @@ STEMS = {  # their stems fix width and size: only the depth can shrink
 }
 
 
+_PLAIN = {"layers": 2, "width": 32, "head_width": 8, "patch_size": 16, "image_size": 64}
+CALLED = {
+    "ResNet": {"layers": [1, 1, 1, 1], "width": 8, "image_size": 64, "patch_size": None},
+    "ConvNeXt": {
+        "timm_model_name": "convnext_atto", "timm_pool": "", "timm_proj": "linear", "image_size": 64,
+    },
+    "attention pool": {**_PLAIN, "attentional_pool": True, "attn_pooler_queries": 4, "pool_type": "avg"},
+    "custom blocks": {**_PLAIN, "scale_attn_inner": True},
+}  # fmt: skip
+"""Image towers that are called as a whole."""
+
+
 def shaken(model: torch.nn.Module) -> torch.nn.Module:
-    """Adds noise to all weights: fresh biases, scales and heads are near zero or one, and would hide errors."""
+    """The model with noise on all weights: fresh biases and scales are near zero or one, and would hide errors."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -104,7 +122,8 @@ def shaken(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def config_of(family: str, **text: Any) -> dict[str, Any]:
-    vision = {**VISION, **STEMS}[family]
+    vision = {**VISION, **STEMS, **CALLED}[family]
+    text = {"scale_heads": True, **text} if family == "custom blocks" else text
     dim = 48 if family == "SigLIP" else 24
     config = {"embed_dim": dim, "vision_cfg": dict(vision), "text_cfg": {**TEXT, **text}}
     return config | ({"init_logit_bias": -10.0} if family == "SigLIP" else {})
@@ -116,12 +135,39 @@ def small(family: str, seed: int = 0, tokenizer: Any = None, **text: Any) -> Bac
     config = config_of(family, **text)
     kind = open_clip.CustomTextCLIP if text else open_clip.CLIP
     model = shaken(kind(**config)).double()
-    return wrap(model, tokenizer or open_clip.SimpleTokenizer(context_length=20), family)
+    return wrap(model, tokenizer or _simple_tokenizer(context_length=20), family)
 
 
-def each_role(backbone: Backbone) -> RoleMap:
-    """A role map of layers 2 and 3 with four heads each: color, shape, mixed and generalization."""
+def called(family: str) -> Backbone:
+    """A backbone whose image tower is called as a whole, in fp32."""
+    torch.manual_seed(0)
+    model = shaken(open_clip.CLIP(**config_of(family)))
+    return wrap(model, open_clip.SimpleTokenizer(context_length=20), family)
+
+
+def of_hugging_face(config: Any, pooler: str, projection: str, folder: Path) -> tuple[Backbone, dict[str, Any]]:
+    """A backbone with a text tower of transformers, whose config is saved to the folder, and its own config."""
+    config.save_pretrained(folder)
+    text = {"hf_model_name": str(folder), "hf_model_pretrained": False, "hf_pooler_type": pooler,
+            "hf_proj_type": projection, "context_length": 20}  # fmt: skip
+    arguments = {"embed_dim": 24, "vision_cfg": dict(VISION["plain"]), "text_cfg": text}
+    tokenizer = WordTokenizer(20, begin=None if config.model_type == "mt5" else 2, end=3)
+    tokenizer.pad = config.pad_token_id
+    torch.manual_seed(0)
+    return wrap(shaken(open_clip.CustomTextCLIP(**arguments)), tokenizer, config.model_type), arguments
+
+
+def save_model(folder: Path, config: Mapping[str, Any], model: torch.nn.Module, **pictures: Any) -> Path:
+    """The folder of `--model local-dir:FOLDER`."""
+    folder.mkdir(exist_ok=True)
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": pictures}))
+    save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "open_clip_model.safetensors")
+    return folder
+
+
+def each_role(backbone: Backbone, layers: tuple[int, ...] = (2, 3)) -> RoleMap:
+    """A role map of layers with four heads each: color, shape, mixed and generalization."""
     kinds = [HeadRole("core_attribute", "color"), HeadRole("core_attribute", "shape"), HeadRole("mixed")]
     kinds.append(HeadRole("generalization"))
-    roles = {(layer, head): kinds[(head + layer) % 4] for layer in (2, 3) for head in range(4)}
-    return RoleMap(backbone.identity.to_json(), (2, 3), 4, CORE_ATTRIBUTES, CORE_ATTRIBUTES, roles)
+    roles = {(layer, head): kinds[(head + layer) % 4] for layer in layers for head in range(4)}
+    return RoleMap(backbone.identity.to_json(), layers, 4, CORE_ATTRIBUTES, CORE_ATTRIBUTES, roles)

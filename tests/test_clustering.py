@@ -1,21 +1,17 @@
 """scripts/clustering.py finds concepts; the shipped ones are what its report says."""
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Sequence
-from importlib import import_module
 from math import exp, lgamma, log
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+import clustering
 from dear.core.errors import DearError
 from dear.heads.concepts import ASSETS, WORLD_PHRASES, Concepts, load_concepts
 
-sys.path.append(str(Path(__file__).parents[1] / "scripts"))
-clustering = import_module("clustering")
 REPORT = json.loads((ASSETS / "concepts.json").read_text(encoding="utf-8"))["report"]
 
 

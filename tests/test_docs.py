@@ -1,4 +1,4 @@
-"""Tests of what the documentation shows: links, the method of the tutorial, both notebooks."""
+"""Everything that the documentation shows works: links, the method of the tutorial, the notebooks."""
 
 import importlib
 import json
@@ -14,6 +14,9 @@ from dear.cli import COMMANDS, main
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+pytestmark = pytest.mark.usefixtures("few_pictures")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

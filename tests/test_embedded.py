@@ -37,7 +37,7 @@ def test_its_card_names_these_very_weights(mini: Backbone) -> None:
 
 
 def test_attributes_rest_on_heads_of_their_own(mini: Backbone) -> None:
-    """Without its own heads an attribute is lost, without those of the others it is not."""
+    """An attribute is lost without its own heads, and is not without those of the others."""
     effects = {g.attribute: g.values for g in causal_check(mini, RoleMap.preset(MINI), pictures=160, draws=2).groups}
     for attribute in VALUES:
         others = max(effects[other][attribute] for other in VALUES if other != attribute)

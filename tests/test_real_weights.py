@@ -1,4 +1,4 @@
-"""On OpenAI's real image tower and real photos, where they exist: the ordinary code path, end to end."""
+"""The ordinary code path, end to end, on OpenAI's real image tower and real photos, where they exist."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ def real(shared: Path, tmp_path_factory) -> Backbone:
 def test_real_photos_through_the_paper_roles(real: Backbone, shared: Path) -> None:
     """Zero-shot is far above chance; features equal OpenCLIP's; attribute features at their start see the image."""
     dataset = resolve_dataset(str(shared / "data" / "dtd"), "{} texture.")
-    examples = dataset.test[::6]  # 40 images, 4 of each of 10 classes
+    examples = dataset.test[::12]  # 20 images, 2 of each of 10 classes
     pixels = torch.stack([real.preprocess(e.picture.open()) for e in examples])
     labels = torch.tensor([e.label for e in examples])
     torch.manual_seed(0)
@@ -35,8 +35,8 @@ def test_real_photos_through_the_paper_roles(real: Backbone, shared: Path) -> No
         states = dear.layer_input(pixels)
         features = dear.encode_image(states)
         frozen = dear.backbone.image.frozen_feature(states)
-        expected = real.model.encode_image(pixels[:8], normalize=True)
-    torch.testing.assert_close(frozen[:8], expected, rtol=0, atol=1e-5)
+        expected = real.model.encode_image(pixels[:2], normalize=True)
+    torch.testing.assert_close(frozen[:2], expected, rtol=0, atol=1e-5)
     zero_shot = accuracy(frozen @ dear.classes.frozen.T, labels)
     assert zero_shot > 50  # the whole test split: 69.2, chance: 10
     # method.md: attribute features classify 70-74% under one_way isolation with tokens at their random start.

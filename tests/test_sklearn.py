@@ -15,6 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from dear.core.errors import DearError
 from dear.sklearn import DearClassifier
 from dear.trials.fit import ALONE
+from noisy_pictures import noisy_folders
 
 
 @parametrize_with_checks([DearClassifier()])
@@ -24,15 +25,9 @@ def test_it_is_an_estimator(estimator, check) -> None:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> tuple[list[str], list[str]]:
-    """Six noisy pictures of each of three colours."""
-    folder, rng, paths, names = tmp_path_factory.mktemp("photos"), np.random.default_rng(0), [], []
-    for name, color in {"red": (200, 40, 40), "green": (40, 180, 60), "blue": (50, 60, 210)}.items():
-        for i in range(6):
-            pixels = (np.array(color) + rng.normal(0, 40, (32, 32, 3))).clip(0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(folder / f"{name}{i}.png")
-            paths.append(str(folder / f"{name}{i}.png"))
-            names.append(name)
-    return paths, names
+    names = ["red"] * 6 + ["green"] * 6 + ["blue"] * 6
+    folder = noisy_folders(tmp_path_factory.mktemp("photos"), ("red", "green", "blue"), 6)
+    return [str(folder / name / f"{i % 6}.png") for i, name in enumerate(names)], names
 
 
 @pytest.fixture

@@ -1,14 +1,17 @@
 """Comparisons in reports, over answers whose order is known."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from dear.bench.results import CellResult
-from dear.bench.series import HM, best_label, compare_series, series
 from dear.bench.tables import main_tables
 from made_up import outcome
 from made_up import result as made
+
+HM_TABLE = "Harmonic mean on each dataset, and paired comparison"
 
 
 def result(method: str, seed: int, base: np.ndarray, novel: np.ndarray, dataset="signs", **facts) -> CellResult:
@@ -23,18 +26,8 @@ def answers(rng: np.random.Generator, share: float, images: int = 300) -> np.nda
     return rng.random(images) < share
 
 
-def of(results: list[CellResult], method: str):
-    return [s for s in series(results) if s.label == method]
-
-
-def test_only_common_datasets_and_seeds_count() -> None:
-    rng = np.random.default_rng(4)
-    first = [result("a", seed, answers(rng, 0.8), answers(rng, 0.8), dataset) for dataset in "xy" for seed in (1, 2)]
-    places = (("y", 1), ("z", 9))
-    second = [result("b", seed, answers(rng, 0.8), answers(rng, 0.8), dataset) for dataset, seed in places]
-    assert compare_series(of(first + second, "a"), of(first + second, "b"), HM).pairs == 1
-    assert best_label(series(first + second), HM) == "a"
-    assert compare_series(of(first, "a"), [], HM) is None
+def rows_of(results: list[CellResult], table: str = HM_TABLE) -> dict[str, dict[str, Any]]:
+    return {row["method"]: row for row in main_tables(results)[table].records()}
 
 
 def test_the_report_has_one_row_per_method() -> None:
@@ -47,8 +40,7 @@ def test_the_report_has_one_row_per_method() -> None:
         for seed in (1, 2)
         if (method, dataset) != ("gda", "y")
     ]
-    table = main_tables(results)["Harmonic mean on each dataset, and paired comparison"]
-    rows = {row["method"]: row for row in table.records()}
+    rows = rows_of(results)
     assert {name: row["verdict"] for name, row in rows.items()} == {
         "zero-shot": "behind", "tip-adapter": "best", "gda": "behind"
     }  # fmt: skip
@@ -63,7 +55,7 @@ def test_the_report_has_one_row_per_method() -> None:
     assert rows["gda"]["Average"] is None
     assert rows["gda"]["pairs"] == 2
     assert rows["zero-shot"]["HM - zero-shot"] is None
-    assert "**" not in table.markdown().split("zero-shot |")[1].split("\n")[0]
+    assert "**" not in main_tables(results)[HM_TABLE].markdown().split("zero-shot |")[1].split("\n")[0]
 
 
 def test_a_method_that_shares_no_dataset_with_the_best_is_not_the_best() -> None:
@@ -74,8 +66,7 @@ def test_a_method_that_shares_no_dataset_with_the_best_is_not_the_best() -> None
         for method, (share, datasets) in places.items()
         for dataset in datasets
     ]
-    table = main_tables(results)["Harmonic mean on each dataset, and paired comparison"]
-    rows = {row["method"]: row for row in table.records()}
+    rows = rows_of(results)
     assert rows["gda"]["verdict"] == "best"
     assert rows["prolip"]["HM - zero-shot"] is not None
     assert rows["prolip"]["verdict"] is None
@@ -89,8 +80,7 @@ def test_held_out_images_of_other_shots_are_not_compared() -> None:
         for method, share in (("gda", 0.8), ("prolip", 0.6))
         for shots, images in ((8, 200), (16, 100))
     ]
-    table = main_tables(results)["Harmonic mean on each dataset, and paired comparison, held-out images"]
-    rows = {row["method"]: row for row in table.records()}
+    rows = rows_of(results, f"{HM_TABLE}, held-out images")
     (best,) = (name for name, row in rows.items() if row["verdict"] == "best")
     assert best.startswith("gda")
     assert {name: row["pairs"] for name, row in rows.items()} == {best: None, best.replace("gda", "prolip"): 1}
@@ -103,8 +93,7 @@ def test_a_method_is_compared_with_zero_shot_of_its_own_backbone() -> None:
         result(method, 1, answers(rng, share, 3000), answers(rng, share, 3000), settings={"model": model})
         for (method, model), share in shares.items()
     ]
-    table = main_tables(results)["Harmonic mean on each dataset, and paired comparison"]
-    gained = {row["method"]: row["HM - zero-shot"] for row in table.records()}
+    gained = {name: row["HM - zero-shot"] for name, row in rows_of(results).items()}
     for model in "BL":
         assert gained[f"gda (model {model})"]["difference"] == pytest.approx(20, abs=3)
         assert gained[f"zero-shot (model {model})"] is None
@@ -138,8 +127,7 @@ def test_transfer_is_compared_over_all_targets_by_each_way_of_inference() -> Non
             none = [outcome(name, np.zeros(300, bool), "fusion") for name in right]  # is right nowhere
             empty = made("domain", "photo", method, seed, {}, targets=targets)
             results.append(replace(empty, outcomes=own + none))
-    table = main_tables(results)["Paired comparison: from photo"]
-    rows = {row["method"]: row for row in table.records()}
+    rows = rows_of(results, "Paired comparison: from photo")
     assert {name: row["verdict"] for name, row in rows.items()} == {
         "zero-shot": "behind", "gda": "best", "dear (decoupled)": "behind", "dear (fusion)": "behind"
     }  # fmt: skip

@@ -17,12 +17,7 @@ from dying import dies_at_a_step
 DATA = "world:colors"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _few_pictures():
-    """Four test pictures of each class: drawing them all takes longer than what is tested."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dear.data.world.tasks.TEST", 4)
-        yield
+pytestmark = pytest.mark.usefixtures("few_test_pictures")
 
 
 def _bench(cache: Path | None = None) -> Workbench:
@@ -64,13 +59,6 @@ def test_a_cell_is_a_pure_function(small, tmp_path: Path) -> None:
     assert [base.alone["cls"], novel.alone["cls"]] == [o.accuracy for o in one.outcomes[1::2]]
     assert one.outcomes[0].images == len(resolve_dataset(DATA).base().test)
     assert one.peak_memory_mb is None or one.peak_memory_mb > 10
-
-
-def test_cached_states_change_no_outcome(small, tmp_path: Path) -> None:
-    cells = plan("few-shot", [DATA], ["zero-shot", "dear"], [1], small, shots=[1])
-    plain = run_cells(cells, tmp_path / "plain", _bench())
-    cached = run_cells(cells, tmp_path / "cached", _bench(tmp_path / "cache"))
-    assert [_measured(r) for r in plain] == [_measured(r) for r in cached]
 
 
 def test_done_cells_are_not_run_again(small, tmp_path: Path, monkeypatch, capsys) -> None:

@@ -100,7 +100,6 @@ def test_differences_are_paired_by_dataset_and_seed() -> None:
     changed = series([result(d, seed=s, base=b, novel=b) for d, s, b in
                       [("a", 1, 69.0), ("a", 2, 70.0), ("b", 1, 43.0), ("b", 2, 99.0)]])  # fmt: skip
     comparison = compare_series(changed, default, HM)
-    assert comparison is not None
     assert comparison.pairs == 3
     assert comparison.difference == pytest.approx((-1.5 + 3) / 2)  # of the datasets
     assert comparison.low < comparison.difference < comparison.high
@@ -123,7 +122,6 @@ def test_an_ablation_is_compared_with_its_default(own_default: bool) -> None:
     assert list(study.rows) == ["DeAR", "all mixed"]
     assert study.is_default("DeAR")
     comparison = study.comparisons["all mixed"]
-    assert comparison is not None
     assert (comparison.difference, comparison.pairs) == (pytest.approx(-11.5), 2)
     assert study.comparisons["DeAR"] is None
 
@@ -209,7 +207,6 @@ def test_names_of_the_papers_datasets(name: str, paper: str | None) -> None:
 
 def test_the_papers_hm_is_computed_not_copied() -> None:
     table = base_to_novel_table(["world:signs", "caltech-101"])
-    assert table is not None
     rows = {(row[0], row[1]): row[2:] for row in table.cells()}
     assert rows["Caltech101", "DeAR"] == ["99.00", "95.80", "97.37"]  # 96.95 is printed
     assert len(rows) == 13  # every method, and no average of one dataset
@@ -218,14 +215,12 @@ def test_the_papers_hm_is_computed_not_copied() -> None:
 
 def test_the_papers_average_is_that_of_the_datasets_that_occur() -> None:
     table = base_to_novel_table(["dtd", "eurosat"])
-    assert table is not None
     rows = {(row[0], row[1]): row[2:] for row in table.cells()}
     assert rows["Average", "DeAR"] == ["90.45", "81.75", f"{harmonic_mean(90.45, 81.75):.2f}"]
 
 
 def test_the_papers_transfer_is_from_imagenet() -> None:
     table = transfer_table("cross-dataset", "imagenet", ["dtd", "my own", "eurosat"])
-    assert table is not None
     assert table.header == ["method", "ImageNet (source)", "DTD", "EuroSAT", "average of these"]
     assert table.cells()[-1] == ["DeAR", "71.50", "45.40", "53.50", "49.45"]
     assert transfer_table("cross-dataset", "dtd", ["eurosat"]) is None

@@ -8,6 +8,7 @@ from dear.clip import LearnedTokens, wrap
 from dear.clip.layer_input import CachedStates
 from dear.clip.masks import Masks
 from dear.clip.support import judge, sums_heads
+from naive import same_with_gradients
 from small_models import STEMS, VISION, config_of, small
 
 READS = {
@@ -24,7 +25,7 @@ def pixels_for(backbone, count: int = 2) -> torch.Tensor:
 @pytest.mark.parametrize("family", [*VISION, *STEMS])
 def test_features_equal_open_clip(family: str) -> None:
     backbone = small(family)
-    tower, pixels = backbone.image, pixels_for(backbone)
+    tower, pixels = backbone.image, pixels_for(backbone, 1 if family in STEMS else 2)
     assert tower.tier == "full" == judge(config_of(family)).image
     assert tower.read == READS.get(family, tower.read)
     assert (not tower.why_no_sum) == sums_heads(config_of(family))
@@ -44,19 +45,20 @@ def plain_blocks(backbone):
     return visual.trunk.blocks if hasattr(visual, "trunk") else visual.transformer.resblocks
 
 
-def naive_with_tokens(backbone, pixels, raw: dict, masks: dict | None, read: bool = True):
-    """Full sequences through each block's parts, one picture at a time, with tokens appended that replace their own."""
+def naive_with_tokens(backbone, pixels, raw: dict, beta: float, mask):
+    """Full sequences through each block's parts, one picture at a time, with tokens appended and mixed by beta."""
     tower, features, states = backbone.image, [], []
     for picture in pixels[:, None]:
         x, first = tower.embed(picture), min(raw)
-        originals, count = x.shape[1], len(raw[first])
+        originals = x.shape[1]
         for layer, block in enumerate(plain_blocks(backbone), 1):
             if layer in raw:
-                x = torch.cat([x[:, :originals], raw[layer][None]], 1)
-            x = naive_block(backbone, block, x, originals, None if masks is None else masks.get(layer))
-        features.append(tower.project(tower.pool(x[:, :originals], None if masks else x[:, originals:])))
+                given = raw[layer][None]
+                given = given if layer == first else beta * given + (1 - beta) * x[:, originals:]
+                x = torch.cat([x[:, :originals], given], 1)
+            x = naive_block(backbone, block, x, originals, mask if layer >= first else None)
+        features.append(tower.project(tower.pool(x[:, :originals], None if mask is not None else x[:, originals:])))
         states.append(tower.norm_out(x[:, originals:]))
-    assert count
     return torch.cat(features), torch.cat(states)
 
 
@@ -114,32 +116,36 @@ def textbook(q, k, v, heads: int, mask):
     return torch.cat(out, -1)
 
 
+LIVES = {
+    "mixed": ((2, 3), 0.4), "carried": ((2,), 1.0), "beta 0": ((2, 3), 0.0), "replaced": ((1, 2, 3), 1.0),
+    "replaced, then carried": ((1, 2), 1.0), "mixed, then carried": ((1, 2), 0.99), "a gap": ((1, 3), 1.0),
+    "last layer": ((3,), 1.0),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("masked", [False, True], ids=["open", "masked"])
-@pytest.mark.parametrize("family", [*VISION])
-def test_learned_tokens_equal_the_naive_form(family: str, masked: bool) -> None:
+@pytest.mark.parametrize(("family", "life"), [*((f, "mixed") for f in VISION), *(("plain", life) for life in LIVES)])
+def test_learned_tokens_equal_the_naive_form(family: str, life: str, masked: bool) -> None:
     """Appended, without a place; a probe attends to them unless masks hide them."""
-    backbone = small(family)
-    tower, pixels = backbone.image, pixels_for(backbone)
+    backbone, (layers, beta) = small(family), LIVES[life]
+    tower, pixels, first = backbone.image, pixels_for(backbone), layers[0]
     torch.manual_seed(2)
-    raw = {layer: torch.randn(2, tower.width, dtype=torch.float64, requires_grad=True) for layer in (2, 3)}
-    n, by_layer, masks = tower.originals, {}, None
+    raw = {layer: torch.randn(2, tower.width, dtype=torch.float64, requires_grad=True) for layer in layers}
+    n, mask, masks = tower.originals, None, None
     if masked:  # in head 0 nobody attends to the second token; in head 1 tokens do not attend to the image
-        by_original = torch.ones(1, tower.heads, 1, n + 2, dtype=torch.bool)
+        by_original = torch.ones(1, tower.heads, n, n + 2, dtype=torch.bool)
         by_learned = torch.ones(1, tower.heads, 2, n + 2, dtype=torch.bool)
         by_original[0, 0, :, n + 1] = by_learned[0, 0, :, n + 1] = by_learned[0, 1, :, :n] = False
-        masks = Masks(dict.fromkeys((2, 3), (by_original, by_learned)), tower.heads, n)
-        whole = torch.cat([by_original[0].expand(-1, n, -1), by_learned[0]], 1)
-        by_layer = {2: whole, 3: whole}
-    out = tower.features(tower.layer_input(pixels, 2), LearnedTokens(raw), masks, read_tokens=True)
-    feature, states = naive_with_tokens(backbone, pixels, raw, by_layer or None)
-    torch.testing.assert_close(out.cls, feature, atol=1e-10, rtol=1e-10)
-    torch.testing.assert_close(out.tokens, states, atol=1e-10, rtol=1e-10)
-    fast = tower.features(tower.layer_input(pixels, 2), LearnedTokens(raw), masks).cls
-    torch.testing.assert_close(fast, feature, atol=1e-10, rtol=1e-10)
-    weights = torch.randn_like(feature)
-    mine, naive = (torch.autograd.grad((f * weights).sum(), list(raw.values())) for f in (fast, feature))
-    for one, other in zip(mine, naive, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
+        by_original[:, :, 1:, n] = False  # of the image, only its first place attends to the first token
+        masks = Masks(dict.fromkeys(range(first, 4), (by_original, by_learned)), tower.heads, n)
+        mask = torch.cat([by_original[0], by_learned[0]], 1)
+    feature, states = naive_with_tokens(backbone, pixels, raw, beta, mask)
+    entry, tokens = tower.layer_input(pixels, first), LearnedTokens(raw, beta)
+    out = tower.features(entry, tokens, masks, read_tokens=True)
+    same_with_gradients(torch.cat([out.cls, out.tokens.flatten(1)], 1), torch.cat([feature, states.flatten(1)], 1), raw)
+    alone = tower.features(entry, tokens, masks)
+    assert alone.tokens is None
+    same_with_gradients(alone.cls, feature, raw)
 
 
 @pytest.mark.parametrize("family", [*VISION])

@@ -15,6 +15,7 @@ from dear.clip.support import judge, refusal, usable_models, why_refused
 from dear.clip.tags import pictures_of
 from dear.core.errors import DearError, DearWarning
 from hostile import survives
+from small_models import save_model
 
 TIERS_OF_NAMES = {
     ("full", "full"): 105,
@@ -154,12 +155,6 @@ def test_activation_mismatch_with_the_tag_is_refused() -> None:
         load_backbone("ViT-B-16", "dfn2b")
 
 
-def write_local_dir(folder, config, weights) -> None:
-    folder.mkdir()
-    (folder / "open_clip_config.json").write_text(json.dumps(config))
-    save_file({k: v.contiguous() for k, v in weights.items()}, folder / "open_clip_model.safetensors")
-
-
 @pytest.fixture
 def local_dir(tmp_path):
     config = open_clip.get_model_config("ViT-S-32-alt")
@@ -167,8 +162,7 @@ def local_dir(tmp_path):
     config["text_cfg"] |= {"layers": 2, "width": 32, "heads": 2}
     torch.manual_seed(1)
     model = open_clip.CLIP(**config)
-    write_local_dir(tmp_path / "model", {"model_cfg": config, "preprocess_cfg": {}}, model.state_dict())
-    return tmp_path / "model", config, model
+    return save_model(tmp_path / "model", config, model), config, model
 
 
 def test_local_dir_loads_its_weights_frozen(local_dir) -> None:

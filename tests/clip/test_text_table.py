@@ -20,6 +20,7 @@ from dear.data.resolve import resolve_dataset
 from dear.methods.registry import METHODS, find_method, methods_for
 from made_up import parsed, result
 
+pytestmark = pytest.mark.usefixtures("few_pictures")
 NEED_A_TEXT_TOWER = {
     "zero-shot-ensemble", "coop", "cocoop", "kgcoop", "prograd", "tcp", "atprompt", "textrefiner", "ivlp", "maple",
     "maple-atprompt", "promptsrc", "mmrl", "mmrlpp", "tac", "skipt",

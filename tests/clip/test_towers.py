@@ -1,4 +1,4 @@
-"""Without learned tokens the towers equal OpenCLIP's; every shortcut equals the naive form."""
+"""Towers without learned tokens equal OpenCLIP's; every shortcut equals the naive form."""
 
 import pytest
 import torch
@@ -7,30 +7,15 @@ from torch.nn import functional as F
 from dear.clip import LearnedTokens, load_backbone, wrap
 from dear.clip.attention import QueryGroup, attend, attention_weights, finish_block, merge_heads
 from dear.clip.layer_input import LayerInput
-from dear.clip.masks import Masks
 from dear.clip.modules import has_plain_blocks
-from naive import attention, same_with_gradients
+from naive import attention
 
-NAMES = [
-    "ViT-S-32-alt",
-    "ViT-S-16-alt",
-    "ViT-M-16-alt",
-    "ViT-M-32",
-    "ViT-S-16",
-    "ViT-B-32-quickgelu",
-    "ViT-B-32-256",
-]
-TEXTS = [
-    "a photo of a cat.",
-    "a photo of a very small dog, a type of pet.",
-    "a photo of a cat and a bird",
-    "x",
-]
+TEXTS = ["a photo of a cat.", "a photo of a very small dog, a type of pet.", "a photo of a cat and a bird", "x"]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_features_equal_open_clip(name: str) -> None:
-    backbone = load_backbone(name, random_weights=True)
+def test_features_of_a_real_name_equal_open_clip() -> None:
+    """Small models of every kind: test_families, test_text_towers; the other activation: test_transformers."""
+    backbone = load_backbone("ViT-S-32-alt", random_weights=True)
     torch.manual_seed(0)
     pixels = torch.randn(2, 3, *backbone.image.image_size)
     with torch.no_grad():
@@ -40,21 +25,6 @@ def test_features_equal_open_clip(name: str) -> None:
             F.normalize(backbone.image.encode(pixels), dim=-1), expected_image, atol=1e-5, rtol=0
         )
         torch.testing.assert_close(F.normalize(backbone.text.encode(TEXTS), dim=-1), expected_text, atol=1e-5, rtol=0)
-
-
-def test_trunk_and_rest_equal_the_whole(tiny) -> None:
-    backbone = tiny()
-    backbone.model.double()
-    pixels = torch.randn(3, 3, 32, 32, dtype=torch.float64)
-    for split in range(4):
-        states = backbone.image.trunk(pixels, split)
-        whole = backbone.model.encode_image(pixels)
-        cls = backbone.image.cls_state(LayerInput(backbone.image, split + 1, states))
-        torch.testing.assert_close(backbone.image.project(cls), whole)
-        prompts = backbone.text.prompts(TEXTS)
-        packed = backbone.text.trunk(prompts, split)
-        plain = backbone.model.encode_text(backbone.text.tokenizer(TEXTS))
-        torch.testing.assert_close(backbone.text.project(backbone.text.eot_states(packed, prompts, split + 1)), plain)
 
 
 @pytest.mark.parametrize("additive", [True, False])
@@ -89,50 +59,6 @@ def test_attention_weights_are_those_that_attention_uses(tiny) -> None:
     weights = attention_weights(entry.q, keys, mask)
     torch.testing.assert_close(weights @ values, attend(entry.q, keys, values, [QueryGroup(7, mask)]))
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, tower.heads, 7))
-
-
-def randn(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
-
-
-LIVES = {
-    "mixed": ((3, 4), 0.4), "carried": ((3,), 1.0), "beta 0": ((3, 4), 0.0), "replaced": ((1, 2, 3, 4), 1.0),
-    "replaced, then carried": ((1, 2), 1.0), "mixed, then carried": ((1, 2, 3), 0.99), "a gap": ((1, 4), 1.0),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("read_tokens", [True, False])
-@pytest.mark.parametrize("life", LIVES)
-def test_image_tokens_equal_the_naive_form(tiny, life: str, read_tokens: bool) -> None:
-    """Full sequences, all queries, all layers; masks by kind of query: patches do not attend to the first token."""
-    backbone = tiny()
-    backbone.model.double()
-    tower, (layers, beta) = backbone.image, LIVES[life]
-    raw = {layer: randn(2, tower.width) for layer in layers}
-    first, pixels = layers[0], torch.randn(3, 3, 32, 32, dtype=torch.float64)
-    start = tower.trunk(pixels, first - 1)
-    originals = start.shape[1]
-    allowed = torch.ones(originals + 2, originals + 2, dtype=torch.bool)
-    allowed[1:originals, originals] = False
-    masks = (allowed[:originals][None, None], allowed[originals:][None, None])
-    forbidden = torch.zeros(allowed.shape, dtype=torch.float64).masked_fill(~allowed, -torch.inf)
-    cls, added = tower.with_tokens(
-        LayerInput(tower, first, start),
-        LearnedTokens(raw, beta),
-        Masks(dict.fromkeys(range(first, 5), masks), tower.heads, originals),
-        read_tokens,
-    )
-    x, carried = start, raw[first].expand(3, -1, -1)
-    for layer in range(first, 5):
-        if layer > first and layer in raw:
-            carried = beta * raw[layer] + (1 - beta) * carried
-        x = tower.blocks[layer - 1](torch.cat([x, carried], 1), attn_mask=forbidden)
-        x, carried = x[:, :-2], x[:, -2:]
-    assert (added is None) == (not read_tokens)
-    fast, plain = [cls], [x[:, 0]]
-    if added is not None:
-        fast, plain = [*fast, added.flatten(1)], [*plain, carried.flatten(1)]
-    same_with_gradients(torch.cat(fast, 1), torch.cat(plain, 1), raw)
 
 
 def test_replaced_tokens_are_keys_and_values_only(tiny, monkeypatch) -> None:

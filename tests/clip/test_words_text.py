@@ -2,17 +2,16 @@
 
 from pathlib import Path
 
-import open_clip
 import pytest
 import torch
 from torch.nn import functional as F
 
-from dear.clip import LearnedTokens, wrap
+from dear.clip import LearnedTokens
 from dear.clip.support import judge
 from dear.clip.text import ClassTexts
 from dear.core.errors import DearError
 from dear.methods.registry import find_method, methods_for
-from small_models import VISION, WordTokenizer, shaken
+from small_models import of_hugging_face
 
 transformers = pytest.importorskip("transformers", reason="text towers of Hugging Face need it")
 
@@ -33,18 +32,9 @@ PROMPTS = [f"X X {name}." for name in ("cat", "polar bear", "red ape")]
 
 @pytest.fixture(params=CONFIGS)
 def backbone(request, tmp_path: Path):
-    config, pooler, projection = CONFIGS[request.param]
-    config.save_pretrained(tmp_path)
-    text = {"hf_model_name": str(tmp_path), "hf_model_pretrained": False, "hf_pooler_type": pooler,
-            "hf_proj_type": projection, "context_length": 20}  # fmt: skip
-    arguments = {"embed_dim": 24, "vision_cfg": dict(VISION["plain"]), "text_cfg": text}
-    assert judge(arguments)[:2] == ("full", "words")
-    torch.manual_seed(0)
-    model = shaken(open_clip.CustomTextCLIP(**arguments))
-    begin = None if request.param == "mt5" else 2
-    tokenizer = WordTokenizer(20, begin=begin, end=3)
-    tokenizer.pad = config.pad_token_id
-    return wrap(model, tokenizer, request.param)
+    backbone, config = of_hugging_face(*CONFIGS[request.param], tmp_path)
+    assert judge(config)[:2] == ("full", "words")
+    return backbone
 
 
 def test_features_equal_open_clip(backbone) -> None:

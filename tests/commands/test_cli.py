@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +12,10 @@ from PIL import Image
 
 from dear import __version__
 from dear.cli import ALIASES, COMMAND_GROUPS, COMMANDS, main
-from dear.commands.doctor import EXTRAS
+from dear.core.extras import EXTRAS
 from dear.methods.registry import METHODS, methods_for
 
+pytestmark = pytest.mark.usefixtures("few_pictures")
 DEAR = "import sys; from dear.cli import main; sys.exit(main())"
 
 
@@ -42,7 +42,9 @@ def test_help_imports_nothing_heavy(flag: str) -> None:
     assert done.returncode == 0
     assert all(name in page for name in COMMANDS) if flag == "--help" else page == f"dear {__version__}\n"
     assert "dear.cli" in modules.split()
-    assert not {"torch", "open_clip", "numpy", "PIL", "matplotlib"} & set(modules.split())
+    heavy = {"torch", "open_clip", "numpy", "PIL", "matplotlib", "ray", "sklearn", "scipy", "pandas", "transformers"}
+    assert not heavy & set(modules.split())
+    assert len(modules.split()) < 300
 
 
 @pytest.mark.parametrize("argv", [["fly"], ["data", "world", "--wings"]])
@@ -65,18 +67,6 @@ def test_an_alias_is_a_part_of_a_command_and_is_not_listed(alias: str, capsys) -
         pages.append(capsys.readouterr().out)
     assert pages[0] == pages[1]
     assert len(COMMANDS) <= 20
-
-
-def test_help_answers_at_once() -> None:
-    """Seconds of the processor, which do not depend on other programs: 0.04 without torch, over 2 with it."""
-
-    def seconds() -> float:
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return used.ru_utime + used.ru_stime
-
-    before = seconds()
-    assert dear("--help", capture_output=True).returncode == 0
-    assert seconds() - before < 1 / 3
 
 
 @pytest.mark.parametrize(
@@ -173,12 +163,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(argv: list[str], sentence: st
     assert sentence in err
     assert err.count("\n") == 1
     assert out == ""
-
-
-def test_a_user_sees_no_traceback() -> None:
-    done = dear("data", "world", "--out", "world.xyz", capture_output=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "dear: Cannot draw to world.xyz: name a file that ends in .png.\n"
 
 
 @pytest.mark.parametrize("out", ["file/world.png", "folder.png"])

@@ -2,7 +2,6 @@
 
 import io
 import json
-import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,7 @@ from dear.gallery import Gallery
 from dear.heads.concepts import load_phrases
 from dear.heads.contributions import HeadContributions
 from dear.server.engines import open_engine
-
-sys.path.append(str(Path(__file__).parents[1]))
+from noisy_pictures import noisy_folders
 from pretended_gpu import pretend_gpu
 
 ROUNDING = {"fp32": 1e-4, "fp16": 0.01, "bf16": 0.06}
@@ -92,15 +90,7 @@ class Commands:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
-    """Sixteen pictures of each class, of its own color and noise."""
-    folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
-    for number, name in enumerate(CLASSES):
-        (folder / name).mkdir()
-        for i in range(16):
-            pixels = rng.integers(0, 120, (32, 32, 3), dtype=np.uint8)
-            pixels[..., number] += 100
-            Image.fromarray(pixels).save(folder / name / f"{i}.png")
-    return folder
+    return noisy_folders(tmp_path_factory.mktemp("data"), CLASSES, 16)
 
 
 @pytest.fixture(scope="module")

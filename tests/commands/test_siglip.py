@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from safetensors.torch import save_file
 
 from dear.cli import main
 from dear.clip import load
 from dear.data.resolve import resolve_dataset
-from small_models import WHOLE, WordTokenizer, config_of, small
+from small_models import WHOLE, WordTokenizer, config_of, save_model, small
+
+pytestmark = pytest.mark.usefixtures("few_pictures")
 
 
 @pytest.fixture
@@ -17,13 +18,8 @@ def folder(tmp_path: Path, monkeypatch) -> Path:
     """A small SigLIP as an OpenCLIP folder; its tokenizer would come from the hub."""
     model = small("SigLIP", **WHOLE["SigLIP"][0]).model.float()
     config = config_of("SigLIP", **WHOLE["SigLIP"][0]) | {"custom_text": True}
-    pictures = {"mean": [0.5] * 3, "std": [0.5] * 3, "resize_mode": "squash"}
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": pictures}))
-    save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "open_clip_model.safetensors")
     monkeypatch.setattr(load, "_tokenizer", lambda _: WordTokenizer(20))
-    return folder
+    return save_model(tmp_path / "model", config, model, mean=[0.5] * 3, std=[0.5] * 3, resize_mode="squash")
 
 
 def run(capsys, *arguments: object) -> str:

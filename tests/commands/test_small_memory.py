@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from PIL import Image
+
+from noisy_pictures import noisy_folders
 
 _LIMIT = 6 * 10**9  # bytes; PyTorch and LanceDB alone reserve 4 of them, though they use 1
 
@@ -41,10 +42,7 @@ doctor run gallery exported bench
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no limit of this kind")
 def test_main_commands_within_6_gb(tmp_path: Path, model_folder: Path, role_file: Path) -> None:
-    for number in range(12):
-        path = tmp_path / "photos" / "ab"[number % 2] / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (32, 32), (20 * number,) * 3).save(path)
+    noisy_folders(tmp_path / "photos", "ab", 6)
     tiny = f"--model local-dir:{model_folder} --shots 1 --epochs 1 --workers 0 --device cpu"
     lines = _LINES.replace("train TINY", f"train TINY --data photos --method dear --roles {role_file} --first-layer 2")
     # Every thread reserves a stack and an arena: the limit must not depend on the number of cores.

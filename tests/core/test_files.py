@@ -132,15 +132,6 @@ def test_places_that_cannot_be_written_are_refused_and_left_alone(tmp_path: Path
     assert os.listdir(tmp_path / "folder") == []
 
 
-def test_a_full_disk_is_said_in_a_sentence(tmp_path: Path) -> None:
-    path = tmp_path / "x.txt"
-    write_text(path, "old")
-    with pytest.raises(DearError, match=r"x\.txt: no space left on device\."):
-        write_half(path, OSError(28, "No space left on device"))
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["x.txt"]
-
-
 @pytest.mark.parametrize(
     "content",
     [b"{", b"", b"\xff\xfe", b"[" + b"1" * 5000 + b"]", b"[" * 10**5, b'{"a":' * 10**5, b"NaN", b"[-Infinity]"],

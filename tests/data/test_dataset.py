@@ -17,7 +17,6 @@ from dear.data import loading
 from dear.data.check import picture_hash
 from dear.data.dataset import Dataset, Example, ImageFile
 from dear.data.loading import evaluation_batches
-from dear.data.resolve import resolve_dataset
 from dear.data.splits import stratified_folds
 
 from .conftest import picture
@@ -86,17 +85,6 @@ def test_the_first_half_is_base_and_the_larger_one(classes: int, of_base: int) -
         assert low == tuple(e for e in whole if e.label < of_base)
         assert high == tuple(Example(e.picture, e.label - of_base) for e in whole if e.label >= of_base)
     assert novel.prompts == [f"a photo of a thing {i}." for i in range(of_base, classes)]
-
-
-def test_files_open_as_rgb(tmp_path: Path) -> None:
-    Image.new("LA", (5, 4), (200, 10)).save(tmp_path / "x.png")
-    picture = ImageFile(tmp_path / "x.png").open()
-    assert (picture.mode, picture.size, picture.getpixel((0, 0))) == ("RGB", (5, 4), (200, 200, 200))
-
-
-@pytest.mark.parametrize("name", ["world:signs", "world:textures:sketch"])
-def test_names_resolve_to_what_they_say(name: str) -> None:
-    assert resolve_dataset(name).name == name
 
 
 @pytest.mark.parametrize("labels", [[0, 1, 2] * 5, [1] * 7 + [0] * 4, [3], []])

@@ -4,8 +4,6 @@ import io
 import os
 import socket
 import struct
-import subprocess
-import sys
 import tracemalloc
 import warnings
 import zlib
@@ -195,15 +193,7 @@ def test_as_many_pixels_as_nobody_has(tmp_path: Path) -> None:
 
 
 def test_filters_of_warnings_are_the_callers(monkeypatch) -> None:
-    """Importing changes none, and a large picture is judged by our limit alone, without a word from Pillow."""
-    program = (
-        "import pkgutil, warnings, PIL.Image, torchvision.datasets, numpy\n"
-        "before = list(warnings.filters)\n"
-        "import dear, dear.data\n"
-        "for module in pkgutil.walk_packages(dear.data.__path__, 'dear.data.'): __import__(module.name)\n"
-        "assert list(warnings.filters) == before, warnings.filters\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    """A large picture is judged by our limit alone, without a word from Pillow."""
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     data = WHOLE["PNG"]  # 2000 pixels
     with pytest.warns(Image.DecompressionBombWarning):

@@ -21,6 +21,8 @@ from dear.training.run_folder import RunFolder
 
 from .conftest import picture
 
+pytestmark = pytest.mark.usefixtures("few_pictures")
+
 
 @pytest.fixture
 def photos(tmp_path) -> Path:

@@ -8,13 +8,11 @@ from PIL import Image
 
 import dear
 from dear.clip import load_backbone
-from dear.core.names import CORE_ATTRIBUTES
 from dear.data.world.tasks import world_task
 from dear.gallery import AdapterEncoder
-from dear.heads.head_role import HeadRole
-from dear.heads.role_map import RoleMap
 from dear.methods.dear import Dear, DearConfig
 from dear.training.adapter import save_adapter
+from small_models import each_role
 
 pytest.importorskip("lancedb")
 
@@ -25,17 +23,8 @@ def make_run(model_folder, tmp_path_factory):
 
     def make(seed: int) -> Path:
         backbone = load_backbone(f"local-dir:{model_folder}")
-        of_heads = [
-            HeadRole("core_attribute", "color"),
-            HeadRole("mixed"),
-            HeadRole("mixed"),
-            HeadRole("generalization"),
-        ]
-        roles = {(layer, head): of_heads[head] for layer in (2, 3) for head in range(4)}
         torch.manual_seed(seed)
-        settings = DearConfig(first_layer=2, token_std=1.0)
-        role_map = RoleMap(backbone.identity.to_json(), (2, 3), 4, CORE_ATTRIBUTES, CORE_ATTRIBUTES, roles)
-        model = Dear(backbone, settings, role_map)
+        model = Dear(backbone, DearConfig(first_layer=2, token_std=1.0), each_role(backbone))
         model.set_classes(["red", "blue"], "a {} sign")
         out = tmp_path_factory.mktemp("runs") / "run"
         save_adapter(out, "dear", model, "a {} sign")

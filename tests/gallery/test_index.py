@@ -66,17 +66,12 @@ def test_what_is_there_is_not_read_again(gallery, encoder, photos, monkeypatch) 
     assert sorted(set(labels)) == ["a", "b c", "d"]
 
 
-def test_labels_can_be_added_later(gallery, encoder, photos) -> None:
+def test_labels_can_be_added_later_and_are_kept_when_the_images_are_given_without(gallery, encoder, photos) -> None:
     gallery.add(encoder, [photos])
     assert gallery.add(encoder, [photos], label_from_folder=True).added == 12
+    assert gallery.add(encoder, [photos]).already == 12
     assert len(gallery) == 12
     assert set(gallery.table.to_arrow()["label"].to_pylist()) == {"a", "b c", "d"}
-
-
-def test_labels_are_kept_when_the_images_are_given_without(gallery, encoder, photos) -> None:
-    gallery.add(encoder, [photos], label_from_folder=True)
-    assert gallery.add(encoder, [photos]).already == 12
-    assert None not in gallery.table.to_arrow()["label"].to_pylist()
 
 
 def test_duplicates_by_content_are_skipped(gallery, encoder, photos, noise) -> None:

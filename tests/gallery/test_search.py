@@ -121,11 +121,11 @@ def test_a_write_in_the_middle_of_a_search_is_noticed(tmp_path, monkeypatch) -> 
     gallery = made_gallery(tmp_path / "gallery", {"one": vectors})
     other, read = Gallery.open(gallery.folder), Snapshot.codes
 
-    def codes(snapshot: Snapshot, component: str, centred: bool) -> Codes:
+    def codes(snapshot: Snapshot, component: str) -> Codes:
         if "7" in other.paths():  # the best is taken out after the search began, and the files are merged
             other.delete_rows(["7"])
             other.compact()
-        return read(snapshot, component, centred)
+        return read(snapshot, component)
 
     monkeypatch.setattr(Snapshot, "codes", codes)
     hits = gallery.search({"one": vectors[7]}, {"one": 1.0}, k=299)

@@ -48,7 +48,6 @@ def test_a_role_map_holds_all_that_is_needed_to_trust_it(tiny, images, tmp_path)
     assert role_map.origin["phrases"]["count"] == len(PHRASES)
     low, high = role_map.origin["thresholds"].values()
     for head_role in role_map.roles.values():
-        assert head_role.entropy is not None
         assert (head_role.role in ("core_attribute", "other_specialized")) == (head_role.entropy <= low < high)
         assert 0 < sum(phrase.variance for phrase in head_role.phrases) <= 1 + 1e-9
         assert len(head_role.phrases) == 4

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
+import naive
 from dear.clip import Backbone
 from dear.core.errors import DearError
 from dear.data.dataset import Dataset, Example
@@ -43,10 +44,10 @@ def naive_features(backbone, states, heads) -> torch.Tensor:
     clean, changed = list(states), list(states)
     for layer, block in enumerate(blocks, FIRST):
         size = block.attn.embed_dim // block.attn.num_heads
-        normal = [textbook_outputs(block.attn, block.ln_1(x)) for x in clean]
+        normal = [torch.cat(naive.head_outputs(block.attn, block.ln_1(x)), -1) for x in clean]
         mean = torch.stack(normal).mean(0)
         for i in range(len(states)):
-            out = textbook_outputs(block.attn, block.ln_1(changed[i]))
+            out = torch.cat(naive.head_outputs(block.attn, block.ln_1(changed[i])), -1)
             for at, head in heads:
                 if at == layer:
                     out[:, head * size : (head + 1) * size] = mean[:, head * size : (head + 1) * size]
@@ -54,14 +55,6 @@ def naive_features(backbone, states, heads) -> torch.Tensor:
                 x[i] = x[i] + block.attn.out_proj(o)
                 x[i] = x[i] + block.mlp(block.ln_2(x[i]))
     return F.normalize(backbone.image.project(torch.stack(changed)[:, 0]), dim=-1)
-
-
-def textbook_outputs(attn, x: torch.Tensor) -> torch.Tensor:
-    """x [tokens, width] -> the heads' outputs side by side, [tokens, width]."""
-    q, k, v = (x @ w.T + b for w, b in zip(attn.in_proj_weight.chunk(3), attn.in_proj_bias.chunk(3), strict=True))
-    size = attn.embed_dim // attn.num_heads
-    parts = [slice(h * size, (h + 1) * size) for h in range(attn.num_heads)]
-    return torch.cat([(q[:, p] @ k[:, p].T / size**0.5).softmax(-1) @ v[:, p] for p in parts], -1)
 
 
 @pytest.mark.parametrize("heads", [[], [(3, 1)], [(4, 0), (4, 3)], [(3, 0), (3, 2), (4, 1)]])

@@ -13,7 +13,6 @@ from dear.core.names import CORE_ATTRIBUTES
 from dear.data.world.vocabulary import VALUES, WHERE
 from dear.heads import concepts as module
 from dear.heads.concepts import (
-    CONCEPTS,
     WORLD_PHRASES,
     Concepts,
     embed,
@@ -21,11 +20,12 @@ from dear.heads.concepts import (
     read_phrases,
     strip_boilerplate,
 )
+from dear.heads.role_map import RoleMap
 
 
 def test_shipped_concepts_are_the_papers_twelve_with_unit_centroids():
     concepts = Concepts.shipped()
-    assert concepts.names == CONCEPTS
+    assert concepts.names == RoleMap.preset("paper").concepts
     assert set(CORE_ATTRIBUTES) < set(concepts.names)
     assert concepts.centroids.shape == (12, 384)
     assert concepts.centroids.dtype == np.float32
@@ -94,7 +94,7 @@ def test_the_corpus_is_large_unique_and_even_over_the_twelve_concepts():
     phrases = load_phrases()
     assert len(phrases) == len({phrase.lower() for phrase in phrases}) >= 3000
     counts = Counter(concept for concept, _ in read_phrases())
-    assert set(counts) == set(CONCEPTS)
+    assert set(counts) == set(RoleMap.preset("paper").concepts)
     assert max(counts.values()) == min(counts.values())
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import naive
 from dear.clip.image import last_third
 from dear.core.errors import DearError
 from dear.heads.contributions import HeadContributions, decompose
@@ -47,7 +48,7 @@ def test_each_head_is_what_the_formula_says(backbone) -> None:
     visual, pixels = backbone.image.visual, some_pixels(1)
     cls, outputs = visual._embeds(pixels), []
     for block in visual.transformer.resblocks:
-        outputs.append((block, textbook_heads(block.attn, block.ln_1(cls[0]))))
+        outputs.append((block, [head[0, 0] for head in naive.head_outputs(block.attn, block.ln_1(cls))]))
         cls = block(cls)
     state = cls[0, 0]
     norm = visual.ln_post
@@ -62,14 +63,6 @@ def test_each_head_is_what_the_formula_says(backbone) -> None:
             written = block.ls_1(columns @ out + block.attn.out_proj.bias / heads)
             folded = (written - state.mean() / terms) * norm.weight / std + norm.bias / terms
             torch.testing.assert_close(contributions[layer, h], folded @ visual.proj / length, atol=1e-12, rtol=0)
-
-
-def textbook_heads(attn, x: torch.Tensor) -> list[torch.Tensor]:
-    """Output of each head at CLS, from x [tokens, width]: a list of [head_dim]."""
-    q, k, v = (x @ w.T + b for w, b in zip(attn.in_proj_weight.chunk(3), attn.in_proj_bias.chunk(3), strict=True))
-    size = attn.embed_dim // attn.num_heads
-    parts = [slice(h * size, (h + 1) * size) for h in range(attn.num_heads)]
-    return [(q[0, p] @ k[:, p].T / size**0.5).softmax(-1) @ v[:, p] for p in parts]
 
 
 @pytest.mark.parametrize("first", [1, 2, 3])

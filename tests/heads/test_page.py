@@ -59,13 +59,9 @@ def test_a_click_on_a_head_shows_its_evidence_in_a_real_browser(report, tmp_path
     clicked = tmp_path / "clicked.html"
     page = report.read_text(encoding="utf-8")
     clicked.write_text(page.replace("</body>", click + "</body>"), encoding="utf-8")
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"]
-    flags += [
-        "--disable-background-networking",
-        "--disable-component-update",
-        f"--user-data-dir={tmp_path / 'u'}",
-    ]
-    command = [CHROMIUM, *flags, "--dump-dom", clicked.as_uri()]
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync",
+             "--disable-background-networking", "--disable-component-update"]  # fmt: skip
+    command = [CHROMIUM, *flags, f"--user-data-dir={tmp_path / 'u'}", "--dump-dom", clicked.as_uri()]
     dom = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     detail = re.search(r'<section id="detail".*?</section>', dom, re.DOTALL).group()
     assert f"Layer {layer}, head {head}" in detail

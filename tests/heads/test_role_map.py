@@ -145,11 +145,7 @@ def broken(path, value):
 @pytest.mark.parametrize(
     ("path", "value", "sentence"),
     [
-        (
-            ["roles", "3", "0", "role"],
-            "boss",
-            "unknown role 'boss'; known: core_attribute, other_specialized",
-        ),
+        (["roles", "3", "0", "role"], "boss", "unknown role 'boss'; known: core_attribute, other_specialized"),
         (["roles", "3", "0", "role"], KeyError, "missing required field role"),
         (["roles", "3", "1"], KeyError, r"no role for \(layer, head\) \(3, 1\)"),
         (["roles", "4"], KeyError, r"no role for \(layer, head\) \(4, 0\), \(4, 1\)"),

@@ -10,15 +10,6 @@ from dear.core.errors import DearError
 from dear.heads.textspan import RunningMoments, TextSpan, textspan
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Small matrices on a busy machine: a second thread would mostly be waited for."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def published_textspan(data, texts, rank, picks, dtype=torch.float64, tie=1e-9):
     """The published algorithm on raw data [n, d], texts [p, d]: picks, their std, their share of variance."""
     data, texts = torch.as_tensor(data, dtype=dtype), torch.as_tensor(texts, dtype=dtype)

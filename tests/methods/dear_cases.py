@@ -1,6 +1,9 @@
 """DeAR on a tiny backbone, with a head of every role."""
 
+from collections.abc import Sequence
+
 import torch
+from token_cases import OWN as PROMPTS
 
 from dear.heads.head_role import HeadRole
 from dear.heads.role_map import RoleMap
@@ -8,7 +11,6 @@ from dear.methods.dear import Dear, DearConfig
 
 CORE = ("color", "shape", "texture")
 CONCEPTS = (*CORE, "animal", "style")
-PROMPTS = [f"a photo of a {name}." for name in ("cat", "polar bear", "dog", "fire truck", "tabby")]
 ROLES = [
     HeadRole("core_attribute", "color"), HeadRole("mixed"), HeadRole("generalization", "style"),
     HeadRole("other_specialized", "animal"), HeadRole("core_attribute", "texture"), HeadRole("core_attribute", "shape"),
@@ -16,12 +18,10 @@ ROLES = [
 ]  # fmt: skip
 
 
-def role_map(first: int = 3, layers: int = 4, heads: int = 4, roles=None) -> RoleMap:
-    numbers = range(first, layers + 1)
-    positions = [(layer, h) for layer in numbers for h in range(heads)]
-    given = roles or ROLES
-    chosen = {at: given[i % len(given)] for i, at in enumerate(positions)}
-    return RoleMap({}, tuple(numbers), heads, CONCEPTS, CORE, chosen)
+def role_map(first: int = 3, roles: Sequence[HeadRole] = ROLES) -> RoleMap:
+    positions = [(layer, h) for layer in range(first, 5) for h in range(4)]
+    chosen = {at: roles[i % len(roles)] for i, at in enumerate(positions)}
+    return RoleMap({}, tuple(range(first, 5)), 4, CONCEPTS, CORE, chosen)
 
 
 def make(tiny, dtype=torch.float64, roles=None, spread: float = 0.5, **settings) -> Dear:

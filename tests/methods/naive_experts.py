@@ -1,26 +1,18 @@
 """Expert tokens the slow, readable way: originals and tokens in one sequence, means filled in head by head."""
 
 import torch
+from dear_cases import PROMPTS, role_map
 from torch.nn import functional as F
 
 import naive
 from dear.heads.head_role import HeadRole
-from dear.heads.role_map import RoleMap
 from dear.methods.experts import Experts, ExpertsConfig
 
-CORE = ("color", "shape", "texture")
-PROMPTS = [f"a photo of a {name}." for name in ("cat", "polar bear", "dog", "fire truck", "tabby")]
 ROLES = [
     HeadRole("core_attribute", "color"), HeadRole("mixed"), HeadRole("generalization"),
     HeadRole("core_attribute", "shape"), HeadRole("core_attribute", "texture"), HeadRole("core_attribute", "color"),
     HeadRole("other_specialized", "animal"), HeadRole("core_attribute", "color"),
 ]  # fmt: skip
-
-
-def role_map(first: int = 3, roles=ROLES) -> RoleMap:
-    positions = [(layer, h) for layer in range(first, 5) for h in range(4)]
-    chosen = {at: roles[i % len(roles)] for i, at in enumerate(positions)}
-    return RoleMap({}, tuple(range(first, 5)), 4, (*CORE, "animal"), CORE, chosen)
 
 
 class LabelledImages:
@@ -41,7 +33,7 @@ def make(tiny, dtype=torch.float64, roles=None, moved: bool = True, **settings) 
     backbone.model.to(dtype)
     config = ExpertsConfig(**{"first_layer": 3, "token_std": 0.5, **settings})
     torch.manual_seed(5)
-    experts = Experts(backbone, config, (roles or role_map(config.first_layer)))
+    experts = Experts(backbone, config, roles or role_map(config.first_layer, roles=ROLES))
     experts.before_training(LabelledImages(images(5, dtype, seed=1)))
     with torch.no_grad():  # away from the start, where gradients could vanish
         if moved:
@@ -58,24 +50,6 @@ def images(count: int, dtype=torch.float64, seed: int = 0):
 # --- the naive form: full sequences, textbook attention, head by head ------------------------------------
 
 
-def head_outputs(attn, x):
-    """Queries, keys and values of states [batch, tokens, width], and the columns of each head."""
-    q, k, v = (F.linear(x, w, b) for w, b in zip(attn.in_proj_weight.chunk(3), attn.in_proj_bias.chunk(3), strict=True))
-    size = attn.embed_dim // attn.num_heads
-    parts = [slice(h * size, (h + 1) * size) for h in range(attn.num_heads)]
-    return q, k, v, parts
-
-
-def attended(q, k, v, part):
-    scores = q[..., part] @ k[..., part].transpose(-1, -2) / (part.stop - part.start) ** 0.5
-    return scores.softmax(-1) @ v[..., part]
-
-
-def finish(layer, x, out):
-    x = x + layer.ls_1(F.linear(out, layer.attn.out_proj.weight, layer.attn.out_proj.bias))
-    return x + layer.ls_2(layer.mlp(layer.ln_2(x)))
-
-
 def naive_means(experts, pixels):
     """CLS before layer J and every head's output at CLS, means over images."""
     visual, x, means, start = experts.backbone.model.visual, None, {}, None
@@ -83,11 +57,10 @@ def naive_means(experts, pixels):
     for number, layer in enumerate(visual.transformer.resblocks, 1):
         if number == experts.first_layer:
             start = x[:, 0].mean(0)
-        q, k, v, parts = head_outputs(layer.attn, layer.ln_1(x))
-        heads = [attended(q, k, v, part) for part in parts]
+        heads = naive.head_outputs(layer.attn, layer.ln_1(x))
         for h, head in enumerate(heads):
             means[number, h] = head[:, 0].mean(0)
-        x = finish(layer, x, torch.cat(heads, -1))
+        x = naive.finish(layer, x, heads)
     return start, means
 
 
@@ -99,10 +72,10 @@ def naive_states(experts, pixels, means, tokens, mean_image: bool):
     for number, layer in enumerate(visual.transformer.resblocks, 1):
         if number == experts.first_layer:
             x = torch.cat([x, tokens.expand(len(x), -1, -1)], 1)
-        q, k, v, parts = head_outputs(layer.attn, layer.ln_1(x))
+        allowed = torch.ones(layer.attn.num_heads, x.shape[1], x.shape[1], dtype=torch.bool)
+        allowed[:, :, originals:] = False  # nobody sees a token
         heads = []
-        for h, part in enumerate(parts):
-            out = attended(q, k[:, :originals], v[:, :originals], part)  # nobody sees a token
+        for h, out in enumerate(naive.head_outputs(layer.attn, layer.ln_1(x), allowed)):
             if number >= experts.first_layer:
                 role = experts.roles[number, h]
                 reader = role.concept if role.role == "core_attribute" else "rest"
@@ -113,7 +86,7 @@ def naive_states(experts, pixels, means, tokens, mean_image: bool):
                 ]
                 out = torch.cat([out[:, :originals], torch.stack(rows, 1)], 1)
             heads.append(out)
-        x = finish(layer, x, torch.cat(heads, -1))
+        x = naive.finish(layer, x, heads)
     return visual.ln_post(x[:, originals:]), F.normalize(visual.ln_post(x[:, 0]) @ visual.proj, dim=-1)
 
 

@@ -1,13 +1,13 @@
 """Text-side methods the slow, readable way: all 77 places of every class, all layers, textbook attention."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
+import peers_naive
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-import naive
 from dear.clip import Backbone
 from dear.methods.base import Method
 from dear.methods.registry import find_method
@@ -15,27 +15,6 @@ from dear.methods.registry import find_method
 NAMES = ("cat", "polar bear", "dog", "fire truck", "red-haired ape")
 TEMPLATE = "a picture of a {}, a type of thing."
 PIXELS, LABELS = (8, 3, 32, 32), torch.tensor([0, 1, 2, 3, 4, 0, 1, 2])
-
-
-def text_features(
-    model, tokenizer, sentences: Sequence[str], learned: Tensor, slots: Sequence[int], deeper: Mapping[int, Tensor]
-) -> Tensor:
-    """Normalised, [classes, dim]: `learned` [tokens, width] in the place of the words at `slots`; deeper: layer, from 1
-    -> [classes, tokens, width], what the states there are overwritten with."""
-    ids = tokenizer(sentences)
-    words = [list(row) for row in model.token_embedding(ids)]
-    for row in words:
-        for place, token in zip(slots, learned, strict=True):
-            row[place] = token
-    x = torch.stack([torch.stack(row) for row in words]) + model.positional_embedding
-    heads = model.transformer.resblocks[0].attn.num_heads
-    for number, layer in enumerate(model.transformer.resblocks, 1):
-        if number in deeper:
-            first, last = slots[0], slots[-1] + 1
-            x = torch.cat([x[:, :first], deeper[number], x[:, last:]], 1)
-        x = naive.block(layer, x, torch.ones(heads, 77, 77, dtype=torch.bool).tril())
-    eot = ids.argmax(-1)
-    return F.normalize(model.ln_final(x[torch.arange(len(x)), eot]) @ model.text_projection, dim=-1)
 
 
 def frozen_text(model, tokenizer, sentences: Sequence[str]) -> Tensor:
@@ -81,9 +60,11 @@ def pixels(dtype=torch.float64) -> Tensor:
 
 
 def slow_text(method: Method, sentence: str, learned: Tensor, slots: list[int], deeper=None) -> Tensor:
-    backbone = method.backbone
-    sentences = [sentence.format(name) for name in NAMES]
-    return text_features(backbone.model, backbone.text.tokenizer, sentences, learned, slots, deeper or {})
+    """Normalised, [classes, dim]: `learned` [tokens, width] in the place of the words at `slots`; deeper: layer, from 1
+    -> [classes, tokens, width], what the states there are overwritten with."""
+    model, sentences = method.backbone.model, [sentence.format(name) for name in NAMES]
+    tokens = {1: learned + model.positional_embedding[slots], **(deeper or {})}
+    return F.normalize(peers_naive.text(model, method.backbone.text.tokenizer, sentences, tokens, slots), dim=-1)
 
 
 def template_text(method: Method) -> Tensor:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import naive_text
+import peers_naive
 import torch
 from naive_text import LABELS, NAMES, TEMPLATE, make, slow_logits, slow_text, template_text
 from torch import Tensor
@@ -14,16 +15,19 @@ SLOTS = [1, 2, 3, 4]
 
 
 class LabelledImages:
-    classes, template, shots = NAMES, TEMPLATE, 2
+    """One batch of training images, and one of validation images if any are given."""
 
-    def __init__(self, images: Tensor) -> None:
-        self.images = images
+    classes, template = NAMES, TEMPLATE
+
+    def __init__(self, images: Tensor, labels: Tensor = LABELS, shots: int = 2, val: Tensor | None = None) -> None:
+        self.images, self.labels, self.shots, self.held_out = images, labels, shots, val
 
     def train(self) -> Iterator[tuple[Tensor, Tensor]]:
-        yield self.images, LABELS
+        yield self.images, self.labels
 
     def val(self) -> Iterator[tuple[Tensor, Tensor]]:
-        yield from ()
+        if self.held_out is not None:
+            yield self.held_out, LABELS
 
 
 def slow_adapter(method: Method, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -38,11 +42,8 @@ def slow_adapter(method: Method, images: Tensor) -> tuple[Tensor, Tensor]:
 def slow_prolip(method: Method, images: Tensor) -> tuple[Tensor, Tensor]:
     visual = method.backbone.model.visual
     with torch.no_grad():
-        x = visual._embeds(images)
-        for layer in visual.transformer.resblocks:
-            x = layer(x)
-        states = visual.ln_post(x[:, 0])
-    features = F.normalize(states @ method.projection, dim=-1)
+        cls, _ = peers_naive.image(method.backbone.model, images, {})
+    features = F.normalize(visual.ln_post(cls) @ method.projection, dim=-1)
     logits = method.backbone.model.logit_scale.exp() * features @ template_text(method).T
     distance = sum((p - q) ** 2 for p, q in zip(method.projection.flatten(), visual.proj.flatten(), strict=True))
     return F.cross_entropy(logits, LABELS) + 0.5 * distance, logits
@@ -95,7 +96,7 @@ def slow_refiner(method: Method, images: Tensor) -> tuple[Tensor, Tensor]:
         heads = blocks[0].attn.num_heads
         for layer in blocks:
             before, allowed = x, torch.ones(heads, size, size, dtype=torch.bool)
-            x = naive_text.naive.block(layer, x, allowed)
+            x = peers_naive.naive.block(layer, x, allowed)
         tokens = visual.ln_post(x) @ visual.proj
         normed, attn = blocks[-1].ln_1(before), blocks[-1].attn
         weights = attn(normed, normed, normed, need_weights=True, average_attn_weights=True)[1][:, 0, 1:]
@@ -161,18 +162,13 @@ ROWS = torch.tensor([3, 9, 1, 0, 4, 7, 2, 5])
 
 def slow_promptkd(method: Method, images: Tensor) -> tuple[Tensor, Tensor]:
     """Three sets of tokens in four layers: replaced twice, then carried on. `ROWS` are the labels."""
-    visual, (first, norm, _, last) = method.backbone.model.visual, method.projector
-    x = visual._embeds(images)
-    size, heads = x.shape[1], visual.transformer.resblocks[0].attn.num_heads
-    for number, layer in enumerate(visual.transformer.resblocks):
-        if number < 3:
-            tokens = visual.ln_pre(method.image_tokens[0]) if number == 0 else method.image_tokens[number]
-            x = torch.cat([x[:, :size], tokens.expand(8, -1, -1)], 1)
-        x = naive_text.naive.block(layer, x, torch.ones(heads, x.shape[1], x.shape[1], dtype=torch.bool))
-    hidden = (visual.ln_post(x[:, 0]) @ visual.proj) @ first.weight.T + first.bias
+    model, (first, norm, _, last) = method.backbone.model, method.projector
+    entering, second, third = method.image_tokens
+    cls, _ = peers_naive.image(model, images, {1: model.visual.ln_pre(entering), 2: second, 3: third})
+    hidden = peers_naive.image_feature(model, cls) @ first.weight.T + first.bias
     hidden = (hidden - hidden.mean(0)) / (hidden.var(0, unbiased=False) + 1e-5).sqrt() * norm.weight + norm.bias
     features = F.normalize(torch.relu(hidden) @ last.weight.T + last.bias, dim=-1)
-    logits = method.backbone.model.logit_scale.exp() * features @ method.class_texts.T
+    logits = model.logit_scale.exp() * features @ method.class_texts.T
     divergence = torch.zeros((), dtype=images.dtype)
     for teacher, student in zip(method.probabilities[ROWS], logits.log_softmax(-1), strict=True):
         for p, q in zip(teacher, student, strict=True):

@@ -45,10 +45,10 @@ def text(model, tokenizer, sentences, tokens: dict[int, Tensor], slots=None, bet
             if number == first and slots is None:
                 x, eot = torch.cat([x[:, :1], given, x[:, 1:]], 1), eot + count
             else:
-                start = 1 if slots is None else slots[0]
+                places = list(range(1, 1 + count) if slots is None else slots)
                 if number > first:
-                    given = beta * given + (1 - beta) * x[:, start : start + count]
-                x = torch.cat([x[:, :start], given, x[:, start + count :]], 1)
+                    given = beta * given + (1 - beta) * x[:, places]
+                x = x.index_copy(1, torch.tensor(places), given)
         x = naive.block(layer, x, everything(layer, x.shape[1]).tril())
     return model.ln_final(x[torch.arange(len(x)), eot]) @ model.text_projection
 

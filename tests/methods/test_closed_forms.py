@@ -1,11 +1,10 @@
 """GDA, ProKeR and SS-Text equal their published forms, written slowly, and the identities in their maths."""
 
-from collections.abc import Iterator
-
 import naive_text
 import pytest
 import torch
 from naive_text import LABELS, NAMES, TEMPLATE, make, pixels
+from naive_words import LabelledImages
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -16,28 +15,17 @@ DIM = 24
 CLOSED = ("gda", "proker", "ss-text")
 
 
-class Images:
-    """Three noisy copies of each of the eight images, and the eight alone for `few`."""
-
-    classes, template = NAMES, TEMPLATE
-
-    def __init__(self, copies: int = 3) -> None:
-        torch.manual_seed(1)
-        images = pixels().repeat(copies, 1, 1, 1)
-        self.images = images + 0.5 * torch.randn_like(images) if copies > 1 else images[:5]
-        self.labels = LABELS.repeat(copies) if copies > 1 else LABELS[:5]
-        self.shots = copies
-
-    def train(self) -> Iterator[tuple[Tensor, Tensor]]:
-        yield self.images, self.labels
-
-    def val(self) -> Iterator[tuple[Tensor, Tensor]]:
-        yield from ()
+def labelled(copies: int = 3, val: Tensor | None = None) -> LabelledImages:
+    """So many noisy copies of each of the eight images, or one image of each class."""
+    images = pixels().repeat(copies, 1, 1, 1)
+    if copies == 1:
+        return LabelledImages(images[:5], LABELS[:5], 1, val)
+    return LabelledImages(images + 0.5 * torch.randn_like(images), LABELS.repeat(copies), copies, val)
 
 
 def fitted(tiny, name: str, copies: int = 3, **settings) -> tuple[Method, Tensor, Tensor, Tensor]:
     """The method, and features, labels and zero-shot cosines of its images, computed by OpenCLIP."""
-    method, images = make(tiny, name, **settings), Images(copies)
+    method, images = make(tiny, name, **settings), labelled(copies)
     method.before_training(images)
     features = naive_text.frozen_image(method.backbone.model, images.images)
     return method, features, images.labels, features @ naive_text.template_text(method).T
@@ -106,20 +94,6 @@ def test_proker_is_the_published_form(tiny, monkeypatch) -> None:
     torch.testing.assert_close(answers(method, x), method.backbone.temperature * expected)
 
 
-def test_ss_text_is_text_and_mean(tiny, monkeypatch) -> None:
-    monkeypatch.setattr(closed_forms, "_STRENGTHS", (0.7,))
-    monkeypatch.setattr(closed_forms, "_PRIORS", (4.0,))
-    method, features, labels, _ = fitted(tiny, "ss-text")
-    x, text = seen(method), method.encode_text(method.classes)
-    vectors = []
-    for c in range(len(NAMES)):
-        own = features[labels == c]
-        vectors.append(text[c] + 0.7 * len(own) / (len(own) + 4) * own.mean(0))
-    expected = F.cosine_similarity(x[:, None], torch.stack(vectors)[None], dim=-1)
-    torch.testing.assert_close(answers(method, x), method.head.mix[0] * method.backbone.temperature * expected)
-    assert method.head.mix[0] == method.head.mix[1]
-
-
 def test_ss_text_with_a_large_prior_is_the_published_form(tiny, monkeypatch) -> None:
     method = make(tiny, "ss-text")
     tau, large = float(method.backbone.temperature), 1e9  # g n / (n + k) is then tau n
@@ -130,6 +104,7 @@ def test_ss_text_with_a_large_prior_is_the_published_form(tiny, monkeypatch) -> 
     vectors = torch.stack([text[c] + tau * features[labels == c].sum(0) for c in range(len(NAMES))])
     expected = method.head.mix[0] * tau * F.cosine_similarity(x[:, None], vectors[None], dim=-1)
     torch.testing.assert_close(answers(method, x), expected)
+    assert method.head.mix[0] == method.head.mix[1]
 
 
 @pytest.mark.parametrize("name", CLOSED)
@@ -192,7 +167,7 @@ def test_lp_plus_plus_equals_its_loop_with_gradients_by_hand(tiny) -> None:
     method, features, labels, cosines = fitted(tiny, "lp-plus-plus")
     torch.manual_seed(9)
     make(tiny, "lp-plus-plus")
-    Images()  # the same random numbers before the bias
+    labelled()  # the same random numbers before the bias
     bound = DIM**-0.5
     bias = torch.empty(len(NAMES)).uniform_(-bound, bound).double()
     truth = F.one_hot(labels, len(NAMES)).double()
@@ -217,35 +192,24 @@ def test_lp_plus_plus_equals_its_loop_with_gradients_by_hand(tiny) -> None:
 
 
 def test_lp_plus_plus_takes_the_best_epoch_on_validation_images(tiny, monkeypatch) -> None:
-    class Validated(Images):
-        def val(self) -> Iterator[tuple[Tensor, Tensor]]:
-            yield pixels().flip(3), LABELS
-
-    method = make(tiny, "lp-plus-plus")
-    reached = []
+    method, images, reached = make(tiny, "lp-plus-plus"), labelled(val=pixels().flip(3)), []
     monkeypatch.setattr("dear.methods.linear_probes.accuracy", lambda *_: reached.append(len(reached)) or -len(reached))
-    method.before_training(Validated())
+    method.before_training(images)
     first = method.weight.clone()
     monkeypatch.setattr("dear.methods.linear_probes._LPPP_EPOCHS", 1)
     torch.manual_seed(5)
-    method.before_training(Validated())
+    method.before_training(images)
     assert len(reached) == 301
     torch.testing.assert_close(method.weight, first, rtol=1e-3, atol=1e-3)  # but for the random bias
 
 
 def test_of_equal_epochs_lp_plus_plus_takes_the_last(tiny, monkeypatch) -> None:
-    shown = pixels().flip(3)  # now: it sets the seed
-
-    class Validated(Images):
-        def val(self) -> Iterator[tuple[Tensor, Tensor]]:
-            yield shown, LABELS
-
     monkeypatch.setattr("dear.methods.linear_probes.accuracy", lambda *_: 50.0)
     weights = []
-    for kind in (Validated, Images):
+    for images in (labelled(), labelled(val=pixels().flip(3))):
         method = make(tiny, "lp-plus-plus")
         torch.manual_seed(5)
-        method.before_training(kind())
+        method.before_training(images)
         weights.append(method.weight)
     assert torch.equal(*weights)
 

@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import naive_text
 import pytest
@@ -81,21 +82,6 @@ def test_without_its_weight_kgcoop_is_coop_and_its_penalty_is_half_the_squared_d
     assert gradient.abs().max() < 1e-12
 
 
-def test_class_tokens_only_matter_from_their_layer_on(tiny) -> None:
-    tcp = make(tiny, "tcp")
-    before = tcp.encode_text(tcp.classes)
-    with torch.no_grad():
-        tcp.network[2].weight.zero_()
-        tcp.network[2].bias.zero_()
-    assert (tcp.class_tokens(tcp.classes) == 0).all()  # zero vectors, which are seen, not none
-    zero = tcp.encode_text(tcp.classes)
-    without = slow_text(tcp, "x x x x {}, a type of thing.", tcp.context, [1, 2, 3, 4])
-    assert (zero - before).abs().max() > 1e-3
-    assert (zero - without).abs().max() > 1e-3
-    beyond = {5: tcp.class_tokens(tcp.classes)}  # a layer that the tower does not have
-    torch.testing.assert_close(tcp.encode_with(tcp.context, tcp.classes, beyond), without, rtol=0, atol=1e-12)
-
-
 # --- ProGrad -------------------------------------------------------------------------------------------------
 
 
@@ -137,15 +123,11 @@ def test_prograd_steps_along_the_projected_gradient(tiny) -> None:
 
 def test_prograd_starts_as_zeros_and_the_words_of_the_template(tiny) -> None:
     method = make(tiny, "prograd", spread=0.0, context_tokens=6)
-
-    class LabelledImages:
-        template = TEMPLATE
-
-    method.before_training(LabelledImages())
+    method.before_training(SimpleNamespace(template=TEMPLATE))
     words = method.backbone.text.word_embeddings("a picture of a")
     assert torch.equal(method.context, torch.cat([torch.zeros(2, 32, dtype=torch.float64), words]))
     short = make(tiny, "prograd", spread=0.0, context_tokens=3)
-    short.before_training(LabelledImages())
+    short.before_training(SimpleNamespace(template=TEMPLATE))
     assert torch.equal(short.context, words[1:])
 
 

@@ -107,25 +107,6 @@ def test_attention_maps_of_the_cached_form_equal_those_of_the_full_one(tiny, rou
         torch.testing.assert_close(kept[name], expected, rtol=0, atol=1e-7)
 
 
-def test_isolation_is_exact_at_the_first_layer_only(tiny) -> None:
-    """Isolated heads of later layers attend to states that attribute heads have changed, as the docs say."""
-    roles = [HeadRole("core_attribute", "color")] + [HeadRole("generalization")] * 3
-    dear = make(tiny, roles=role_map(roles=roles))
-    states = dear.layer_input(torch.randn(2, 3, 32, 32, dtype=torch.float64))
-    assert (dear.encode_image(states)[:, 0] - dear.backbone.image.frozen_feature(states)).abs().max() > 1e-6
-
-
-def test_all_mixed_is_plain_token_insertion(tiny) -> None:
-    dear = make(tiny, roles=role_map().all_mixed(), beta=0.0)
-    pixels = torch.randn(2, 3, 32, 32, dtype=torch.float64)
-    x = torch.cat([dear.backbone.image.trunk(pixels, 2), dear.tokens.expand(2, -1, -1)], 1)
-    for layer in (3, 4):
-        x = dear.backbone.image.blocks[layer - 1](x)  # OpenCLIP's own block
-    features = dear.encode_image(dear.layer_input(pixels))
-    cls = dear.backbone.image.project(x[:, 0])
-    torch.testing.assert_close(features[:, 0], cls / cls.norm(dim=-1, keepdim=True), rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("loss", ["linear", "log"])
 def test_fusion_loss_pushes_the_class_weight_up(tiny, loss) -> None:
     dear = make(tiny, spread=0.0, fusion_loss=loss)

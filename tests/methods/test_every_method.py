@@ -1,5 +1,7 @@
 """Every method can be adapted, saved, loaded, used, explained, and applied to other classes."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,6 +21,8 @@ from dear.training.adapter import load_adapter, save_adapter
 from dear.training.checkpoint import Checkpoint
 from dear.training.config import TrainConfig, learning_rate
 from dear.training.images import ImageSource
+
+pytestmark = pytest.mark.usefixtures("few_rounds")
 
 
 @cache
@@ -42,7 +46,26 @@ def config_of(name: str, role_file: Path, **more) -> tuple:
 
 def logits(model: Method, data: Dataset, source: ImageSource) -> torch.Tensor:
     model.set_classes(data.classes, data.template)
-    return predict_logits(model, data.test, source, "test")[inferences(model.components)[0]]
+    inference = inferences(model.components)[0]
+    return predict_logits(model, data.test, source, "test", [inference])[inference]
+
+
+@contextmanager
+def killed_after_one_epoch() -> Iterator[None]:
+    """Ends a training when its first checkpoint is written."""
+
+    class Killed(Exception):
+        pass
+
+    def and_die(*args, **kwargs) -> None:
+        save(*args, **kwargs)
+        raise Killed
+
+    save = Checkpoint.save
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoint, "save", and_die)
+        with pytest.raises(Killed):
+            yield
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -96,18 +119,9 @@ def test_a_resumed_run_ends_in_the_same_bits(name: str, model_folder: Path, role
     def run(out: Path) -> dict:
         return adapt(find_method(name), config, base, train, source, out).state_dict()
 
-    class Killed(Exception):
-        pass
-
-    def after_one_epoch(*args, **kwargs) -> None:
-        save(*args, **kwargs)
-        raise Killed
-
-    whole, save = run(tmp_path / "whole"), Checkpoint.save
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Checkpoint, "save", after_one_epoch)
-        with pytest.raises(Killed):
-            run(tmp_path / "cut")
+    whole = run(tmp_path / "whole")
+    with killed_after_one_epoch():
+        run(tmp_path / "cut")
     resumed = run(tmp_path / "cut")
     assert resumed.keys() == whole.keys()
     for key, value in whole.items():

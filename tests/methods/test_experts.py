@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from naive_experts import CORE, images, make, naive_means, role_map
+from dear_cases import role_map
+from naive_experts import images, make, naive_means
 from torch.nn import functional as F
 
 from dear.core.errors import DearError
@@ -73,17 +74,6 @@ def test_attributes_without_a_head_get_no_token(tiny) -> None:
     assert make(tiny, roles=role_map(roles=roles), rest=False).components == ("cls", "shape")
     with pytest.raises(DearError, match="No head from layer 3 on has a core attribute"):
         make(tiny, roles=role_map().all_mixed())
-
-
-def test_attention_maps_are_shares_of_the_image(tiny) -> None:
-    experts = make(tiny)
-    maps = experts.attention_maps(images(2))
-    assert list(maps) == ["cls", *CORE, "rest"]
-    for seen in maps.values():
-        assert seen.shape == (2, 4, 4)
-        assert (seen >= 0).all()
-        assert (seen.sum((1, 2)) < 1).all()
-        assert (seen.sum((1, 2)) > 0.3).all()
 
 
 def test_cached_keys_and_values_give_the_same_loss(tiny) -> None:

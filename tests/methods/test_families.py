@@ -6,24 +6,15 @@ from torch.nn import functional as F
 
 from dear.clip import Backbone
 from dear.core.errors import DearError
-from dear.core.names import CORE_ATTRIBUTES
-from dear.heads.head_role import HeadRole
-from dear.heads.role_map import RoleMap
 from dear.methods.base import Method
 from dear.methods.optional import views_of
 from dear.methods.registry import find_method, methods_for
 from dear.methods.shared.attention_maps import read_attention
-from small_models import small
+from small_models import each_role, small
 
 FAMILIES = ["SigLIP", "PE-Core", "CLIPA", "EVA02-B", "CoCa"]
 CLASSES = ["cat", "polar bear", "dog"]
-
-
-def roles_of(backbone: Backbone) -> RoleMap:
-    given = [HeadRole("core_attribute", "color"), HeadRole("core_attribute", "shape"), HeadRole("mixed"),
-             HeadRole("generalization")]  # fmt: skip
-    roles = {(layer, h): given[(h + layer) % 4] for layer in (2, 3) for h in range(4)}
-    return RoleMap(backbone.identity.to_json(), (2, 3), 4, CORE_ATTRIBUTES, CORE_ATTRIBUTES, roles)
+pytestmark = pytest.mark.usefixtures("few_rounds")
 
 
 class Images:
@@ -43,7 +34,7 @@ class Images:
 
 
 def make(name: str, backbone: Backbone, tmp_path) -> Method:
-    roles_of(backbone).save(tmp_path / "roles.json")
+    each_role(backbone).save(tmp_path / "roles.json")
     kind = find_method(name)
     settings = {"roles": str(tmp_path / "roles.json"), "first_layer": 2, "text_tokens": 2}
     torch.manual_seed(4)
@@ -82,7 +73,7 @@ def test_every_method_takes_a_step(family: str, tmp_path) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_low_rank_terms_are_other_weights(family: str, tmp_path) -> None:
     """CLIP-LoRA's image side is OpenCLIP's own forward on weights with the terms added."""
-    backbone, images = small(family), None
+    backbone = small(family)
     images = Images(backbone)
     method = make("clip-lora", backbone, tmp_path)
     terms = method.image_terms
@@ -112,10 +103,8 @@ def test_frozen_parts_stay_open_clips(family: str, tmp_path) -> None:
     backbone = small(family)
     images = Images(backbone)
     expected = F.normalize(backbone.model.encode_image(images.pixels), dim=-1)
-    for name in ("zero-shot", "experts", "prolip", "vpt-deep"):
+    for name in ("zero-shot", "experts", "prolip"):
         method = make(name, backbone, tmp_path).eval()
-        if name == "vpt-deep":
-            continue  # its tokens are seen from the start
         with torch.no_grad():
             got = method.encode_image(method.layer_input(images.pixels))[:, 0]
         torch.testing.assert_close(got, expected, atol=1e-9, rtol=1e-9)

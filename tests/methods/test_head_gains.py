@@ -10,6 +10,8 @@ from naive_text import LABELS, NAMES, TEMPLATE, frozen_image, make, pixels
 from naive_words import LabelledImages
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from dear.core.errors import DearError
 from dear.heads.gains import Gains, with_gains
@@ -20,41 +22,50 @@ from dear.methods.registry import find_method
 from small_models import small
 
 
-def naive_heads(backbone, images: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-    """Outputs of the heads of a layer at CLS, [images, heads, head_dim], and the last CLS state, [images, width].
-
-    Both are read by hooks on the whole model.
-    """
-    seen: dict[str, Tensor] = {}
+def blocks_of(backbone) -> list:
     visual = backbone.model.visual
-    block = visual.transformer.resblocks[layer - 1]
-    hooks = [
-        block.ln_1.register_forward_hook(lambda m, i, out: seen.update(normed=out)),
-        visual.transformer.register_forward_hook(lambda m, i, out: seen.update(states=out)),
-    ]
-    with torch.no_grad():
-        backbone.model.encode_image(images)
-    for hook in hooks:
-        hook.remove()
-    attn, x = block.attn, seen["normed"]
-    size = attn.head_dim
-    q, k, v = (x @ w.T + b for w, b in zip(attn.in_proj_weight.chunk(3), attn.in_proj_bias.chunk(3), strict=True))
-    parts = [slice(h * size, (h + 1) * size) for h in range(attn.num_heads)]
-    at_cls = [(q[:, :1, p] @ k[:, :, p].mT / size**0.5).softmax(-1) @ v[:, :, p] for p in parts]
-    return torch.cat(at_cls, 1), seen["states"][:, 0]
+    return list(visual.trunk.blocks if hasattr(visual, "trunk") else visual.transformer.resblocks)
+
+
+@torch.no_grad()
+def naive_heads(backbone, images: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+    """Outputs of the heads of a layer, [images, heads, head_dim], and the last state, [images, width].
+
+    Both come from the model's own blocks, at CLS, or averaged over the patches (CLIPA).
+    """
+    visual = backbone.model.visual
+    timm = hasattr(visual, "trunk")
+    x = backbone.image.embed(images) if timm else visual._embeds(images)
+    for number, block in enumerate(blocks_of(backbone), 1):
+        if number == layer:
+            attn, y = block.attn, block.norm1(x) if timm else block.ln_1(x)
+            q, k, v = (attn.qkv(y) if timm else F.linear(y, attn.in_proj_weight, attn.in_proj_bias)).chunk(3, -1)
+            if getattr(attn, "q_bias", None) is not None:
+                q, v = q + attn.q_bias, v + attn.v_bias
+            q, k, v = (part.unflatten(-1, (attn.num_heads, -1)).transpose(1, 2) for part in (q, k, v))
+            outputs = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
+        x = block(x)
+    if getattr(visual, "pool_type", "") == "avg":
+        return outputs[:, :, 1:].mean(2), x[:, 1:].mean(1)
+    return outputs[:, :, 0], x[:, 0]
+
+
+def naive_sum(method, images: Tensor, shown: Tensor) -> Tensor:
+    """The formula, head by head, up to the last LayerNorm: [images, width]."""
+    visual = method.backbone.model.visual
+    _, x = naive_heads(method.backbone, images, 1)
+    for layer, gains in enumerate(method.gains, method.heads_from):
+        outputs, _ = naive_heads(method.backbone, images, layer)
+        mean = naive_heads(method.backbone, shown, layer)[0].mean(0)
+        attn = blocks_of(method.backbone)[layer - 1].attn
+        columns = (attn.proj if hasattr(attn, "proj") else attn.out_proj).weight.unflatten(1, (len(mean), -1))
+        for head, gain in enumerate(gains):
+            x = x + (gain - 1) * (outputs[:, head] - mean[head]) @ columns[:, head].T
+    return visual.trunk.fc_norm(visual.trunk.norm(x)) if hasattr(visual, "trunk") else visual.ln_post(x)
 
 
 def naive_features(method, images: Tensor, shown: Tensor) -> Tensor:
-    """The formula, head by head: [images, dim]."""
-    visual = method.backbone.model.visual
-    _, x = naive_heads(method.backbone, images, 1)
-    for row, layer in enumerate(range(method.heads_from, len(visual.transformer.resblocks) + 1)):
-        outputs, _ = naive_heads(method.backbone, images, layer)
-        mean = naive_heads(method.backbone, shown, layer)[0].mean(0)
-        columns = visual.transformer.resblocks[layer - 1].attn.out_proj.weight.unflatten(1, (len(mean), -1))
-        for head, gain in enumerate(method.gains[row]):
-            x = x + (gain - 1) * (outputs[:, head] - mean[head]) @ columns[:, head].T
-    return F.normalize(visual.ln_post(x) @ method.projection, dim=-1)
+    return F.normalize(naive_sum(method, images, shown) @ method.projection, dim=-1)
 
 
 def features(method, images: Tensor) -> Tensor:
@@ -235,26 +246,6 @@ def test_texts_stay_clips_so_other_classes_can_be_answered(tiny) -> None:
     torch.testing.assert_close(mixed[:, 0], method.head.mix[0] * tau * shown @ method.classes.frozen[0])
 
 
-def naive_read(backbone, images: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-    """Outputs of the heads of a layer, [images, heads, head_dim], and the last state, [images, width].
-
-    Both come from the model's own blocks, at CLS (timm's towers), or averaged over the patches (CLIPA).
-    """
-    tower, visual = backbone.image, backbone.model.visual
-    timm = hasattr(visual, "trunk")
-    x = tower.embed(images)
-    for number, block in enumerate(visual.trunk.blocks if timm else visual.transformer.resblocks, 1):
-        if number == layer:
-            attn, y = block.attn, block.norm1(x) if timm else block.ln_1(x)
-            q, k, v = (attn.qkv(y) if timm else F.linear(y, attn.in_proj_weight, attn.in_proj_bias)).chunk(3, -1)
-            if getattr(attn, "q_bias", None) is not None:
-                q, v = q + attn.q_bias, v + attn.v_bias
-            q, k, v = (part.unflatten(-1, (attn.num_heads, -1)).transpose(1, 2) for part in (q, k, v))
-            outputs = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
-        x = block(x)
-    return (outputs[:, :, 0], x[:, 0]) if timm else (outputs[:, :, 1:].mean(2), x[:, 1:].mean(1))
-
-
 @pytest.mark.parametrize("family", ["CLIPA", "EVA01", "MobileCLIP2-L"])
 def test_other_towers_whose_state_is_a_sum_of_heads(family: str) -> None:
     """Read by a mean behind the last layer, or at the CLS of timm's towers, with a bias at the end."""
@@ -269,20 +260,34 @@ def test_other_towers_whose_state_is_a_sum_of_heads(family: str) -> None:
         torch.testing.assert_close(features(method, images), clip)
     method.before_training(SimpleNamespace(train=lambda: [(images, torch.tensor([0, 1, 2, 0, 1, 2]))]))
     assert (method.gains - 1).abs().max() > 1e-3
-    outputs, x = naive_read(backbone, images, 3)
-    visual, timm = backbone.model.visual, hasattr(backbone.model.visual, "trunk")
-    out = (
-        visual.trunk.blocks[2].attn.proj if hasattr(visual, "trunk") else visual.transformer.resblocks[2].attn.out_proj
-    )
-    columns = out.weight.unflatten(1, (4, -1))
-    for head, gain in enumerate(method.gains[0]):
-        x = x + (gain - 1) * (outputs[:, head] - outputs[:, head].mean(0)) @ columns[:, head].T
-    if timm:
-        normed, bias = visual.trunk.fc_norm(visual.trunk.norm(x)), visual.trunk.head.bias
-    else:
-        normed, bias = visual.ln_post(x), 0.0
+    normed, visual = naive_sum(method, images, images), backbone.model.visual
+    bias = visual.trunk.head.bias if hasattr(visual, "trunk") else 0.0
     expected = F.normalize(normed @ method.projection + bias, dim=-1)
     torch.testing.assert_close(features(method, images), expected, atol=1e-9, rtol=1e-9)
     gained = with_gains(backbone, Gains(3, method.head_means, method.gains)).image
     same = gained.project(gained.layer_input(images, 4).frozen_cls)
     torch.testing.assert_close(same, normed @ backbone.image.head_matrix + bias, atol=1e-9, rtol=1e-9)
+
+
+class Largest(TorchDispatchMode):
+    """Elements of the largest tensor that is computed inside."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        self.elements = max([self.elements, *(t.numel() for t in tree_leaves(out) if isinstance(t, Tensor))])
+        return out
+
+
+@pytest.mark.parametrize("gains", ["heads", "one"])
+def test_what_each_head_writes_is_never_kept_for_all_images(tiny, gains: str) -> None:
+    """All of it, [images, heads, width], is 2.4 GB for 1000 classes of 16 images and ViT-B/16."""
+    images, labels = labelled(8)
+    method = make(tiny, "head-gains", gains=gains)
+    tower = method.backbone.image
+    seen = tower.head_outputs(images, method.heads_from)
+    with Largest() as largest:
+        method.fit(seen, labels)
+    assert (method.gains - 1).abs().max() > 1e-3
+    assert seen.outputs.numel() <= largest.elements < method.gains.numel() * len(images) * tower.width

@@ -27,12 +27,6 @@ def without(i: int, *parts: Tensor) -> list[Tensor]:
     return [part[keep] for part in parts]
 
 
-def centred(scores: Tensor, labels: Tensor) -> Tensor:
-    """Scores of the classes with images, around their mean; zero for the others."""
-    present = torch.bincount(labels, minlength=CLASSES) > 0
-    return torch.where(present, scores - scores[present].mean(), 0)
-
-
 @pytest.mark.parametrize("shrink", [0.1, 3.0])
 def test_gaussians_equal_refits(shots, shrink: float) -> None:
     features, labels, _ = shots
@@ -42,18 +36,6 @@ def test_gaussians_equal_refits(shots, shrink: float) -> None:
         weight, bias = Gaussians(*without(i, features, labels), CLASSES).weights(shrink)
         torch.testing.assert_close(computed[i], x @ weight.T + bias, rtol=1e-10, atol=1e-8)
     torch.testing.assert_close(whole.left_out(shrink, torch.tensor([7, 3])), computed[[7, 3]])
-
-
-def test_gaussians_are_those_of_the_formula(shots) -> None:
-    features, labels, _ = shots
-    weight, bias = Gaussians(features, labels, CLASSES).weights(0.3)
-    means = torch.stack([features[labels == c].mean(0) for c in range(CLASSES)])
-    scatter = sum(torch.outer(x - means[c], x - means[c]) for x, c in zip(features, labels, strict=True))
-    covariance = scatter / (30 - CLASSES)
-    precision = torch.linalg.inv(covariance + 0.3 * covariance.trace() / DIM * torch.eye(DIM))
-    for x in torch.randn(4, DIM, dtype=torch.float64):
-        distances = torch.stack([-0.5 * (x - mean) @ precision @ (x - mean) for mean in means])
-        torch.testing.assert_close(x @ weight.T + bias, centred(distances, labels))
 
 
 def test_one_image_per_class_has_no_covariance(shots) -> None:

@@ -17,13 +17,8 @@ from dear.training.adapter import load_adapter
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, model_folder, role_file):
-    out = tmp_path_factory.mktemp("runs") / "run"
-    arguments = ["train", "--model", f"local-dir:{model_folder}", "--roles", str(role_file), "--data", "world:colors",
-                 "--shots", "2", "--epochs", "2", "--first-layer", "2", "--workers", "0", "--device", "cpu",
-                 "--method", "dear", "--out", str(out)]  # fmt: skip
-    assert main(arguments) == 0
-    return out
+def run(finished_run):
+    return finished_run
 
 
 @pytest.fixture
@@ -31,10 +26,7 @@ def copy(run, tmp_path):
     return shutil.copytree(run, tmp_path / "copy")
 
 
-def test_saved_and_loaded_are_the_same(run) -> None:
-    one, two = load_adapter(run).model, load_adapter(run).model
-    pixels = torch.randn(2, 3, 32, 32)
-    assert torch.equal(one.encode_image(one.layer_input(pixels)), two.encode_image(two.layer_input(pixels)))
+def test_an_adapter_says_what_it_is(run) -> None:
     config = json.loads((run / "adapter_config.json").read_text())
     assert {"backbone", "method", "classes", "template", "normalisation", "versions", "extra_state"} <= set(config)
     assert config["components"] == ["cls", "color", "shape", "texture", "object", "location"]
@@ -64,7 +56,7 @@ def test_damaged_adapters_are_refused(copy) -> None:
     config.write_text(settings[: len(settings) // 2])
     refused(copy, "cannot be read as JSON")
     config.unlink()
-    refused(copy, "is not finished: it stopped after epoch 2 of 2")
+    refused(copy, "is not finished: it stopped after epoch 3 of 3")
 
 
 def test_another_backbone_is_refused(run, tiny) -> None:
@@ -127,22 +119,6 @@ def test_gains_cost_no_second_hash_of_all_weights(command: str, tmp_path, monkey
     gain = ["--gain", "color=0", "--gain", "shape=2"]
     assert main([command, str(tmp_path / "run"), str(tmp_path / "a.png"), *gain, *out, "--device", "cpu"]) == 0
     assert sorted(hashed) == ["checksum_of", "hash_weights"]
-
-
-def test_explain_draws_a_picture_and_maps_are_attention(run, tmp_path, capsys) -> None:
-    picture = world_task("colors").test[0].picture.open()
-    picture.save(tmp_path / "a.png")
-    out = ["--out", str(tmp_path / "why.png"), "--device", "cpu"]
-    assert main(["explain", str(run), str(tmp_path / "a.png"), *out]) == 0
-    with Image.open(tmp_path / "why.png") as drawn:
-        assert min(drawn.size) > 600
-    model = dear.load(run, device="cpu")
-    maps = model.model.attention_maps(model.preprocess(picture)[None])
-    assert set(maps) == {"cls", "color", "shape", "texture", "object", "location"}
-    for values in maps.values():
-        assert values.shape == (1, 4, 4)
-        assert values.min() >= 0
-        assert 0 < values.sum() <= 1 + 1e-5
 
 
 def test_attention_to_registers_is_left_out(run, monkeypatch) -> None:

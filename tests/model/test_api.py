@@ -20,9 +20,10 @@ from dear.data.resolve import resolve_dataset
 from dear.methods.registry import DEFAULT, METHODS, find_method
 from dear.model.predictor import Predictor
 from dear.training.config import RunConfig
-from dear.training.run_folder import RunFolder
+from dear.training.run_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, RunFolder
 
 COMPONENTS = ["cls", "color", "shape", "texture", "object", "location"]
+pytestmark = pytest.mark.usefixtures("few_test_pictures")
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def test_train_writes_the_folder_that_the_command_writes(method: str, settings, 
     assert api.settings() == cli.settings()
     assert api.test() == cli.test()
     assert api.few_shot() == cli.few_shot()
-    for name in ("adapter_model.safetensors", "adapter_config.json"):
+    for name in (ADAPTER_WEIGHTS, ADAPTER_CONFIG):
         assert (api.path / name).read_bytes() == (cli.path / name).read_bytes()
     assert model.method == method
 
@@ -215,10 +216,7 @@ def test_evaluate_chooses_among_the_models_classes_if_it_can(trained) -> None:
 def test_saved_and_explained(trained, picture, tmp_path) -> None:
     model = trained[0]
     model.save(tmp_path / "adapter")
-    assert sorted(path.name for path in (tmp_path / "adapter").iterdir()) == [
-        "adapter_config.json",
-        "adapter_model.safetensors",
-    ]
+    assert {path.name for path in (tmp_path / "adapter").iterdir()} == {ADAPTER_CONFIG, ADAPTER_WEIGHTS}
     assert dear.load(tmp_path / "adapter", device="cpu").predict(picture) == model.predict(picture)
     explained = model.explain(picture, out=tmp_path / "why.png")
     assert [without.attribute for without in explained.without] == COMPONENTS[1:]

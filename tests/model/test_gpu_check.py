@@ -1,6 +1,5 @@
 """`dear doctor --gpu`, on a pretended card and on none."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,6 @@ from dear.model import gpu_check
 from dear.training.config import TrainConfig
 from dear.training.run_folder import RunFolder
 from dear.trials.train import _with_precision
-
-sys.path.append(str(Path(__file__).parents[1]))
 from pretended_gpu import pretend_gpu
 
 
@@ -36,11 +33,6 @@ def test_the_report_fits_a_screen_and_compares_with_the_cpu(quick, model_folder:
     assert all(row[2] == row[3] for row in rows[:3]), "in fp32 both devices compute the same"
 
 
-def test_a_card_without_bf16_is_not_asked_for_it(quick, model_folder: Path) -> None:
-    with pretend_gpu(capability=7):
-        assert "bf16" not in gpu_check.check_gpu(f"local-dir:{model_folder}")
-
-
 def test_a_wrong_result_is_reported(quick, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = gpu_check._train
 
@@ -49,11 +41,16 @@ def test_a_wrong_result_is_reported(quick, model_folder: Path, monkeypatch: pyte
         return run if backbone.device.type == "cpu" else run._replace(losses=[2 * loss for loss in run.losses])
 
     monkeypatch.setattr(gpu_check, "_train", wrong)
-    with pretend_gpu(), pytest.raises(DearError, match=r"dear in fp32 differs.*maple in fp32 differs.*report this"):
+    with (
+        pretend_gpu(capability=7),
+        pytest.raises(DearError, match=r"dear in fp32 differs.*maple in fp32 differs.*report this"),
+    ):
         gpu_check.check_gpu(f"local-dir:{model_folder}")
 
 
-def test_a_method_that_fails_does_not_hide_the_others(quick, model_folder: Path, monkeypatch) -> None:
+def test_a_method_that_fails_does_not_hide_the_others_and_without_bf16_none_is_asked_for_it(
+    quick, model_folder: Path, monkeypatch
+) -> None:
     train = gpu_check._train
 
     def fails(name, backbone):
@@ -67,6 +64,7 @@ def test_a_method_that_fails_does_not_hide_the_others(quick, model_folder: Path,
     sentence, _, report = str(raised.value).partition("Please report this:")
     assert sentence == "maple in fp16 ended with: Expected all tensors to be on the same device. "
     assert [line.split()[:2] for line in report.splitlines()[-2:]] == [["fp16", "dear"], ["fp16", "coop"]]
+    assert "bf16" not in report
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

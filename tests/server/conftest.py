@@ -43,21 +43,17 @@ def roles(model_folder) -> RoleMap:
 
 
 @pytest.fixture(scope="session")
-def run(model_folder, roles, tmp_path_factory) -> Path:
+def run(train_arguments, roles, tmp_path_factory) -> Path:
     """The run runs/colors; beside it lies a file that nobody may read."""
     top = tmp_path_factory.mktemp("app")
     (top / "runs").mkdir()
     (top / "runs" / "secret.txt").write_text("nobody may read this")
     roles.save(top / "roles.json")
-    arguments = [
-        "train", "--model", f"local-dir:{model_folder}", "--roles", str(top / "roles.json"), "--data", "world:colors",
-        "--shots", "2", "--epochs", "2", "--batch", "8", "--first-layer", "2", "--lr", "0.01", "--workers", "0",
-        "--device", "cpu", "--out", str(top / "runs" / "colors"), "--method", "dear",
-    ]  # fmt: skip
+    out = top / "runs" / "colors"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dear.data.world.tasks.TEST", 2)  # pictures a class: to draw them all takes longer than training
-        assert main(arguments) == 0
-    return top / "runs" / "colors"
+        assert main(train_arguments(out, "--roles", str(top / "roles.json"), "--epochs", "2")) == 0
+    return out
 
 
 @pytest.fixture(scope="session")

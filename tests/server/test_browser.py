@@ -151,17 +151,8 @@ def test_search(page, address, photos, screenshot) -> None:
     page.get_by_text("No image of the gallery has such a label").wait_for()
 
 
-def test_the_docs_load_nothing_from_elsewhere(page, address) -> None:
-    loaded = []
-    page.on("request", lambda request: loaded.append(request.url))
-    page.goto(f"{address}/docs")
-    page.get_by_text("Classify images").first.wait_for()
-    page.wait_for_load_state("networkidle")
-    assert f"{address}/openapi.json" in loaded
-    assert {url for url in loaded if not url.startswith((f"{address}/", "data:"))} == set()
-
-
 def test_the_api_is_described_and_can_be_tried(page, address, photos, screenshot) -> None:
+    """Nothing of it is loaded from elsewhere: see `page`."""
     refused = []
     page.on("console", lambda message: refused.append(message.text) if message.type == "error" else None)
     page.goto(f"{address}/docs")

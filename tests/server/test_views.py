@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 
 import dear
-from dear.cli import main
 from dear.core.errors import DearError
 from dear.core.figure import color_of
 from dear.core.sheet import thumbnail_url
@@ -49,20 +48,14 @@ def test_the_answer_is_that_of_predict_with_one_map_an_attribute(predictor) -> N
     json.dumps(view)
 
 
-def test_the_page_says_in_which_heads_a_token_without_an_attribute_reads(run, model_folder, tmp_path) -> None:
+def test_the_page_says_in_which_heads_a_token_without_an_attribute_reads(model_folder, role_file) -> None:
     for method, captions in (
         ("experts", {"color": "in its 1 head", "rest": "in all heads without a core attribute"}),
         ("clip-adapter", {"cls": "in the last layer"}),
     ):
-        roles = ["--roles", str(run.parent.parent / "roles.json")] if method == "experts" else []
-        arguments = [
-            "train", "--model", f"local-dir:{model_folder}", *roles, "--data", "world:colors", "--shots", "1",
-            "--epochs", "1", "--workers", "0", "--device", "cpu", "--out", str(tmp_path / method), "--method", method,
-        ]  # fmt: skip
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("dear.data.world.tasks.TEST", 1)
-            assert main(arguments) == 0
-        maps = classify(dear.load(tmp_path / method, device="cpu"), Image.new("RGB", (50, 40), "red"), at_once)["maps"]
+        roles = {"roles": str(role_file)} if method == "experts" else {}
+        model = dear.create(f"local-dir:{model_folder}", classes=["a", "b"], method=method, device="cpu", **roles)
+        maps = classify(model, Image.new("RGB", (50, 40), "red"), at_once)["maps"]
         assert captions.items() <= {one["component"]: one["heads"] for one in maps}.items()
         assert not any("null" in one["heads"] or "None" in one["heads"] for one in maps)
 
@@ -148,7 +141,6 @@ def test_pictures_of_a_head_are_ranked_along_its_phrase(predictor, gallery) -> N
 def test_without_pictures_it_says_what_to_do(predictor) -> None:
     assert pictures_of_heads(None, "ViT-B-16") is None
     world = pictures_of_heads(None, "dear-mini")
-    assert world is not None
     assert world.source == "Attribute World"
     with pytest.raises(DearError, match="--gallery"):
         HeadPictures(predictor, None, at_once).extremes((2, 0))

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 
 from dear.cli import main
 from dear.core.runtime import use_deterministic_algorithms
-from dear.data.resolve import resolve_dataset
 from dear.methods.coop import CoOp
 from dear.training.run_folder import ADAPTER_WEIGHTS, RunFolder
 from dear.trials import train
@@ -27,8 +25,6 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def run(out: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch, *flags: str) -> int:
-    whole = resolve_dataset("world:colors")
-    monkeypatch.setattr(train, "resolve_dataset", lambda *_: replace(whole, test=whole.test[:12]))
     monkeypatch.setattr(train, "simple_methods", list)
     fixed = "train --method coop --data world:colors --shots 1 --epochs 1 --device cpu --out"
     return main([*fixed.split(), str(out), "--model", f"local-dir:{model_folder}", *flags])

@@ -40,7 +40,7 @@ def test_the_estimate_is_of_the_whole_run(monkeypatch) -> None:
 
 def test_a_time_limit_gives_fewer_epochs_and_a_whole_run(train_arguments, tmp_path, capsys) -> None:
     out = tmp_path / "run"
-    assert main(train_arguments(out, "--epochs", "2000", "--time-limit", "6s")) == 0
+    assert main(train_arguments(out, "--epochs", "2000", "--time-limit", "3s")) == 0
     epochs = len((out / "metrics.jsonl").read_text().splitlines())
     assert 1 <= epochs < 2000
     assert f"--time-limit: {epochs} of 2000 epochs" in capsys.readouterr().out

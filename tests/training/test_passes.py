@@ -5,6 +5,8 @@ that a method adapts run again in every step, on states that are kept; a random 
 """
 
 from collections import Counter
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -39,8 +41,11 @@ CROPPED = ("train dear", "bench dear")  # these train on random crops, new ones 
 
 @pytest.fixture
 def whole(monkeypatch) -> Dataset:
+    """The task, with four classes of few pictures."""
     for name, count in {"TRAIN": 3, "VAL": 2, "TEST": 2}.items():
         monkeypatch.setattr(tasks, name, count)
+    names, template = tasks._classes("colors")
+    monkeypatch.setattr(tasks, "_classes", lambda _: (dict(islice(names.items(), 4)), template))
     return resolve_dataset(DATA)
 
 
@@ -63,7 +68,8 @@ def passes(monkeypatch) -> Counter[bytes]:
 def test_every_image_passes_once(
     command: str, cached: bool, whole: Dataset, passes: Counter[bytes], tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(fit, "QUICK", ("prolip", "head-gains"))  # in seconds: on CLS of views, and on head outputs
+    monkeypatch.setattr(fit, "QUICK", ("prolip", "head-gains"))  # on CLS of views, and on head outputs
+    monkeypatch.setattr(fit, "uncropped_trial", partial(fit.uncropped_trial, epochs=2))
     words = list(COMMANDS[command])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
     if cached:

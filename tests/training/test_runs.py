@@ -1,6 +1,7 @@
 """Training from the command line: runs, kills, resumes, and the files they leave."""
 
 import json
+from shutil import copytree
 
 import pytest
 import torch
@@ -44,23 +45,20 @@ def test_training_learns(train_arguments, tmp_path) -> None:
     assert lines[-1]["cross_entropy"] < 0.9 * lines[0]["cross_entropy"]  # random features: a little is much
 
 
-@pytest.mark.parametrize(("step", "workers"), [(5, "0"), (9, "2")])  # three steps an epoch: in the second, and the last
-def test_killed_at_any_point_and_resumed_ends_in_the_same_bits(train_arguments, tmp_path, step, workers) -> None:
-    main(train_arguments(tmp_path / "whole"))
+def test_killed_with_its_workers_and_resumed_it_ends_in_the_same_bits(train_arguments, finished_run, tmp_path) -> None:
     killed = tmp_path / "killed"
-    dies_at_a_step(step, *train_arguments(killed, "--workers", workers))
-    assert len((killed / "metrics.jsonl").read_text().splitlines()) == (step - 1) // 3
+    dies_at_a_step(5, *train_arguments(killed, "--workers", "2"))  # three steps an epoch: in the second
+    assert len((killed / "metrics.jsonl").read_text().splitlines()) == 1
     assert not (killed / ADAPTER).exists()
     assert main(train_arguments(killed, "--resume")) == 0
-    assert (killed / ADAPTER).read_bytes() == (tmp_path / "whole" / ADAPTER).read_bytes()
+    assert (killed / ADAPTER).read_bytes() == (finished_run / ADAPTER).read_bytes()
     names = [path.name for path in killed.iterdir()]
     assert len((killed / "metrics.jsonl").read_text().splitlines()) == 3
     assert not [name for name in names if name.endswith(".part") and not name.startswith(".")]
 
 
-def test_nothing_is_overwritten_and_other_settings_are_refused(train_arguments, tmp_path, capsys) -> None:
-    out = tmp_path / "run"
-    assert main(train_arguments(out)) == 0
+def test_nothing_is_overwritten_and_other_settings_are_refused(train_arguments, finished_run, tmp_path, capsys) -> None:
+    out = copytree(finished_run, tmp_path / "run")
     assert main(train_arguments(out)) == 2
     assert "--resume" in capsys.readouterr().err
     assert main(train_arguments(out, "--resume", "--beta", "0.5")) == 2
@@ -70,6 +68,7 @@ def test_nothing_is_overwritten_and_other_settings_are_refused(train_arguments, 
     (tmp_path / "full" / "thesis.txt").write_text("mine")
     assert main(train_arguments(tmp_path / "full")) == 2
     assert "not empty" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.txt"]
 
 
 def test_nan_stops_with_the_last_good_state(train_arguments, tmp_path, capsys, monkeypatch) -> None:
@@ -127,12 +126,11 @@ def test_learning_rate_is_constant_then_cosine_once_an_epoch() -> None:
     assert rates[1:] == sorted(rates[1:], reverse=True)
 
 
-def test_novel_classes_at_load_time(train_arguments, tmp_path) -> None:
-    main(train_arguments(tmp_path / "run"))
-    model = dear.load(tmp_path / "run", classes=["mauve", "beige"], device="cpu")
+def test_novel_classes_at_load_time(finished_run) -> None:
+    model = dear.load(finished_run, classes=["mauve", "beige"], device="cpu")
     assert model.classes == ("mauve", "beige")
     with pytest.raises(DearError, match="given twice"):
-        dear.load(tmp_path / "run", classes=["mauve", "mauve"])
+        dear.load(finished_run, classes=["mauve", "mauve"])
 
 
 def test_a_recipe_in_steps_ends_in_the_middle_of_an_epoch(train_arguments, tmp_path, monkeypatch) -> None:

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -176,18 +177,15 @@ def test_advice_for_a_method_that_is_no_closed_form(photos: Path, options: dict,
     assert re.search(r"both with (ss-text|gda|proker), the best method in closed form\.$", comparison.advice)
 
 
-def test_a_trained_method_is_trained_once_and_in_each_fold(photos: Path, options: dict, monkeypatch) -> None:
+def test_a_trained_method_is_trained_once_and_in_each_fold(photos: Path, options: dict, monkeypatch, capsys) -> None:
     monkeypatch.setattr(fit_module, "QUICK", ("linear-probe", "clap"))
+    monkeypatch.setattr(fit_module, "uncropped_trial", partial(fit_module.uncropped_trial, epochs=2))
     fit, calls = Trial.fit, []
     monkeypatch.setattr(Trial, "fit", lambda self, *args, **more: calls.append(self.method) or fit(self, *args, **more))
     model = dear.fit(photos, thorough=True, **options)
     for name in ("linear-probe", "clap"):
         assert calls.count(name) == 5 + (model.method == name)
-
-
-def test_trained_methods_are_compared_by_folds(photos: Path, options: dict, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(fit_module, "QUICK", ("linear-probe",))
-    probe = dear.fit(photos, thorough=True, **options).comparison.board["linear-probe"]
+    probe = model.comparison.board["linear-probe"]
     assert (probe.measured, probe.accuracy > 80) == ("5 folds", True)
     assert "epoch" not in capsys.readouterr().err
 

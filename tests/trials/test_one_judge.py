@@ -36,13 +36,10 @@ def test_train_compare_fit_and_bench_agree_about_the_same_answers(pairs: list[tu
     of_train = leaderboard([zero_shot, gda], "gda")  # differences are those of the others to gda
     (of_bench,) = [compare([{1: [zero_shot.answers]}], [{1: [gda.answers]}])]
     assert of_train.comparisons["zero-shot"] == of_bench
-    assert of_bench is not None
     turned = compare([{1: [gda.answers]}], [{1: [zero_shot.answers]}])
-    assert turned is not None
     assert turned.sentence("gda", "zero-shot") in verdict(of_train)
     of_compare = leaderboard([gda, zero_shot])
     of_fit = select({name: (scores, "no fit") for name, scores in logits.items()}, labels, CLASSES).board
-    assert of_fit is not None
     for board in (of_compare, of_fit):
         (comparison,) = board.comparisons.values()
         expected = of_bench if board.reference == "gda" else turned

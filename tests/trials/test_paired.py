@@ -168,7 +168,6 @@ def test_the_interval_is_that_of_a_bootstrap_written_out() -> None:
                 of_datasets.append(mean + math.sqrt(3 / 2) * (of_seeds - mean))
             yield float(np.mean(of_datasets))
 
-    assert ours is not None
     low, high = np.percentile(list(resamples()), (2.5, 97.5))
     assert (ours.low, ours.high) == pytest.approx((low, high), abs=0.4)  # of random resamples
     whole = [np.arange(300)] * 2
@@ -183,7 +182,6 @@ def test_draws_spread_the_interval_as_their_unbiased_variance_says() -> None:
     none = {seed: [np.zeros(4000)] for seed in range(4)}
     some = {seed: [(np.arange(4000) % 10 < 10 * share).astype(float)] for seed, share in enumerate(shares)}
     ours = compare([some], [none])
-    assert ours is not None
     assert (ours.high - ours.low) / 2 == pytest.approx(1.96 * 100 * np.std(shares, ddof=1) / 2, rel=0.1)
 
 
@@ -194,8 +192,6 @@ def test_shared_hardness_does_not_widen_the_interval() -> None:
     better, other = base.copy(), random_answers(rng, 0.6)  # as accurate, on other images
     better[np.flatnonzero(base == 0)[:15]] = 1
     paired, unpaired = (compare([{1: [better, novel]}], [{1: [x, novel]}], harmonic_share) for x in (base, other))
-    assert paired is not None
-    assert unpaired is not None
     assert (paired.verdict, unpaired.verdict) == (AHEAD, UNDECIDED)
 
 
@@ -210,7 +206,6 @@ def test_only_what_both_have_is_compared() -> None:
     del second[2]
     second[3] = [right[:200] for right in second[3]]  # other images
     found = compare([first, first], [second, {}])
-    assert found is not None
     assert found.pairs == 1
     assert compare([first], [{}]) is None
 
@@ -222,8 +217,6 @@ def test_held_out_images_of_each_draw_are_its_own() -> None:
     worse = {seed: [np.zeros(200)] for seed in range(5)}
     same = compare([{seed: [shared] for seed in range(5)}], [worse])
     other = compare([{seed: [own[seed]] for seed in range(5)}], [worse], same_images=False)
-    assert same is not None
-    assert other is not None
     assert other.high - other.low < 0.8 * (same.high - same.low)
 
 
@@ -231,7 +224,6 @@ def test_seeds_with_other_numbers_of_images_can_be_averaged() -> None:
     rng = np.random.default_rng(6)
     first, second = ({1: [random_answers(rng, s, 50)], 2: [random_answers(rng, s, 90)]} for s in (0.9, 0.1))
     found = compare([first], [second])
-    assert found is not None
     assert (found.pairs, found.verdict) == (2, AHEAD)
 
 
@@ -243,6 +235,5 @@ def test_a_printed_mean_is_compared_by_students_t(seeds: int) -> None:
     spread, printed = 0.8, 80.0
     half = stats.t.ppf(0.975, seeds - 1) * spread * math.sqrt(1 / seeds + 1 / 3) + 0.05
     found = compare_with_printed(81.0, spread, seeds, printed)
-    assert found is not None
     assert (found.difference, found.low, found.high) == pytest.approx((1.0, 1.0 - half, 1.0 + half), abs=2e-3)
     assert compare_with_printed(81.0, None, 1, printed) is None

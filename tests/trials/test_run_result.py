@@ -1,8 +1,6 @@
-"""The end of a run: the paired test against its enumeration, the verdict, and the files."""
+"""The end of a run: the verdict, and the files."""
 
-import itertools
 import json
-import math
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -13,7 +11,6 @@ from PIL import Image
 import dear
 from dear.cli import main
 from dear.core.errors import DearWarning
-from dear.core.metrics import is_above_chance, mcnemar
 from dear.data.dataset import Dataset, Example, ImageFile
 from dear.training.run_folder import RunFolder
 from dear.trials.leaderboard import leaderboard
@@ -22,22 +19,6 @@ from dear.trials.paired import AHEAD, BEHIND, EVEN, UNDECIDED
 from dear.trials.run_result import PartResult, run_result
 from dear.trials.task import Round, Task
 from dear.trials.trial import Trial
-
-
-@pytest.mark.parametrize(("gained", "lost"), [(0, 0), (1, 0), (6, 0), (5, 1), (3, 3), (2, 9), (10, 1)])
-def test_mcnemar_counts_coin_tosses(gained: int, lost: int) -> None:
-    """p: of all ways to toss a coin per differing image, the share that is at least as one-sided."""
-    tosses = list(itertools.product((0, 1), repeat=gained + lost))
-    extreme = [t for t in tosses if abs(2 * sum(t) - len(t)) >= abs(gained - lost)]
-    assert mcnemar(gained, lost) == pytest.approx(len(extreme) / len(tosses))
-    assert mcnemar(gained, lost) == mcnemar(lost, gained)
-
-
-def test_chance_is_that_of_guessing() -> None:
-    guess = [math.comb(30, k) * (1 / 6) ** k * (5 / 6) ** (30 - k) for k in range(31)]
-    for right in range(31):
-        assert is_above_chance(right, 30, 6) == (sum(guess[right:]) < 0.05)
-    assert not is_above_chance(5, 5, 1)  # one class: nothing to know
 
 
 def logits_with(right: list[bool]) -> torch.Tensor:

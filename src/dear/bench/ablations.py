@@ -72,22 +72,20 @@ def _quantiles(roles: RoleMap, settings: Mapping[str, Any]) -> Rows:
     return by_experts | _each("role_quantile", 0.1, 0.2, 0.3, 0.4)
 
 
-def _cores(roles: RoleMap, settings: Mapping[str, Any]) -> Rows:
-    return _each("attributes", *(size for size, core in CORE_SETS.items() if set(core) <= set(roles.concepts)))
-
-
-def _first_layers(roles: RoleMap, settings: Mapping[str, Any]) -> Rows:
-    return {str(roles.layers[0]): {"first_layer": None}, **_each("first_layer", *roles.layers[1:])}
-
-
 ABLATIONS = {
     "masks": Ablation("attention of each head", _STRATEGIES | _SHUFFLES, needs="isolation"),
     "maps": Ablation("roles of the heads", _maps),
     "loss": Ablation("terms of the loss", _LOSSES),
     "threshold": Ablation("share of heads at either end of entropy", _quantiles),
-    "attributes": Ablation("number of core attributes K", _cores),
+    "attributes": Ablation(
+        "number of core attributes K",
+        lambda roles, _: _each("attributes", *(k for k, core in CORE_SETS.items() if {*core} <= {*roles.concepts})),
+    ),
     "beta": Ablation("weight of the raw token between layers", _each("beta", 0.0, 0.3, 0.6, 0.9, 1.0)),
-    "first-layer": Ablation("first adapted layer J", _first_layers),
+    "first-layer": Ablation(
+        "first adapted layer J",
+        lambda roles, _: {str(roles.layers[0]): {"first_layer": None}, **_each("first_layer", *roles.layers[1:])},
+    ),
     "isolation": Ablation("direction of isolation in generalization heads", _each("isolation", "one_way", "two_way")),
     "routing": Ablation("heads in which attribute tokens see the image", _each("routing", "open", "strict")),
     "fusion-start": Ablation("initial weight of the class feature", _each("fusion_init", 0.17, 0.3, 0.6, 0.9)),

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from dear.bench.ablations import AblationResults, ablation_results
@@ -76,11 +75,10 @@ def _styles(all_series: Sequence[Series]) -> dict[str, dict[str, Any]]:
     return {label: {"color": colors[label], "marker": _MARKERS[i % len(_MARKERS)]} for i, label in enumerate(methods)}
 
 
-def _panels(count: int, width: float = 4.0, height: float = 3.3, columns: int = 3) -> tuple[Figure, list[Axes]]:
-    columns = min(count, columns)
+def _panels(count: int, width: float = 4.0, height: float = 3.3) -> tuple[Figure, list[Axes]]:
+    columns = min(count, 3)
     rows = -(-count // columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-    FigureCanvasAgg(figure)  # without pyplot: no window, no state left behind
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)  # type: ignore[union-attr, call-arg]
     axes = [figure.add_subplot(rows, columns, i + 1) for i in range(count)]
     for axis in axes:

@@ -17,10 +17,10 @@ from dear.bench.series import Stat
 from dear.bench.tables import main_chapters
 from dear.core.figure import figure_png
 from dear.core.files import read_text, write_bytes, write_text
+from dear.core.pages import render_template
 from dear.core.table import Table
 from dear.core.version import __version__
 from dear.core.words import counted
-from dear.trials.page import render_page
 
 TITLE = "Benchmark results"
 _REPORT_TEMPLATE = Path(__file__).parent / "assets" / "report.html.j2"
@@ -33,7 +33,8 @@ def write_report(folders: Sequence[Path], out: Path, first: Sequence[Chapter] = 
     `first`: chapters before those of the results. Without folders, there are no others.
     """
     results = read_results(folders)
-    notes = "\n\n".join(text for folder in folders if (text := _read_notes(folder / "notes.md")))
+    written = [read_text(path).strip() for folder in folders if (path := folder / "notes.md").is_file()]
+    notes = "\n\n".join(filter(None, written))
     chapters = [*first]
     if results:
         chapters += [*main_chapters(results), *detail_chapters(results)]
@@ -106,7 +107,7 @@ def page(
 ) -> str:
     """One HTML file that needs no other; everything but the notes' own Markdown is escaped by the template."""
     days = sorted(result.finished[:10] for result in results) or [date.today().isoformat()]
-    return render_page(
+    return render_template(
         _REPORT_TEMPLATE,
         title=TITLE,
         summary=summary(results),
@@ -132,7 +133,3 @@ def notes_html(text: str, first_heading: int = 2) -> str:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(int(token.tag[1:]) + first_heading - 1, 6)}"
     return parser.renderer.render(tokens, parser.options, {})
-
-
-def _read_notes(path: Path) -> str:
-    return read_text(path).strip() if path.is_file() else ""

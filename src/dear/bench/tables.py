@@ -71,10 +71,11 @@ def main_chapters(results: Sequence[CellResult]) -> list[Chapter]:
     chapters = []
     for protocol, described in PROTOCOLS.items():
         chapter = Chapter(protocol, described.title, [])
+        tables_of = {BASE_TO_NOVEL: _base_to_novel, FEW_SHOT: _few_shot}.get(protocol, _transfer)
         for transductive in (False, True):
             for split, group in main_results(results, protocol, transductive).items():
                 name = protocol if split == TEST else f"{protocol}_{split}"
-                blocks = _blocks(group, f"{name}_transductive" if transductive else name, protocol)
+                blocks = tables_of(group, f"{name}_transductive" if transductive else name)
                 if transductive:
                     main = next(block for block in blocks if block.name.endswith("_transductive"))
                     blocks = [replace(main, title=f"{main.title}, with unlabelled images of all classes")]
@@ -88,13 +89,6 @@ def main_chapters(results: Sequence[CellResult]) -> list[Chapter]:
         absent = [f"{a.name}: {one}" for a in ablations if a.name != INFERENCE for one in list_missing(a.results)]
         chapters.append(Chapter(_ABLATIONS, "Ablations", [_ablation(a) for a in ablations], absent))
     return chapters
-
-
-def _blocks(results: list[CellResult], name: str, protocol: str) -> list[Block]:
-    """The tables of one protocol on one split."""
-    if protocol == BASE_TO_NOVEL:
-        return _base_to_novel(results, name)
-    return _few_shot(results, name) if protocol == FEW_SHOT else _transfer(results, name, protocol)
 
 
 def main_tables(results: Iterable[CellResult]) -> dict[str, Table]:
@@ -142,11 +136,11 @@ def _few_shot(results: list[CellResult], name: str) -> list[Block]:
     return [main, *few_shot_comparison(all_series, shots, name)]
 
 
-def _transfer(results: list[CellResult], name: str, protocol: str) -> list[Block]:
+def _transfer(results: list[CellResult], name: str) -> list[Block]:
     groups: dict[tuple[str, tuple[str, ...]], list[CellResult]] = {}
     for result in results:
         groups.setdefault((result.cell.dataset, result.cell.targets), []).append(result)
-    blocks = []
+    blocks, protocol = [], results[0].cell.protocol
     for number, ((source, targets), group) in enumerate(groups.items(), start=1):
         table = Table(["method", f"{source} (source)", *targets, "average of targets", "seeds"])
         rows: list[Series] = []

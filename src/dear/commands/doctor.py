@@ -9,20 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from dear.core.errors import DearError, os_errors_as_dear_errors
+from dear.core.extras import EXTRAS, absent_packages
 from dear.core.files import read_text, write_text
 from dear.core.version import __version__
 from dear.core.words import counted
 
-EXTRAS = {
-    "data": ("datasets", "pyarrow"),
-    "gallery": ("lancedb", "numkong"),
-    "export": ("onnx", "onnxruntime", "onnxscript"),
-    "roles": ("sentence_transformers", "hdbscan", "umap"),
-    "serve": ("fastapi", "uvicorn", "multipart", "prometheus_client", "swagger_ui_bundle"),
-    "ray": ("ray",),
-    "hf": ("transformers", "tokenizers"),
-    "sklearn": ("sklearn",),
-}
 _UNFINISHED = "training is not finished"
 _MIN_FREE = 2.0  # GB
 
@@ -78,13 +69,8 @@ def _device() -> str:
 
 
 def _extras() -> str:
-    from importlib.util import find_spec
-
-    def state(extra: str) -> str:
-        absent = [name for name in EXTRAS[extra] if find_spec(name) is None]
-        return f"{extra} yes" if not absent else f"{extra} no (pip install 'dear-vlm[{extra}]')"
-
-    return ", ".join(map(state, EXTRAS))
+    install = "no (pip install 'dear-vlm[{}]')"
+    return ", ".join(f"{extra} {install.format(extra) if absent_packages(extra) else 'yes'}" for extra in EXTRAS)
 
 
 def _bundled_model() -> str:

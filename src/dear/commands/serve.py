@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dear.commands.shared import add_device_arguments
 from dear.core.errors import DearError
+from dear.core.extras import require_extra
 from dear.core.files import read_text
 
 if TYPE_CHECKING:
@@ -35,13 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Serves the API, and with --page the routes of the page."""
-    from dear.server import require_packages
-
     if args.page and args.token_file:
         raise DearError("The page sends no token: leave out --token-file, or --page.")
     token = None if args.token_file is None else read_token(args.token_file)
     port = args.port if args.port is not None else _PAGE_PORT if args.page else _PORT
-    require_packages()
+    require_extra("The server", "serve")
     from dear.server.server import Address, make_app
 
     with Address(args.host, port) as address:  # first, so that a port in use is reported at once

@@ -10,7 +10,7 @@ import os
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from msgspec import ValidationError, convert
@@ -37,12 +37,13 @@ def setting(
     high: float | None = None,
     advanced: bool = False,
 ) -> Any:
-    """A dataclass field with its help text. Every number has limits, named or not.
-
-    `advanced`: only --help-all lists it.
-    """
+    """A dataclass field with its help text. Every number has limits, named or not."""
     about = {"help": help, "choices": choices, "low": low, "high": high, "advanced": advanced}
     return dataclasses.field(default=default, metadata=about)
+
+
+advanced = partial(setting, advanced=True)
+"""A setting that only --help-all lists."""
 
 
 class Config:

@@ -2,7 +2,7 @@
 
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from torch import Tensor
 
 from dear.core.errors import DearError, needing
 from dear.core.lock import LOCK
@@ -21,7 +20,7 @@ from dear.data.dataset import ImageFile
 from dear.data.decode import Decoder
 from dear.gallery.encoders import Encoder, check_spec, describe_encoder, load_encoder
 from dear.gallery.index import WORLD, IndexSummary, add_images, stored_path, world_picture
-from dear.gallery.search import Hit, Snapshot, search_gallery, unit
+from dear.gallery.search import Snapshot, search_gallery, unit
 from dear.gallery.storage import (
     AGAIN,
     INFO,
@@ -117,7 +116,7 @@ class Gallery:
         if component not in self.centred or not len(self):
             return 0.0
         with read_errors(self.folder):
-            return self.snapshot().codes(component, True).shift
+            return self.snapshot().codes(component).shift
 
     # --- images ---------------------------------------------------------------------------------------------------
 
@@ -148,24 +147,13 @@ class Gallery:
             raise DearError(f"The gallery has no image {path}.")
         return world_picture(path).open() if path.startswith(WORLD) else ImageFile(Path(path)).open()
 
-    def search(
-        self,
-        query: "Mapping[str, np.ndarray | Tensor]",
-        weights: Mapping[str, float],
-        k: int = 10,
-        where: str | None = None,
-    ) -> list[Hit]:
-        """The k most similar images, best first, by the mean of the components' cosines under `weights`.
-
-        query: a vector [dim] per weighted component; where: an SQL filter on path, size and label.
-        """
-        return search_gallery(self, query, weights, k, where)
+    search = search_gallery
 
     def snapshot(self) -> Snapshot:
         """The current version of the table; the first search of a version reads its vectors into memory."""
         with self._lock:
             if self._snapshot is None or not self._snapshot.is_current():
-                self._snapshot = Snapshot(self.table, self.dim)
+                self._snapshot = Snapshot(self.table, self.dim, self.centred)
             return self._snapshot
 
     # --- writing --------------------------------------------------------------------------------------------------

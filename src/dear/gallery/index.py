@@ -91,14 +91,20 @@ class IndexedImage:
             return replace(self, error=str(error)), None
 
 
-def find_sources(names: Sequence[str], label_from_folder: bool) -> Iterator[IndexedImage]:
+def find_sources(names: Sequence[str], label_from_folder: bool) -> list[IndexedImage]:
     """All images of files, folders, globs and world:TASK[:STYLE], each once."""
-    seen: set[str] = set()
+    found: dict[str, IndexedImage] = {}
     for name in names:
-        for source in _world_sources(name) if name.startswith(WORLD) else _file_sources(name, label_from_folder):
-            if source.path not in seen:
-                seen.add(source.path)
-                yield source
+        if name.startswith(WORLD):
+            dataset = _world_dataset(name)
+            for number, example in enumerate(dataset.test):
+                path = f"{dataset.name}/test/{number:05d}"
+                found.setdefault(path, IndexedImage(path, dataset.classes[example.label]))
+        else:
+            for path in map(stored_path, map(str, find_images([name]))):
+                label = clean_name(Path(path).parent.name) if label_from_folder else None
+                found.setdefault(path, IndexedImage(path, label))
+    return list(found.values())
 
 
 def stored_path(path: str) -> str:
@@ -112,21 +118,9 @@ def world_picture(path: str) -> Picture:
     return _world_dataset(name).test[int(number)].picture
 
 
-def _world_sources(name: str) -> Iterator[IndexedImage]:
-    dataset = _world_dataset(name)
-    for number, example in enumerate(dataset.test):
-        yield IndexedImage(f"{dataset.name}/test/{number:05d}", dataset.classes[example.label])
-
-
 @lru_cache(maxsize=16)
 def _world_dataset(name: str) -> Dataset:
     return resolve_dataset(name)
-
-
-def _file_sources(pattern: str, label_from_folder: bool) -> Iterator[IndexedImage]:
-    for file in find_images([pattern]):
-        path = stored_path(str(file))
-        yield IndexedImage(path, clean_name(Path(path).parent.name) if label_from_folder else None)
 
 
 # --- decoding and encoding ----------------------------------------------------------------------------------------
@@ -207,7 +201,7 @@ def add_images(
     With a cluster, its workers decode and encode; this process alone writes, and rows keep their order.
     """
     stored = _StoredImages(gallery)
-    found = list(find_sources(names, label_from_folder))
+    found = find_sources(names, label_from_folder)
     fresh = [image for image in found if not stored.is_unchanged(image)]
     counts = Counter(already=len(found) - len(fresh))
     unreadable: list[str] = []

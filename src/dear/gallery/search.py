@@ -5,7 +5,7 @@ vectors and a quarter of the memory, needs no index to build, and serves every c
 (`benchmarks/gallery.py` measures it).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _TRIES, _MAX_WEIGHT = 5, 1_000_000
 _LEVELS = 127
+_CHANGED = "its rows changed while they were read"
 
 
 @dataclass(frozen=True)
@@ -84,35 +85,31 @@ def quantise(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 class Snapshot:
     """One version of a table: the ids of its rows, and the codes of the components that were searched so far."""
 
-    def __init__(self, table: Any, dim: int) -> None:
-        self.table, self.dim = table, dim
+    def __init__(self, table: Any, dim: int, centred: Collection[str]) -> None:
+        self.table, self.dim, self.centred = table, dim, centred
         self.version = table.version
-        self.ids = _row_ids(table.search().with_row_id(True).select(["_rowid"]).to_arrow())
+        self.ids = self._find_ids(table.search())
         self._codes: dict[str, Codes] = {}
         self._lock = Lock()
 
     def is_current(self) -> bool:
         return self.table.version == self.version
 
-    def codes(self, component: str, centred: bool) -> Codes:
-        """The codes of a component, read once in two passes; `centred`: minus their mean over all images."""
+    def codes(self, component: str) -> Codes:
+        """The codes of a component, read once in two passes."""
         with self._lock:
             if component not in self._codes:
                 total = sum(part.sum(0, dtype=np.float64) for _, part in self._parts(component))
                 mean, zero = (total / len(self.ids)).astype(np.float32), np.zeros(self.dim, np.float32)
-                shift, origin = (mean, zero) if centred else (zero, mean)
-                self._codes[component] = self._quantise(component, shift, origin)
+                shift, origin = (mean, zero) if component in self.centred else (zero, mean)
+                levels = np.empty((len(self.ids), self.dim), np.int8)
+                codes = Codes(shift, origin, levels, *np.empty((2, len(self.ids)), np.float32))
+                for rows, part in self._parts(component):
+                    difference = codes.exact(part) - origin
+                    levels[rows], codes.steps[rows] = quantise(difference)
+                    codes.along[rows] = difference @ origin
+                self._codes[component] = codes
             return self._codes[component]
-
-    def _quantise(self, component: str, shift: np.ndarray, origin: np.ndarray) -> Codes:
-        count = len(self.ids)
-        levels, steps, along = np.empty((count, self.dim), np.int8), *np.empty((2, count), np.float32)
-        codes = Codes(shift, origin, levels, steps, along)
-        for rows, part in self._parts(component):
-            difference = codes.exact(part) - origin
-            levels[rows], steps[rows] = quantise(difference)
-            along[rows] = difference @ origin
-        return codes
 
     def _parts(self, component: str) -> Iterator[tuple[slice, np.ndarray]]:
         """(rows, vectors [len(rows), dim]) of all images, in the order of `ids`."""
@@ -121,16 +118,42 @@ class Snapshot:
             for part in (batch.slice(at, 2048) for at in range(0, len(batch), 2048)):  # so many fit the CPU's cache
                 rows = slice(start, start + len(part))
                 if not np.array_equal(_row_ids(part), self.ids[rows]):
-                    raise _TableChanged
+                    raise RuntimeError(_CHANGED)
                 yield rows, to_matrix(part[column], self.dim)
                 start = rows.stop
         if start != len(self.ids):
-            raise _TableChanged
+            raise RuntimeError(_CHANGED)
 
+    def _find_ids(self, search: Any) -> np.ndarray:
+        return _row_ids(search.with_row_id(True).select(["_rowid"]).to_arrow())
 
-class _TableChanged(RuntimeError):
-    def __init__(self) -> None:
-        super().__init__("its rows changed while they were read")
+    def nearest(
+        self, query: Mapping[str, np.ndarray], shares: Mapping[str, float], k: int, where: str | None
+    ) -> list[Hit]:
+        """The k images with the highest mean of cosines to a unit vector per component, under the weights `shares`."""
+        if not len(self.ids):
+            return []
+        codes = {name: self.codes(name) for name in query}
+        scores = np.sum([share * codes[name].cosines(query[name]) for name, share in shares.items()], axis=0)
+        among = None
+        if where is not None:
+            among = np.flatnonzero(np.isin(self.ids, self._find_ids(self.table.search().where(where))))
+        # int8 shifts scores by about a thousandth: half as many again, and at least 40 more, contain all of the k best.
+        candidates = _highest(scores, k + max(40, k // 2), among)
+        if not len(candidates):
+            return []
+        columns = ["path", "label", *map(vector_column, query)]
+        rows = self.table.take_row_ids(self.ids[candidates].tolist()).select(columns).to_arrow()
+        cosines = {
+            name: codes[name].exact(to_matrix(rows[vector_column(name)], self.dim)) @ vector
+            for name, vector in query.items()
+        }
+        exact = np.sum([share * cosines[name] for name, share in shares.items()], axis=0)
+        hits = [
+            Hit(path, label, float(exact[i]), {name: float(values[i]) for name, values in cosines.items()})
+            for i, (path, label) in enumerate(zip(rows["path"].to_pylist(), rows["label"].to_pylist(), strict=True))
+        ]
+        return sorted(hits, key=lambda hit: (-hit.score, hit.path))[:k]
 
 
 def _row_ids(rows: Any) -> np.ndarray:
@@ -157,10 +180,14 @@ def search_gallery(
     gallery: "Gallery",
     query: "Mapping[str, np.ndarray | Tensor]",
     weights: Mapping[str, float],
-    k: int,
-    where: str | None,
+    k: int = 10,
+    where: str | None = None,
 ) -> list[Hit]:
-    """The hits of `Gallery.search`. A search during which the table changed is repeated."""
+    """The k most similar images, best first, by the mean of the components' cosines under `weights`.
+
+    query: a vector [dim] per weighted component; where: an SQL filter on path, size and label. A search during which
+    the table changed is repeated.
+    """
     shares = _shares(gallery.components, weights)
     if k < 1:
         raise DearError(f"{k} images cannot be found: ask for at least one.")
@@ -171,7 +198,7 @@ def search_gallery(
         for _ in range(_TRIES):
             snapshot = gallery.snapshot()
             try:
-                hits = _search_snapshot(gallery, snapshot, vectors, shares, k, where)
+                hits = snapshot.nearest(vectors, shares, k, where)
             except (OSError, RuntimeError, ValueError):
                 if snapshot.is_current():
                     raise
@@ -183,47 +210,11 @@ def search_gallery(
     raise DearError(f"The gallery {gallery.folder} changes faster than it can be read: search again later.")
 
 
-def _search_snapshot(
-    gallery: "Gallery",
-    snapshot: Snapshot,
-    query: Mapping[str, np.ndarray],
-    shares: Mapping[str, float],
-    k: int,
-    where: str | None,
-) -> list[Hit]:
-    if not len(snapshot.ids):
-        return []
-    codes = {name: snapshot.codes(name, name in gallery.centred) for name in query}
-    scores = np.sum([share * codes[name].cosines(query[name]) for name, share in shares.items()], axis=0)
-    # int8 shifts scores by about a thousandth: half as many again, and at least 40 more, contain all of the k best.
-    candidates = _highest(scores, k + max(40, k // 2), None if where is None else _filtered(snapshot, where))
-    if not len(candidates):
-        return []
-    columns = ["path", "label", *map(vector_column, query)]
-    rows = snapshot.table.take_row_ids(snapshot.ids[candidates].tolist()).select(columns).to_arrow()
-    cosines = {
-        name: codes[name].exact(to_matrix(rows[vector_column(name)], gallery.dim)) @ vector
-        for name, vector in query.items()
-    }
-    exact = np.sum([share * cosines[name] for name, share in shares.items()], axis=0)
-    hits = [
-        Hit(path, label, float(exact[i]), {name: float(values[i]) for name, values in cosines.items()})
-        for i, (path, label) in enumerate(zip(rows["path"].to_pylist(), rows["label"].to_pylist(), strict=True))
-    ]
-    return sorted(hits, key=lambda hit: (-hit.score, hit.path))[:k]
-
-
 def _highest(scores: np.ndarray, count: int, among: np.ndarray | None) -> np.ndarray:
     """The places of the `count` highest scores, in no order."""
     if among is not None:
         return among[_highest(scores[among], count, None)]
     return np.argpartition(scores, -count)[-count:] if count < len(scores) else np.arange(len(scores))
-
-
-def _filtered(snapshot: Snapshot, where: str) -> np.ndarray:
-    """The places in the snapshot of images that pass the filter."""
-    ids = _row_ids(snapshot.table.search().where(where).with_row_id(True).select(["_rowid"]).to_arrow())
-    return np.flatnonzero(np.isin(snapshot.ids, ids))
 
 
 def _search_error(gallery: "Gallery", where: str | None, error: Exception) -> DearError:

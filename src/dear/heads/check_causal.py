@@ -27,18 +27,37 @@ from dear.heads.stream import STREAM_BATCH
 TASK_OF = {"color": "colors", "shape": "shapes", "texture": "textures", "object": "objects", "location": "places"}
 
 
+@torch.no_grad()
 def causal_check(backbone: Backbone, role_map: RoleMap, pictures: int = 960, draws: int = 8) -> RoleCheck:
-    """Points of zero-shot accuracy on the five attributes that are lost without the heads of each concept."""
+    """Points of zero-shot accuracy on the five attributes that are lost without the heads of each concept.
+
+    The held-out pictures are encoded up to the first layer of the map once; all five attributes are asked of each.
+    """
     heads_of = {c: [at for at, head in role_map.roles.items() if head.concept == c] for c in role_map.concepts}
     groups = checked_groups(role_map, backbone, heads_of)
-    held_out = _HeldOut(backbone, role_map.layers[0], pictures)
-    whole = held_out.accuracies([])
+    first_layer = role_map.layers[0]
+    tasks = {attribute: world_task(name) for attribute, name in TASK_OF.items()}
+    texts = {a: F.normalize(backbone.text.encode(task.prompts), dim=-1) for a, task in tasks.items()}
+    chosen: Sequence[Example] = spread_evenly([example for task in tasks.values() for example in task.test], pictures)
+    scenes = [example.picture for example in chosen]
+    labels = {
+        a: torch.tensor([VALUES[a].index(getattr(s.traits, a)) for s in scenes if isinstance(s, Scene)]) for a in tasks
+    }
+    batches = evaluation_batches(chosen, backbone.preprocess, "pictures", STREAM_BATCH)
+    states = torch.cat([backbone.image.trunk(pixels.to(backbone.device), first_layer - 1) for pixels, _ in batches])
+    means = mean_outputs(backbone, states, first_layer)
+
+    def accuracies(heads: Sequence[Head]) -> dict[str, float]:
+        features = features_without(backbone, states, first_layer, heads, means)
+        return {a: accuracy((features @ text.T).cpu(), labels[a]) for a, text in texts.items()}
+
+    whole = accuracies([])
 
     def lost(heads: Sequence[Head]) -> dict[str, float]:
-        return {attribute: whole[attribute] - left for attribute, left in held_out.accuracies(heads).items()}
+        return {attribute: whole[attribute] - left for attribute, left in accuracies(heads).items()}
 
     found = measured_groups(groups, role_map.heads, draws, lost, "ablations")
-    counts, sources = dict.fromkeys(whole, len(held_out.states)), dict.fromkeys(whole, "Attribute World")
+    counts, sources = dict.fromkeys(whole, len(states)), dict.fromkeys(whole, "Attribute World")
     return RoleCheck(ABLATION, counts, sources, draws, whole, found)
 
 
@@ -71,30 +90,3 @@ def features_without(
             x, _ = run_layer_heads(tower, layer, x, without(layer))
         features.append(F.normalize(tower.project(tower.pool(x)), dim=-1))
     return torch.cat(features)
-
-
-class _HeldOut:
-    """Held-out pictures, encoded up to the first layer of the map; each is classified by all five attributes."""
-
-    @torch.no_grad()
-    def __init__(self, backbone: Backbone, first_layer: int, pictures: int) -> None:
-        self.backbone, self.first_layer = backbone, first_layer
-        tasks = {attribute: world_task(name) for attribute, name in TASK_OF.items()}
-        self.texts = {a: F.normalize(backbone.text.encode(task.prompts), dim=-1) for a, task in tasks.items()}
-        tests = [example for task in tasks.values() for example in task.test]
-        chosen: Sequence[Example] = spread_evenly(tests, pictures)
-        scenes = [example.picture for example in chosen]
-        self.labels = {
-            a: torch.tensor([VALUES[a].index(getattr(s.traits, a)) for s in scenes if isinstance(s, Scene)])
-            for a in tasks
-        }
-        batches = evaluation_batches(chosen, backbone.preprocess, "pictures", STREAM_BATCH)
-        states = [backbone.image.trunk(pixels.to(backbone.device), first_layer - 1) for pixels, _ in batches]
-        self.states = torch.cat(states)
-        self.means = mean_outputs(backbone, self.states, first_layer)
-
-    @torch.no_grad()
-    def accuracies(self, heads: Sequence[Head]) -> dict[str, float]:
-        """Zero-shot accuracy (%) on each attribute without `heads`."""
-        features = features_without(self.backbone, self.states, self.first_layer, heads, self.means)
-        return {a: accuracy((features @ text.T).cpu(), self.labels[a]) for a, text in self.texts.items()}

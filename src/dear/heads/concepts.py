@@ -23,12 +23,6 @@ ASSETS = Path(__file__).parent / "assets"
 SHIPPED_PHRASES = ASSETS / "phrases.tsv"
 WORLD_PHRASES = ASSETS / "world_phrases.tsv"
 
-CONCEPTS = (
-    "location", "object", "color", "shape", "texture", "animal",
-    "human", "text", "number", "style", "emotion", "action",
-)  # fmt: skip
-"""The paper's twelve concepts."""
-
 # Words for the medium say nothing about the content, and "photo taken in ..." would become a cluster of its own.
 # Prepositions of place are content and stay: "a view in the kitchen" -> "in the kitchen".
 _BOILERPLATE = re.compile(

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
@@ -31,7 +30,6 @@ def draw_role_map(role_map: RoleMap) -> Figure:
     """The grid of heads, the last layer on top, as in the paper's figures."""
     rows, columns = len(role_map.layers), role_map.heads
     figure = Figure(figsize=(columns * _CELL[0], rows * _CELL[1]))
-    FigureCanvasAgg(figure)  # without pyplot: no window and no global state
     axes = figure.add_axes((0, 0, 1, 1))
     record = map_record(role_map)
     for cell in record["cells"]:
@@ -84,7 +82,8 @@ def plot_check(check: RoleCheck, path: str | Path) -> None:
         for g in check.groups
     ]
     limit = max(1.0, *(abs(value) for row in values for value in row))
-    figure, axes = _new_figure((2.2 + 1.4 * len(attributes), 1.9 + 0.62 * len(values)))
+    figure = Figure(figsize=(2.2 + 1.4 * len(attributes), 1.9 + 0.62 * len(values)), layout="constrained")
+    axes = figure.add_subplot()
     image = axes.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
     for row, group in enumerate(check.groups):
         for column, a in enumerate(attributes):
@@ -119,7 +118,8 @@ def plot_check(check: RoleCheck, path: str | Path) -> None:
 
 def plot_layers(losses: "LayerLosses", path: str | Path) -> None:
     """Two curves over the layers: the measure without the heads of one layer, and without those of all up to it."""
-    figure, axes = _new_figure((7, 4))
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
     layers = range(1, len(losses.alone) + 1)
     axes.plot(layers, losses.alone, "o-", color="#2f6fb5", label="without the heads of this layer")
     axes.plot(layers, losses.up_to, "s-", color="#c43c4e", label="without those of all layers up to it")
@@ -133,10 +133,3 @@ def plot_layers(losses: "LayerLosses", path: str | Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     save_figure(figure, path, dpi=160, facecolor="white")
-
-
-def _new_figure(size: tuple[float, float]) -> tuple[Figure, Axes]:
-    """A figure with axes; without pyplot there is no window and no global state."""
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, figure.add_subplot()

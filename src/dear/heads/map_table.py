@@ -12,12 +12,7 @@ from dear.core.table import Table
 from dear.heads.head_role import CORE_ATTRIBUTE, GENERALIZATION, MIXED, OTHER_SPECIALIZED, ROLES, HeadRole
 from dear.heads.role_map import Head, RoleMap
 
-ROLE_NAMES = {
-    CORE_ATTRIBUTE: "core attribute",
-    OTHER_SPECIALIZED: "other specialized",
-    GENERALIZATION: "generalization",
-    MIXED: "mixed",
-}
+ROLE_NAMES = {role: role.replace("_", " ") for role in ROLES}
 # One shape per role, so that a picture is clear without colour, too.
 ROLE_MARKS = {CORE_ATTRIBUTE: "★", OTHER_SPECIALIZED: "■", GENERALIZATION: "○", MIXED: "◐"}
 

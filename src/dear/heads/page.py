@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
 from dear.core.files import write_text
+from dear.core.pages import render_template
 from dear.core.sheet import thumbnail_url
 from dear.heads.concepts import ASSETS
 from dear.heads.map_table import evidence_lines, field_lines, map_record, map_title
@@ -21,14 +21,13 @@ RENDERER = (ASSETS / "role_map.js", ASSETS / "role_map.css")
 
 def write_page(role_map: RoleMap, path: str | Path, images: Mapping[Head, Thumbnails] | None = None) -> None:
     """Writes the page; `images` may give, for any head, the images that activate it most and least."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False}  # and unsorted, unlike Jinja's default
     data = map_record(role_map)
     for cell in data["cells"]:
         if sides := (images or {}).get((cell["layer"], cell["head"])):
             cell["images"] = [[thumbnail_url(image, THUMBNAIL) for image in side] for side in sides]
     script, style = (file.read_text(encoding="utf-8") for file in RENDERER)
-    page = environment.from_string((ASSETS / "page.html").read_text(encoding="utf-8")).render(
+    page = render_template(
+        ASSETS / "page.html",
         title=map_title(role_map),
         evidence=evidence_lines(role_map),
         fields=[*field_lines(role_map.backbone), *field_lines(role_map.origin)],

@@ -96,18 +96,18 @@ class RoleMap:
         return replace(self, layers=layers, roles={at: r for at, r in self.roles.items() if at[0] in layers})
 
     def all_mixed(self) -> "RoleMap":
-        return self._with_roles([(MIXED, None)] * len(self.roles), strategy="all_mixed")
+        return self.with_roles([(MIXED, None)] * len(self.roles), strategy="all_mixed")
 
     def all_generalization(self) -> "RoleMap":
-        return self._with_roles([(GENERALIZATION, None)] * len(self.roles), strategy="all_generalization")
+        return self.with_roles([(GENERALIZATION, None)] * len(self.roles), strategy="all_generalization")
 
     def shuffled(self, seed: int) -> "RoleMap":
         """The same roles with their concepts, assigned to the heads at random."""
         roles = [(head.role, head.concept) for head in self.roles.values()]
         random.Random(seed).shuffle(roles)
-        return self._with_roles(roles, strategy="shuffled", seed=seed)
+        return self.with_roles(roles, strategy="shuffled", seed=seed)
 
-    def _with_roles(self, roles: Sequence[tuple[str, str | None]], **origin: Any) -> "RoleMap":
+    def with_roles(self, roles: Sequence[tuple[str, str | None]], **origin: Any) -> "RoleMap":
         """New roles in order of layer and head. The evidence stays: it does not depend on the role."""
         pairs = zip(self.roles.items(), roles, strict=True)
         changed = {at: replace(head, role=role, concept=concept) for (at, head), (role, concept) in pairs}

@@ -220,8 +220,7 @@ def rejudge(role_map: RoleMap, quantile: float) -> RoleMap:
         )
     dominant = {head: role.concept for head, role in role_map.roles.items()}
     roles = quantile_roles(entropies, dominant, role_map.core, quantile)
-    judged = {head: replace(role, role=roles[head]) for head, role in role_map.roles.items()}
-    return replace(role_map, roles=judged, origin={**role_map.origin, "quantile": quantile})
+    return role_map.with_roles([(roles[head], dominant[head]) for head in role_map.roles], quantile=quantile)
 
 
 def with_core(role_map: RoleMap, core: Sequence[str]) -> RoleMap:

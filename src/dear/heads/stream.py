@@ -140,7 +140,7 @@ def _head_batch(backbone: Backbone, contributions: HeadContributions, batch: Pic
 
 
 def to_rgb(backbone: Backbone, pixels: Tensor) -> Tensor:
-    """Normalised pixels [pictures, 3, height, width] -> RGB from 0 to 1, same shape."""
+    """Normalised pixels [..., 3, height, width] -> RGB from 0 to 1, same shape."""
     mean, std = (torch.tensor(values)[:, None, None] for values in (backbone.mean, backbone.std))
     return pixels.cpu() * std + mean
 

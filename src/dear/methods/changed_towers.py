@@ -27,6 +27,10 @@ from dear.methods.recipe import Recipe
 from dear.methods.shared.per_class import PerClass
 from dear.methods.shared.towers import learns_texts
 
+_BOTH_TOWERS = Recipe(
+    optimizer="adamw", lr=2e-4, weight_decay=1e-2, batch=32, schedule="step", final_lr=1e-6, warmup_epochs=0, crop=0.08
+)
+
 
 class ChangedTowers(Method):
     """Both towers with changes in all layers; with fixed texts (`--text-features`), the image tower alone."""
@@ -66,10 +70,7 @@ class ClipLora(ChangedTowers):
     """
 
     Config = LoraConfig
-    recipe = Recipe(
-        optimizer="adamw", lr=2e-4, weight_decay=1e-2, batch=32, steps_per_shot=500, schedule="step", final_lr=1e-6,
-        warmup_epochs=0, crop=0.08,
-    )  # fmt: skip
+    recipe = Recipe(_BOTH_TOWERS, steps_per_shot=500)
     config: LoraConfig
 
     def __init__(self, backbone: Backbone, config: LoraConfig) -> None:
@@ -96,10 +97,9 @@ class ClipSvd(ChangedTowers):
     datasets: --published-constants).
     """
 
-    recipe = Recipe(
-        optimizer="adamw", lr=5e-4, weight_decay=1e-2, batch=32, steps_per_shot=200, schedule="step", final_lr=1e-6,
-        warmup_epochs=0, crop=0.08,
-    ).on("base-to-novel", lr=4e-4, steps_per_shot=None, epochs=10)  # fmt: skip
+    recipe = Recipe(_BOTH_TOWERS, lr=5e-4, steps_per_shot=200).on(
+        "base-to-novel", lr=4e-4, steps_per_shot=None, epochs=10
+    )
 
     def __init__(self, backbone: Backbone, config: Settings) -> None:
         super().__init__(backbone, config)
@@ -126,22 +126,18 @@ _KNOWN_FACTORS: WeakKeyDictionary[nn.Module, Factors] = WeakKeyDictionary()
 """They take half a minute for ViT-B/16, so cells of a benchmark on one backbone share them."""
 
 
+@torch.no_grad()
 def factors_of(module: nn.Module, tower: Any) -> Factors:
     """The factors of a tower, kept for its `module`."""
     if module not in _KNOWN_FACTORS:
-        _KNOWN_FACTORS[module] = _factors(tower)
-    return _KNOWN_FACTORS[module]
-
-
-@torch.no_grad()
-def _factors(tower: Any) -> Factors:
-    return [
-        [
-            torch.linalg.svd(matrix.float() if matrix.dtype.itemsize < 4 else matrix, full_matrices=False)
-            for matrix in _matrices(block)
+        _KNOWN_FACTORS[module] = [
+            [
+                torch.linalg.svd(matrix.float() if matrix.dtype.itemsize < 4 else matrix, full_matrices=False)
+                for matrix in _matrices(block)
+            ]
+            for block in tower.blocks
         ]
-        for block in tower.blocks
-    ]
+    return _KNOWN_FACTORS[module]
 
 
 def _matrices(block: Any) -> list[Tensor]:
@@ -200,10 +196,7 @@ class TwoStage(PerClass, ChangedTowers):
     """
 
     Config = TwoStageConfig
-    recipe = Recipe(
-        optimizer="adamw", lr=2e-4, weight_decay=1e-2, batch=32, steps_per_shot=300, schedule="step", final_lr=1e-6,
-        restart=0.6, warmup_epochs=0, crop=0.08,
-    )  # fmt: skip
+    recipe = Recipe(_BOTH_TOWERS, steps_per_shot=300, restart=0.6)
     config: TwoStageConfig
     done = 0.0
     classifier: nn.Parameter  # [training classes, dim]

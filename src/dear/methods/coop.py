@@ -160,11 +160,9 @@ class CoCoOp(CoOp):
 
     def logits(self, features: Tensor, text: Tensor | None = None, inference: str | None = None) -> Tensor:
         """Features [batch, 1, dim] -> [batch, classes]; `text` is not used, because class texts depend on the image."""
-        return torch.stack([self._image_logits(image) for image in features[:, 0]])
-
-    def _image_logits(self, image: Tensor) -> Tensor:
-        text = self.encode_with(self.context + self.network(image), self.classes)
-        return self.backbone.temperature * text @ image
+        texts = (self.encode_with(self.context + self.network(image), self.classes) for image in features[:, 0])
+        pairs = zip(texts, features[:, 0], strict=True)
+        return torch.stack([self.backbone.temperature * text @ image for text, image in pairs])
 
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         logits = self.logits(self.encode_image(x))

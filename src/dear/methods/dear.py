@@ -17,7 +17,7 @@ from dear.clip.layer_input import LayerInput
 from dear.clip.masks import Masks
 from dear.clip.text import ClassTexts
 from dear.core.config import Config as Settings
-from dear.core.config import setting
+from dear.core.config import advanced
 from dear.core.names import CLS
 from dear.heads.head_role import CORE_ATTRIBUTE, MIXED, HeadRole
 from dear.heads.role_map import RoleMap
@@ -35,53 +35,40 @@ if TYPE_CHECKING:
 class AttributeConfig(RoleSettings):
     """Attribute tokens and their fusion."""
 
-    first_layer: int | None = setting(
-        None, "first adapted image layer J, from 1; default: the last third, 9 of 12", low=1, advanced=True
+    first_layer: int | None = advanced(
+        None, "first adapted image layer J, from 1; default: the last third, 9 of 12", low=1
     )
-    tokens_per_attribute: int = setting(1, "learnable tokens per core attribute", low=1, high=1000, advanced=True)
-    text_tokens: int = setting(
-        5, "learnable tokens on the text side, between BOT and the words", low=1, high=1000, advanced=True
+    tokens_per_attribute: int = advanced(1, "learnable tokens per core attribute", low=1, high=1000)
+    text_tokens: int = advanced(5, "learnable tokens on the text side, between BOT and the words", low=1, high=1000)
+    token_std: float = advanced(0.02, "initial standard deviation of the tokens", low=0.0, high=10.0)
+    beta: float = advanced(
+        0.9, "weight of the raw token at each layer: 1 replaces the output, 0 carries it on", low=0.0, high=1.0
     )
-    token_std: float = setting(0.02, "initial standard deviation of the tokens", low=0.0, high=10.0, advanced=True)
-    beta: float = setting(
-        0.9,
-        "weight of the raw token at each layer: 1 replaces the output, 0 carries it on",
-        low=0.0,
-        high=1.0,
-        advanced=True,
+    fusion_init: float = advanced(0.9, "initial fusion weight of the class feature", low=0.01, high=0.99)
+    fusion_loss: str = advanced(
+        "linear", "L_fusion: linear is 1 - alpha_cls, log is -log alpha_cls", choices=("linear", "log")
     )
-    fusion_init: float = setting(0.9, "initial fusion weight of the class feature", low=0.01, high=0.99, advanced=True)
-    fusion_loss: str = setting(
-        "linear", "L_fusion: linear is 1 - alpha_cls, log is -log alpha_cls", choices=("linear", "log"), advanced=True
-    )
-    lambda_reg: float = setting(1.0, "weight of the self-regularisation", low=0.0, advanced=True)
-    lambda_fusion: float = setting(0.7, "weight of L_fusion", low=0.0, advanced=True)
-    fusion_lr: float | None = setting(
-        None, "learning rate of the fusion weights; default: --lr", low=0.0, advanced=True
-    )
+    lambda_reg: float = advanced(1.0, "weight of the self-regularisation", low=0.0)
+    lambda_fusion: float = advanced(0.7, "weight of L_fusion", low=0.0)
+    fusion_lr: float | None = advanced(None, "learning rate of the fusion weights; default: --lr", low=0.0)
 
 
 @dataclass(frozen=True)
 class DearConfig(AttributeConfig):
     """The method (Eq. 5-19)."""
 
-    isolation: str = setting(
+    isolation: str = advanced(
         "one_way",
         "generalization heads: one_way hides attribute tokens from the image; two_way also hides the image from them",
         choices=("one_way", "two_way"),
-        advanced=True,
     )
-    routing: str = setting(
+    routing: str = advanced(
         "open",
         "strict: a token attends to the image only in heads of its attribute and in mixed heads",
         choices=("open", "strict"),
-        advanced=True,
     )
-    projection_start: str = setting(
-        "copy",
-        "P_attr starts as a copy of CLIP's image projection, or at random",
-        choices=("copy", "random"),
-        advanced=True,
+    projection_start: str = advanced(
+        "copy", "P_attr starts as a copy of CLIP's image projection, or at random", choices=("copy", "random")
     )
 
 

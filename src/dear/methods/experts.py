@@ -19,7 +19,7 @@ from dear.clip.attention import attention_weights, finish_block, merge_heads, no
 from dear.clip.layer_input import LayerInput
 from dear.clip.masks import Masks
 from dear.clip.read_out import READ_CLS
-from dear.core.config import setting
+from dear.core.config import advanced
 from dear.core.errors import DearError
 from dear.heads.head_role import CORE_ATTRIBUTE
 from dear.heads.role_map import Head, RoleMap
@@ -35,13 +35,9 @@ REST = "rest"
 class ExpertsConfig(AttributeConfig):
     """Expert tokens."""
 
-    fusion_lr: float | None = setting(0.05, "learning rate of the fusion weights", low=0.0, advanced=True)
-    pull: float = setting(
-        0.3, "weight of the squared distance of the attributes' projection from its start", low=0.0, advanced=True
-    )
-    rest: bool = setting(
-        True, "add a token that attends to the image in all heads without a core attribute", advanced=True
-    )
+    fusion_lr: float | None = advanced(0.05, "learning rate of the fusion weights", low=0.0)
+    pull: float = advanced(0.3, "weight of the squared distance of the attributes' projection from its start", low=0.0)
+    rest: bool = advanced(True, "add a token that attends to the image in all heads without a core attribute")
 
 
 AttentionObserver = Callable[[int, Tensor, Tensor], None]

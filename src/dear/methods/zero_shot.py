@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from open_clip import OPENAI_IMAGENET_TEMPLATES
+from open_clip import OPENAI_IMAGENET_TEMPLATES, SIMPLE_IMAGENET_TEMPLATES
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -12,15 +12,7 @@ from dear.core.errors import TextTooLongError
 from dear.data.prompts import fill
 from dear.methods.base import Method
 
-ENSEMBLE = (
-    "itap of a {}.",
-    "a bad photo of the {}.",
-    "a origami {}.",
-    "a photo of the large {}.",
-    "a {} in a video game.",
-    "art of the {}.",
-    "a photo of the small {}.",
-)
+ENSEMBLE = tuple(template("{}") for template in SIMPLE_IMAGENET_TEMPLATES)
 """The seven templates that CLIP's authors chose for ImageNet, as in Tip-Adapter and many others."""
 
 

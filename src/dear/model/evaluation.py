@@ -1,7 +1,7 @@
 """Evaluates a predictor on labelled images, and warns of those it was trained on."""
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -66,23 +66,17 @@ def _divided_as_in_training(data: Dataset, origin: RunFolder | Collection[str] |
 def _warn_of_trained(data: Dataset, names: Collection[str], owner: str) -> None:
     """Warns if images of the data are among those of these names; `owner`: what has an accuracy without them."""
     images = (*data.train, *data.val, *data.test)
-    count = _count_trained(images, names)
-    if count == 0:
-        return
-    if count is None:
+    in_memory = any(isinstance(example.picture, ImageInMemory) for example in images)
+    if in_memory or not any(map(os.path.exists, names)):  # names do not tell; or the files have moved
         what = "all images that it was given: if these are among them, its accuracy on them is too high"
     else:
+        files = {os.path.realpath(name) for name in names}
+        count = sum(os.path.realpath(str(example.picture)) in files for example in images)
+        if not count:
+            return
         share = "all" if count == len(images) else f"{count}"
         what = f"{share} of the {len(images)} images of {data.name}: on these its accuracy is too high"
     warn(f"this adapter was trained on {what}; {owner} has the one that was measured without them.")
-
-
-def _count_trained(examples: Sequence[Example], names: Collection[str]) -> int | None:
-    """How many were trained on; None: names do not tell, as those of images in memory, or of files that have moved."""
-    if any(isinstance(example.picture, ImageInMemory) for example in examples) or not any(map(os.path.exists, names)):
-        return None
-    files = {os.path.realpath(name) for name in names}
-    return sum(os.path.realpath(str(example.picture)) in files for example in examples)
 
 
 def _images_of_split(data: Dataset, split: str) -> tuple[Example, ...]:

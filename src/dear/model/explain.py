@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from dear.core.errors import DearError
@@ -14,6 +13,7 @@ from dear.core.figure import check_suffix, color_of, save_figure
 from dear.core.names import CLS
 from dear.data.decode import ImageLike, open_image
 from dear.heads.gains import gain_text
+from dear.heads.stream import to_rgb
 from dear.methods.optional import HasRoles
 from dear.methods.shared.attention_maps import read_place
 from dear.methods.shared.role_settings import attribute_heads
@@ -77,9 +77,7 @@ def _without_attributes(predictor: Predictor, pixels: Tensor, votes: Tensor, ans
 
 def as_seen(predictor: Predictor, pixels: Tensor) -> np.ndarray:
     """The picture after preprocessing, [height, width, 3] in 0..1, so that maps fit onto it."""
-    backbone = predictor.model.backbone
-    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (backbone.mean, backbone.std))
-    return (pixels.cpu() * std + mean).clamp(0, 1).permute(1, 2, 0).numpy()
+    return to_rgb(predictor.model.backbone, pixels).clamp(0, 1).permute(1, 2, 0).numpy()
 
 
 def draw_explanation(

@@ -10,8 +10,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from dear.core.errors import DearError, first_line
-from dear.core.figure import color_of
+from dear.core.figure import color_of, save_figure
 from dear.core.files import write_json
+from dear.core.pages import render_template
 from dear.core.schema import damaged
 from dear.training.adapter import CONFIG, TEXT_TABLE, WEIGHTS, read_config, write_config
 from dear.training.run_folder import RunFolder
@@ -130,24 +131,17 @@ def model_card(
     name: str, config: dict[str, Any], settings: dict[str, Any], result: dict[str, float], picture: str | None
 ) -> str:
     """Markdown with the hub's front matter, for an adapter's config, and its run's settings and test accuracies."""
-    from jinja2 import Environment, StrictUndefined
-
     backbone = config["backbone"]
     local = backbone["model"].startswith(("local-dir:", "transformers:")) and "/" not in backbone["model"]
-    environment = Environment(
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
-    return environment.from_string(_CARD_TEMPLATE.read_text(encoding="utf-8")).render(
-        name=name, config=config, backbone=backbone, has_public_name=not local, accuracies=result, picture=picture,
-        settings=settings, recipe=_RECIPE, most=_LISTED_CLASSES, json=json.dumps,
+    return render_template(
+        _CARD_TEMPLATE, escape=False, name=name, config=config, backbone=backbone, has_public_name=not local,
+        accuracies=result, picture=picture, settings=settings, recipe=_RECIPE, most=_LISTED_CLASSES, json=json.dumps,
     )  # fmt: skip
 
 
 def draw_fusion(components: Sequence[str], weights: Sequence[float], out: Path) -> None:
     """A bar for the fusion weight of each component."""
     from matplotlib.figure import Figure
-
-    from dear.core.figure import save_figure
 
     figure = Figure(figsize=(5, 0.4 * len(components) + 0.6), layout="constrained")
     axes = figure.add_subplot()

@@ -141,17 +141,7 @@ class Address:
 
     def serve(self, app: ASGIApp) -> None:
         """Answers until Ctrl-C or SIGTERM; requests that were begun are finished first."""
-        self._server = uvicorn.Server(self._config(app))
-        with suppress(KeyboardInterrupt), _stopped_is_done():
-            self._server.run([self._socket])
-
-    def stop(self) -> None:
-        """Ends `serve`; called from another thread."""
-        self._server.should_exit = True
-
-    @staticmethod
-    def _config(app: ASGIApp) -> uvicorn.Config:
-        return uvicorn.Config(
+        config = uvicorn.Config(
             app,
             # Both are named, so that other installed packages do not change the server.
             http=Connection,
@@ -167,6 +157,13 @@ class Address:
             timeout_keep_alive=15,
             timeout_graceful_shutdown=30,
         )
+        self._server = uvicorn.Server(config)
+        with suppress(KeyboardInterrupt), _stopped_is_done():
+            self._server.run([self._socket])
+
+    def stop(self) -> None:
+        """Ends `serve`; called from another thread."""
+        self._server.should_exit = True
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from dear.core.config import Config, setting
+from dear.core.config import Config, advanced, setting
 from dear.core.errors import DearError
 from dear.core.names import AUTO
 from dear.data.resolve import HELP
@@ -34,15 +34,13 @@ class TaskConfig(Config):
 class RunConfig(TaskConfig):
     """Method, backbone and data."""
 
-    few_shot: str | None = setting(
-        None,
-        "train on the images listed in this .jsonl instead of a random draw: as from 2SFS or `dear data few-shot`",
-        advanced=True,
+    few_shot: str | None = advanced(
+        None, "train on the images listed in this .jsonl instead of a random draw: as from 2SFS or `dear data few-shot`"
     )
-    fast_decode: bool = setting(
-        True, "decode training photos at a reduced size if they are far larger than the backbone's input", advanced=True
+    fast_decode: bool = advanced(
+        True, "decode training photos at a reduced size if they are far larger than the backbone's input"
     )
-    validate: bool = setting(False, "also measure accuracy on the validation images after each epoch", advanced=True)
+    validate: bool = advanced(False, "also measure accuracy on the validation images after each epoch")
 
 
 @dataclass(frozen=True)
@@ -78,70 +76,60 @@ class TrainConfig(Config):
     seed: int = setting(1, "seed of the few-shot draw, initial values and order of images", low=0, high=2**32 - 1)
     classes: str = setting("all", "train on all classes, or on the first half (base)", choices=("all", "base"))
     epochs: int = setting(10, "passes over the training images", low=0)
-    images_seen: int | None = setting(
-        None, "length of the training as a number of images, instead of --epochs", low=1, high=10**10, advanced=True
+    images_seen: int | None = advanced(
+        None, "length of the training as a number of images, instead of --epochs", low=1, high=10**10
     )
-    steps_per_shot: int | None = setting(
-        None, "number of training steps per shot, instead of --epochs", low=1, high=10**7, advanced=True
+    steps_per_shot: int | None = advanced(
+        None, "number of training steps per shot, instead of --epochs", low=1, high=10**7
     )
     batch: int = setting(16, "images per step", low=1)
-    drop_last: bool = setting(False, "drop the last batch of an epoch if it is not full", advanced=True)
-    order: str = setting(
+    drop_last: bool = advanced(False, "drop the last batch of an epoch if it is not full")
+    order: str = advanced(
         "shuffled",
         "order of the training images; one_class: each batch has images of one class, if the class has enough",
         choices=("shuffled", "one_class"),
-        advanced=True,
     )
-    optimizer: str = setting("adamw", "optimizer", choices=("adamw", "adam", "sgd"), advanced=True)
+    optimizer: str = advanced("adamw", "optimizer", choices=("adamw", "adam", "sgd"))
     lr: float = setting(1e-3, "learning rate", low=0.0)
-    weight_decay: float = setting(5e-4, "weight decay", low=0.0, advanced=True)
-    momentum: float = setting(0.9, "momentum of SGD", low=0.0, high=1.0, advanced=True)
-    eps: float = setting(1e-8, "eps of Adam and AdamW", low=0.0, advanced=True)
-    schedule: str = setting(
+    weight_decay: float = advanced(5e-4, "weight decay", low=0.0)
+    momentum: float = advanced(0.9, "momentum of SGD", low=0.0, high=1.0)
+    eps: float = advanced(1e-8, "eps of Adam and AdamW", low=0.0)
+    schedule: str = advanced(
         "epoch",
         "cosine schedule of the learning rate: per epoch after a warm-up (CoOp's), or per step down to --final-lr",
         choices=("epoch", "step"),
-        advanced=True,
     )
-    warmup_epochs: int = setting(1, "number of epochs at the start with the rate --warmup-lr", low=0, advanced=True)
-    warmup_lr: float = setting(1e-5, "learning rate of the warm-up", low=0.0, advanced=True)
-    final_lr: float = setting(0.0, "final learning rate of --schedule step", low=0.0, advanced=True)
-    restart: float | None = setting(
-        None, "share of the steps after which --schedule step begins again", low=0.01, high=0.99, advanced=True
+    warmup_epochs: int = advanced(1, "number of epochs at the start with the rate --warmup-lr", low=0)
+    warmup_lr: float = advanced(1e-5, "learning rate of the warm-up", low=0.0)
+    final_lr: float = advanced(0.0, "final learning rate of --schedule step", low=0.0)
+    restart: float | None = advanced(
+        None, "share of the steps after which --schedule step begins again", low=0.01, high=0.99
     )
-    average: str = setting(
+    average: str = advanced(
         "none",
         "average the weights of all epochs: uniform, or gaussian (--average-peak, --average-width)",
         choices=("none", "uniform", "gaussian"),
-        advanced=True,
     )
-    average_peak: float = setting(15.0, "epoch with the largest weight in the average", low=0.0, advanced=True)
-    average_width: float = setting(
-        1.0, "standard deviation of the gaussian average, in epochs", low=0.01, advanced=True
-    )
-    crop: float = setting(0.5, "smallest share of the image in a random crop", low=0.01, high=1.0, advanced=True)
+    average_peak: float = advanced(15.0, "epoch with the largest weight in the average", low=0.0)
+    average_width: float = advanced(1.0, "standard deviation of the gaussian average, in epochs", low=0.01)
+    crop: float = advanced(0.5, "smallest share of the image in a random crop", low=0.01, high=1.0)
     augment: str = setting(
         "fresh",
         "fresh: new random crops in every epoch; fixed:N: N random crops per image, with cached states (cheaper, not "
         "equivalent); none: the image as in evaluation, with cached states",
     )
-    workers: int | None = setting(
-        None, "worker processes that decode images; default: as many as there are cores", low=0, high=256, advanced=True
+    workers: int | None = advanced(
+        None, "worker processes that decode images; default: as many as there are cores", low=0, high=256
     )
-    precision: str = setting(
+    precision: str = advanced(
         "auto",
         "precision of the towers; auto: bf16 on CUDA, fp16 where the card has no bf16, else fp32",
         choices=("auto", "fp32", "bf16", "fp16"),
-        advanced=True,
     )
     device: str = setting("auto", "device: cpu, cuda, cuda:N, mps, auto")
-    deterministic: bool = setting(
-        False, "on a GPU, use only operations that give the same bits in every run (slower)", advanced=True
-    )
-    compile: bool = setting(
-        False, "compile the training step with torch.compile (slow to start, faster on a GPU)", advanced=True
-    )
-    tensorboard: bool = setting(False, "also write TensorBoard logs (needs the tensorboard package)", advanced=True)
+    deterministic: bool = advanced(False, "on a GPU, use only operations that give the same bits in every run (slower)")
+    compile: bool = advanced(False, "compile the training step with torch.compile (slow to start, faster on a GPU)")
+    tensorboard: bool = advanced(False, "also write TensorBoard logs (needs the tensorboard package)")
 
     def __post_init__(self) -> None:
         super().__post_init__()

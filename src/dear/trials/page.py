@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-
 from dear.core.files import write_text
+from dear.core.pages import render_template
 from dear.core.sheet import thumbnail_url
 from dear.core.version import __version__
 from dear.data.dataset import Example
@@ -27,7 +26,7 @@ def write_results(
     `examples`: the test images of each part; `facts`: lines about the run.
     """
     folder.write_test(result.accuracies(), {"facts": list(facts), "parts": result.to_json()})
-    page = render_page(
+    page = render_template(
         _TEMPLATE, title=folder.path.resolve().name, facts=facts, version=__version__, guessing=GUESSING,
         parts=[_part_of_page(part, examples[name]) for name, part in result.parts.items()],
     )  # fmt: skip
@@ -35,12 +34,6 @@ def write_results(
     name, part = next(iter(result.parts.items()))
     if part.mistakes:
         write_mistakes(folder.path / MISTAKES, part.mistakes, examples[name])
-
-
-def render_page(template: Path, **values: Any) -> str:
-    """A page from its template, which escapes every value."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(template.read_text(encoding="utf-8")).render(values)
 
 
 def _part_of_page(result: PartResult, examples: Sequence[Example]) -> dict[str, Any]:

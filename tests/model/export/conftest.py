@@ -1,12 +1,10 @@
 """A run on a tiny backbone, as `dear train` leaves one, and its export, made once."""
 
-import json
 from pathlib import Path
 
 import open_clip
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from dear.cli import main
 from dear.clip import load_backbone
@@ -14,7 +12,7 @@ from dear.core.files import write_json
 from dear.data.world.tasks import world_task
 from dear.methods.dear import Dear, DearConfig
 from dear.training.adapter import save_adapter
-from small_models import each_role
+from small_models import each_role, save_model
 
 CONFIG = {
     "embed_dim": 64,
@@ -28,12 +26,7 @@ def exported_run(tmp_path_factory) -> Path:
     """Only its image tower is wide enough for 8 bits to make it smaller."""
     folder = tmp_path_factory.mktemp("export")
     torch.manual_seed(3)
-    clip = open_clip.CLIP(**CONFIG)
-    (folder / "model").mkdir()
-    (folder / "model" / "open_clip_config.json").write_text(json.dumps({"model_cfg": CONFIG, "preprocess_cfg": {}}))
-    weights = {name: value.contiguous() for name, value in clip.state_dict().items()}
-    save_file(weights, folder / "model" / "open_clip_model.safetensors")
-    name = f"local-dir:{folder / 'model'}"
+    name = f"local-dir:{save_model(folder / 'model', CONFIG, open_clip.CLIP(**CONFIG))}"
     backbone, dataset = load_backbone(name), world_task("colors")
     model = Dear(backbone, DearConfig(first_layer=2), each_role(backbone))
     with torch.no_grad():  # as if trained: nothing is left at its start

@@ -16,12 +16,11 @@ from PIL import Image
 import dear
 from dear.cli import main
 from dear.core.errors import DearError
-from dear.core.files import atomic_folder, read_json, write_json
+from dear.core.files import read_json, write_json
 from dear.data.world.tasks import world_task
-from dear.heads.head_role import HeadRole
-from dear.heads.role_map import RoleMap
 from dear.methods.dear import Dear, DearConfig
 from dear.training.adapter import Adapter, load_adapter
+from small_models import each_role
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -65,11 +64,7 @@ def test_any_batch_agrees_with_pytorch(exported, exported_run, batch: int) -> No
 
 
 def small_model(backbone, **settings) -> Dear:
-    core = ("color", "shape", "texture", "object", "location")
-    given = [HeadRole("core_attribute", "color"), HeadRole("mixed"), HeadRole("generalization"), HeadRole("mixed")]
-    roles = {(layer, h): given[h] for layer in (3, 4) for h in range(4)}
-    roles = RoleMap(backbone.identity.to_json(), (3, 4), 4, core, core, roles)
-    model = Dear(backbone, DearConfig(**{"first_layer": 3, **settings}), roles)
+    model = Dear(backbone, DearConfig(**{"first_layer": 3, **settings}), each_role(backbone, (3, 4)))
     model.set_classes([f"class {i}" for i in range(30)], "{}")  # more than a feature has numbers
     return model.eval().requires_grad_(False)
 
@@ -208,17 +203,6 @@ def test_disagreement_is_refused_and_leaves_nothing(exported_run, tmp_path, monk
     for apart in (float("nan"), 1e-3):
         with pytest.raises(DearError, match="differs from PyTorch"):
             require_agreement({"pixels": 0.0, "features": apart, "logits": 0.0})
-
-
-def test_an_interruption_leaves_nothing(tmp_path) -> None:
-    def interrupted() -> None:
-        with atomic_folder(tmp_path / "out") as folder:
-            (folder / "half").write_text("written")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_bad_input_is_one_sentence(exported_run, tmp_path, monkeypatch, capsys) -> None:

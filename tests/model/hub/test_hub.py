@@ -23,7 +23,7 @@ COMPONENTS = {
 
 
 @pytest.fixture(scope="module", params=COMPONENTS)
-def run_folder(request, tmp_path_factory, model_folder, role_file) -> Path:
+def run_folder(request, tmp_path_factory, train_arguments, role_file) -> Path:
     """A run of `dear train`, with paths of this machine in every place that can have one."""
     folder = tmp_path_factory.mktemp("runs")
     rows = []
@@ -34,11 +34,9 @@ def run_folder(request, tmp_path_factory, model_folder, role_file) -> Path:
     roles = json.loads(role_file.read_text())
     roles["origin"] = {"images": {"source": "/home/somebody/photos", "used": 3}, "skipped_images": ["/srv/x/y.jpg"]}
     (folder / "roles.json").write_text(json.dumps(roles))
-    arguments = ["train", "--method", request.param, "--model", f"local-dir:{model_folder}", "--data-root", "~/data",
-                 "--data", str(folder / "pets.csv"), "--roles", str(folder / "roles.json"), "--template",
-                 "a photo of {}.", "--first-layer", "2", "--shots", "4", "--epochs", "2", "--workers", "0", "--device",
-                 "cpu", "--out", str(folder / "mine")]  # fmt: skip
-    assert main(arguments) == 0
+    more = ["--method", request.param, "--data-root", "~/data", "--data", str(folder / "pets.csv"), "--roles",
+            str(folder / "roles.json"), "--template", "a photo of {}.", "--shots", "4"]  # fmt: skip
+    assert main(train_arguments(folder / "mine", *more)) == 0
     return folder / "mine"
 
 

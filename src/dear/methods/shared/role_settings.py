@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dear.clip import Backbone
-from dear.core.config import Config, setting
+from dear.core.config import Config, advanced, setting
 from dear.core.errors import DearError, warn_once
 from dear.core.names import AUTO
 from dear.heads.role_map import Head, RoleMap, find_role_map
@@ -23,23 +23,19 @@ class RoleSettings(Config):
         "role map: a file of `dear roles`, or openai-vit-b-16, openai-vit-b-16-drawn, dear-mini, paper; auto: the "
         "measured map of the backbone",
     )
-    role_strategy: str = setting(
+    role_strategy: str = advanced(
         "as_found",
         "for ablations: replace the roles by all_mixed, all_generalization, or a shuffle",
         choices=("as_found", "all_mixed", "all_generalization", "shuffled"),
-        advanced=True,
     )
-    shuffle_seed: int = setting(1, "seed of role_strategy shuffled", low=0, high=2**32 - 1, advanced=True)
-    role_quantile: float | None = setting(
+    shuffle_seed: int = advanced(1, "seed of role_strategy shuffled", low=0, high=2**32 - 1)
+    role_quantile: float | None = advanced(
         None,
         "for ablations: assign the roles again, with this share of heads at either end of the entropy",
         low=0.01,
         high=0.5,
-        advanced=True,
     )
-    attributes: int | None = setting(
-        None, "for ablations: 3, 5 or 7 core attributes (default: those of the role map)", advanced=True
-    )
+    attributes: int | None = advanced(None, "for ablations: 3, 5 or 7 core attributes (default: those of the role map)")
 
 
 def pick_roles(config: RoleSettings, backbone: Backbone) -> RoleMap:

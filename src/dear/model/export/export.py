@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from dear.core.errors import DearError
+from dear.core.extras import require_extra
 from dear.core.files import atomic_folder
 from dear.core.progress import progress
 from dear.core.version import __version__
@@ -21,7 +22,7 @@ from dear.data.resolve import resolve_dataset
 from dear.heads.pictures import spread_evenly
 from dear.methods.registry import METHODS
 from dear.model.export.folder import Agreement, ExportedModel, ExportFolder, open_session
-from dear.model.export.graph import ImageSide, require_onnx, write_graph, write_int8
+from dear.model.export.graph import ImageSide, write_graph, write_int8
 from dear.training.adapter import Adapter, load_adapter, read_config
 from dear.training.run_folder import RunFolder
 
@@ -30,7 +31,7 @@ LIMIT = 1e-4
 
 def export_run(run: Path, out: Path, int8: bool = False, check: int = 100) -> Agreement:
     """Exports the adapter in `run` into the new folder `out`, unless it disagrees with PyTorch on `check` images."""
-    require_onnx()
+    require_extra("Export", "export")
     if check < 1:
         raise DearError("--check must be at least 1: a model that was never compared is not written.")
     adapter = load_adapter(run)

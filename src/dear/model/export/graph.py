@@ -1,6 +1,5 @@
 """The image side of an adapted model as an ONNX graph, with constant text features; and a smaller one in 8 bits."""
 
-import importlib.util
 import logging
 import warnings
 from collections.abc import Iterator
@@ -11,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dear.core.errors import DearError
 from dear.methods.base import Method
 
 _ONE_FILE = 1_900_000_000  # bytes; larger weights get a file of their own: a protobuf holds 2 GB
@@ -31,12 +29,6 @@ class ImageSide(nn.Module):
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         features = self.model.encode_image(self.model.layer_input(pixels))
         return features, self.model.logits(features, self.text)
-
-
-def require_onnx() -> None:
-    missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise DearError(f"Export needs {' and '.join(missing)}: pip install 'dear-vlm[export]'.")
 
 
 def write_graph(model: Method, text: Tensor, path: Path) -> None:

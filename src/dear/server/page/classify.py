@@ -8,6 +8,7 @@ from PIL import Image
 from dear.core.figure import color_of
 from dear.core.names import CLS
 from dear.core.sheet import thumbnail_url
+from dear.core.words import counted
 from dear.methods.base import Method
 from dear.methods.experts import REST
 from dear.methods.optional import HasRoles
@@ -44,8 +45,7 @@ def heads_in_words(model: Method, component: str) -> str:
     if component == CLS:
         return read_place(model.backbone.image)
     heads = model.roles.heads_for(component) if isinstance(model, HasRoles) else attribute_heads(model)[component]
-    count = len(heads)
-    return f"in its {count} {'head' if count == 1 else 'heads'}" if count else "in all heads: it has none of its own"
+    return f"in its {counted(len(heads), 'head')}" if heads else "in all heads: it has none of its own"
 
 
 def attention_overlay(picture: Image.Image, attention: np.ndarray) -> Image.Image:

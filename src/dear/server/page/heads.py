@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dear.core.errors import DearError
 from dear.core.sheet import thumbnail_url
+from dear.data.dataset import Picture
 from dear.heads.by_phrases import both_ends, encode_phrases
 from dear.heads.contributions import HeadContributions
 from dear.heads.pictures import PictureList
@@ -68,8 +69,8 @@ class HeadPictures:
             "along": phrases[0].text if phrases else None,
             "source": pictures.source,
             "count": len(self._readable),
-            "most": [self._thumbnail(self._readable[i]) for i in most],
-            "least": [self._thumbnail(self._readable[i]) for i in least],
+            "most": [thumbnail(pictures.pictures[self._readable[i]], _SHOWN_SIZE) for i in most],
+            "least": [thumbnail(pictures.pictures[self._readable[i]], _SHOWN_SIZE) for i in least],
         }
 
     def _read(self, pictures: PictureList) -> None:
@@ -78,26 +79,28 @@ class HeadPictures:
         self._maps = reader.maps.cpu()
         codes = []
         for start in range(0, len(pictures), _PICTURES_AT_ONCE):
-            opened = {i: self._open(i) for i in range(start, min(start + _PICTURES_AT_ONCE, len(pictures)))}
-            good = {i: picture for i, picture in opened.items() if picture is not None}
+            batch = range(start, min(start + _PICTURES_AT_ONCE, len(pictures)))
+            good = {i: picture for i in batch if (picture := open_or_none(pictures.pictures[i])) is not None}
             if good:
                 pixels = torch.stack(list(map(self._predictor.preprocess, good.values()))).to(model.backbone.device)
                 codes.append(self._on_model(partial(reader.codes, pixels)).cpu())
                 self._readable += good
-            self._done = start + len(opened)
+            self._done = batch.stop
         if len(self._readable) >= 2:
             self._codes = torch.cat(codes)
 
-    def _open(self, index: int) -> Image.Image | None:
-        assert self._pictures is not None
-        try:
-            return self._pictures.pictures[index].open()
-        except DearError:  # moved or deleted since it was indexed
-            return None
 
-    def _thumbnail(self, index: int) -> str | None:
-        picture = self._open(index)
-        return None if picture is None else thumbnail_url(picture, _SHOWN_SIZE)
+def open_or_none(picture: Picture) -> Image.Image | None:
+    """The opened picture; None if its file was moved or deleted since it was indexed."""
+    try:
+        return picture.open()
+    except DearError:
+        return None
+
+
+def thumbnail(picture: Picture, size: int) -> str | None:
+    """A small copy as an address, or None: what is said of the picture is shown all the same."""
+    return None if (opened := open_or_none(picture)) is None else thumbnail_url(opened, size)
 
 
 def main_direction(contributions: Tensor) -> Tensor:

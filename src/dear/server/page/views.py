@@ -1,7 +1,6 @@
 """The routes of the page. Every response is plain JSON, and no request can name a file."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,7 @@ from dear.server.api import Service, short_name
 from dear.server.engines import TorchEngine
 from dear.server.limits import Json
 from dear.server.page.classify import classify
-from dear.server.page.heads import HeadPictures
+from dear.server.page.heads import HeadPictures, thumbnail
 from dear.server.server import static_file
 from dear.server.uploads import MAX_BYTES, TOO_MANY_BYTES, open_upload
 from dear.training.run_folder import RunFolder
@@ -148,7 +147,7 @@ class Page:
         """Images to start a search from, spread over the gallery."""
         gallery = self.service.require_gallery()
         chosen = spread_evenly(sorted(gallery.paths()), _HITS)
-        return [{"path": path, "image": _thumbnail(StoredPicture(gallery, path))} for path in chosen]
+        return [{"path": path, "image": thumbnail(StoredPicture(gallery, path), _THUMBNAIL_SIZE)} for path in chosen]
 
     def search(self, request: PageRequest) -> dict[str, Any]:
         """Hits for the picture in the body, for one of the gallery (`like`), or for a sentence (`text`)."""
@@ -165,16 +164,15 @@ class Page:
         hits = self.service.search(query, values.get("by", CLS), _HITS, values.get("label", ""))
         return {
             "query": None if isinstance(query, str) else thumbnail_url(query, _THUMBNAIL_SIZE),
-            "hits": [{**hit.to_json(), "image": _thumbnail(StoredPicture(gallery, hit.path))} for hit in hits],
+            "hits": [
+                {**hit.to_json(), "image": thumbnail(StoredPicture(gallery, hit.path), _THUMBNAIL_SIZE)} for hit in hits
+            ],
         }
 
     def _examples(self) -> list[tuple[Picture, str, str]]:
         """Pictures to try, their names, and their thumbnails."""
-        examples = []
-        for picture, name in spread_evenly(self._example_pictures(), _EXAMPLES):
-            with suppress(DearError):  # moved or deleted since it was indexed
-                examples.append((picture, name, thumbnail_url(picture.open(), _EXAMPLE_SIZE)))
-        return examples
+        chosen = spread_evenly(self._example_pictures(), _EXAMPLES)
+        return [(picture, name, image) for picture, name in chosen if (image := thumbnail(picture, _EXAMPLE_SIZE))]
 
     def _example_pictures(self) -> list[tuple[Picture, str]]:
         """Pictures of the run's task if it is one of Attribute World, else of the gallery."""
@@ -186,14 +184,6 @@ class Page:
         if self.gallery is None:
             return []
         return [(StoredPicture(self.gallery, path), Path(path).stem) for path in sorted(self.gallery.paths())]
-
-
-def _thumbnail(picture: Picture) -> str | None:
-    """A small copy; None if the image was moved or deleted since it was indexed: its score is shown all the same."""
-    try:
-        return thumbnail_url(picture.open(), _THUMBNAIL_SIZE)
-    except DearError:
-        return None
 
 
 def _colored(components: Sequence[str]) -> list[dict[str, str]]:
