@@ -16,7 +16,7 @@ from dear.heads.role_map import Head, RoleMap
 Thumbnails = tuple[Sequence[Image.Image], Sequence[Image.Image]]  # images that activate a head most, and least
 THUMBNAIL = 112  # pixels on the longer side
 RENDERER = (ASSETS / "role_map.js", ASSETS / "role_map.css")
-"""The script and the style that draw a role map, here and on the page of `dear app`."""
+"""The script and the style that draw a role map, here and on the page of `dear serve --page`."""
 
 
 def write_page(role_map: RoleMap, path: str | Path, images: Mapping[Head, Thumbnails] | None = None) -> None:
