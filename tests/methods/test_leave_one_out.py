@@ -145,6 +145,8 @@ def test_images_may_count_differently(shots) -> None:
 class NoHead(CorrectionHead):
     def set_sizes(self, classes: int, stored: int) -> None: ...
 
+    fit = correction = set_sizes
+
 
 def test_large_classes_do_not_choose_alone() -> None:
     labels = torch.tensor([0] * 12 + [1] * 3 + [2])

@@ -99,6 +99,11 @@ def test_turned_round_the_comparison_is_the_same(pairs: list[tuple[bool, bool]])
     assert (one.low, one.high) == pytest.approx((-other.high, -other.low), abs=1e-9)
     assert {one.verdict, other.verdict} in ({AHEAD, BEHIND}, {EVEN}, {UNDECIDED})
     assert compare_once(first, second, np.ones(len(first))) == one
+    turned = one.turned()
+    figures = [(c.difference, c.low, c.high, c.p) for c in (turned, other)]
+    assert figures[0] == pytest.approx(figures[1], abs=1e-9)
+    assert turned.verdict == other.verdict
+    assert "-0.0" not in str(turned.difference)
 
 
 def test_images_of_little_weight_tell_little() -> None:

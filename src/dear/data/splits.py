@@ -44,7 +44,7 @@ def stratified_folds(labels: Sequence[int], folds: int, spread: bool = False) ->
 
 
 def divide_again(dataset: "Dataset", rule: str) -> "Dataset":
-    """The same images split by other shares; refuses a dataset with a split of its own."""
+    """Splits the images of a dataset by other shares; refuses one with a split of its own."""
     check_rule(rule)
     if not dataset.rule:
         raise DearError(f"{dataset.name} has a split of its own: leave --split out.")

@@ -53,7 +53,7 @@ class Encoder(ABC):
 
     @abstractmethod
     def with_gain(self, gains: Mapping[str, float]) -> "Encoder":
-        """The same encoder with gains of heads by name (`Predictor.with_gain`), which its spec then has."""
+        """Copies the encoder with gains of heads by name (`Predictor.with_gain`), which its spec then has."""
 
     def encode_text(self, sentence: str) -> dict[str, Tensor]:
         """A vector [dim] of each component, the same for all, compared with those of images without centring."""

@@ -211,7 +211,7 @@ def _best_heads(heads: Mapping[Head, HeadRole], concepts: Sequence[str], mean: S
 
 
 def rejudge(role_map: RoleMap, quantile: float) -> RoleMap:
-    """The same heads and evidence, judged with another quantile of the entropy."""
+    """Assigns the roles of a map again, from the same evidence, with another quantile of the entropy."""
     entropies = {head: role.entropy for head, role in role_map.roles.items() if role.entropy is not None}
     if missing := [head for head in role_map.roles if head not in entropies]:
         raise DearError(

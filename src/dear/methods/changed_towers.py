@@ -152,7 +152,7 @@ def _mlp(block: Any) -> dict[str, Tensor]:
 
 
 def with_values(tower: Tower, factors: Factors, values: Tensor) -> Tower:
-    """The same tower with other singular values [layers, matrices, width]; biases and all else are shared."""
+    """Copies a tower with other singular values [layers, matrices, width]; biases and all else are shared."""
     return with_blocks(tower, [_with_factors(*parts) for parts in zip(tower.blocks, factors, values, strict=True)])
 
 

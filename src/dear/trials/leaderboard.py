@@ -104,7 +104,7 @@ def verdict(board: Leaderboard) -> str:
     others.sort(key=lambda outcome: outcome.method != ZERO_SHOT)
     lines = []
     for other in others:
-        comparison = compare_once(board[board.reference].answers, other.answers)
+        comparison = board.comparisons[other.method].turned()
         line = comparison.sentence(board.reference, other.method)
         if other.method != ZERO_SHOT and not METHODS[other.method].trained and comparison.verdict != AHEAD:
             line += f" {other.method} needs no training."

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dear.core.metrics import binomial_tail, mcnemar
 
@@ -43,6 +44,10 @@ class Comparison(Struct, frozen=True, omit_defaults=True):
         if self.low > 0 or self.high < 0:
             return AHEAD if self.low > 0 else BEHIND
         return EVEN if max(-self.low, self.high) < LEVEL else UNDECIDED
+
+    def turned(self) -> "Comparison":
+        """Compares the other way round: the second method minus the first."""
+        return replace(self, difference=0.0 - self.difference, low=0.0 - self.high, high=0.0 - self.low)  # never -0.0
 
     def __str__(self) -> str:
         return f"{self.difference:+.1f} ({self.low:+.1f} to {self.high:+.1f})"

@@ -1,5 +1,6 @@
 """Methods that are computed at once from the frozen features of the labelled images: zero-shot plus a correction."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
@@ -18,7 +19,7 @@ LeftOut = Callable[[Tensor], list[Tensor]]
 """Positions of labelled images -> parts of their logits, [rows, classes] each, every row by the fit without it."""
 
 
-class CorrectionHead(nn.Module):
+class CorrectionHead(nn.Module, ABC):
     """Logits a tau cos(f, w) + b correction(f) of features f [images, dim], for class texts w [classes, dim].
 
     a, b and the settings of the correction are those with the least cross entropy on the labelled images themselves,
@@ -43,17 +44,17 @@ class CorrectionHead(nn.Module):
         """Number of labelled images whose features are kept."""
         return 0
 
+    @abstractmethod
     def set_sizes(self, classes: int, stored: int) -> None:
-        """Empty buffers for this number of training classes and stored images."""
-        raise NotImplementedError
+        """Sets empty buffers for this number of training classes and stored images."""
 
+    @abstractmethod
     def fit(self, features: Tensor, labels: Tensor, text: Tensor) -> None:
         """Sets the buffers from features [images, dim], labels [images] and texts [classes, dim]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def correction(self, features: Tensor) -> Tensor:
         """Features [batch, dim] -> [batch, training classes]."""
-        raise NotImplementedError
 
     def zero_shot(self, features: Tensor, text: Tensor) -> Tensor:
         return self.temperature * features @ text.T
