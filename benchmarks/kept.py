@@ -190,6 +190,9 @@ def _tower(model: str) -> Backbone:
 def load(path: Path, table: TextTable, name: str = "", model: str | None = None) -> KeptSet:
     """A file of this script (with its `model`), or one of class features, by the name of its set there."""
     arrays = np.load(path)
+    if "classnames" in arrays:
+        names = arrays["classnames"].tolist()
+        table = TextTable(names, table.encode(names), table.where)
 
     def numbers(key: str) -> Tensor:
         value = torch.from_numpy(arrays[key])
@@ -227,7 +230,8 @@ def of_shared(shared: Path, folder: Path | None = None, model: str | None = None
         name: load(features, class_vectors(weights, title), name)
         for name, title in (("caltech101", "Caltech101"), ("ucf101", "UCF101"))
     }
-    titles: Mapping[str, str] = {"pets": "OxfordPets", "flowers": "OxfordFlowers"}
+    titles = {"pets": "OxfordPets", "flowers": "OxfordFlowers"}
+    titles |= {"pack_dtd": "DescribableTextures", "pack_eurosat": "EuroSAT"}  # subsets
     for name, title in titles.items():
         if folder and (folder / f"{name}.npz").exists():
             sets[name] = load(folder / f"{name}.npz", class_vectors(weights, title), model=model)
@@ -259,7 +263,8 @@ def main() -> None:
         features = torch.nn.functional.normalize(tower.project(torch.cat(states)), dim=1)
         arrays[f"{part}_f"] = features.numpy()
         arrays[f"{part}_l"] = np.array([label for _, label, _ in split[part]])
-    np.savez(args.out, **arrays)
+    names = {label: name for rows in split.values() for _, label, name in rows}
+    np.savez(args.out, classnames=np.array([names[label] for label in sorted(names)]), **arrays)
 
 
 if __name__ == "__main__":

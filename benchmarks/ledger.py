@@ -149,7 +149,7 @@ def text_cell(kept: KeptSet, shared: Path, shots: int, seed: int) -> dict[str, A
 def sets(shared: Path, folder: Path | None) -> Iterator[tuple[Callable[[int], KeptSet], int]]:
     """The set of a draw, and the most shots. Where no validation images are kept, some training images serve."""
     vectors = shared / "data/text_embeddings/class_weights"
-    whole = of_shared(shared, folder)
+    whole = {name: kept for name, kept in of_shared(shared, folder).items() if not name.startswith("pack")}
     for name, title in (("dtd", "DescribableTextures"), ("food101", "Food101")):
         whole[name] = load(shared / "data/full_features/vit_b_16.npz", class_vectors(vectors, title), name)
     for kept in whole.values():
