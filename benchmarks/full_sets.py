@@ -194,6 +194,7 @@ def main() -> None:
     parser.add_argument("--model", help="the tower of these files")
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--sets", nargs="+")
+    parser.add_argument("--protocols", nargs="+", default=["few-shot", "base-to-novel"])
     parser.add_argument("--only", nargs="+", help="these rows alone")
     parser.add_argument("--report", action="store_true", help="only the tables, of the cells there are")
     args = parser.parse_args()

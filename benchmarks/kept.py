@@ -230,7 +230,7 @@ def of_shared(shared: Path, folder: Path | None = None, model: str | None = None
         name: load(features, class_vectors(weights, title), name)
         for name, title in (("caltech101", "Caltech101"), ("ucf101", "UCF101"))
     }
-    titles = {"pets": "OxfordPets", "flowers": "OxfordFlowers"}
+    titles = {"pets": "OxfordPets", "flowers": "OxfordFlowers", "caltech": "Caltech101"}
     titles |= {"pack_dtd": "DescribableTextures", "pack_eurosat": "EuroSAT"}  # subsets
     for name, title in titles.items():
         if folder and (folder / f"{name}.npz").exists():

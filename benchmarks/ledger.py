@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -34,6 +34,13 @@ SHOTS = (1, 2, 4, 8, 16)
 CHOSEN = ("tip-adapter", "ss-text", "gda", "proker")  # settings are chosen, by whatever rule
 TRAINED = ("zs-lp", "clip-adapter", "tip-adapter-f")  # an epoch is chosen
 STRENGTHS = tuple(2.0**power for power in range(-6, 6))
+RULES = {
+    "test": "strengths on test images",
+    "val": "strengths on the whole validation split",
+    "few": "strengths on up to four validation images a class",
+    "more": "those validation images as further shots",
+}
+PARTLY = ("caltech", "pack_dtd", "pack_eurosat")  # encoded for other ends
 FEW = 4  # validation images per class, if there are as many shots, as CoOp's lists have them
 
 
@@ -146,10 +153,39 @@ def text_cell(kept: KeptSet, shared: Path, shots: int, seed: int) -> dict[str, A
     return found
 
 
+def view_cells(shared: Path, folder: Path | None) -> Iterator[dict[str, Any]]:
+    """Images as they are against means over ten augmented views of the same images, where both are kept.
+
+    The published means do not say of which image they are: the nearest of the class, and each image once.
+    """
+    whole = of_shared(shared, folder)
+    if "caltech" not in whole:
+        return
+    kept, plain = whole["caltech101"], whole["caltech"].parts["train"]
+    (means, labels), pairs = kept.parts["train"], []
+    for label in labels.unique().tolist():
+        images, views = ((y == label).nonzero()[:, 0] for y in (plain[1], labels))
+        cosines = plain[0][images] @ means[views].T
+        best = cosines.argmax(1)
+        same = (cosines.max(1).values > 0.9) & (torch.bincount(best, minlength=len(views))[best] == 1)
+        pairs += list(zip(images[same].tolist(), views[best[same]].tolist(), strict=True))
+    rows = torch.tensor(pairs)
+    parts = {"plain": (plain[0][rows[:, 0]], plain[1][rows[:, 0]]), "views": (means[rows[:, 1]], labels[rows[:, 1]])}
+    both, (test, truth) = replace(kept, parts=parts), kept.parts["test"]
+    classes = range(len(kept.classes))
+    for shots, seed in product((1, 2), range(10)):
+        drawn, found = both.draw("plain", classes, shots, seed), {}
+        for key in parts:
+            given = Shots(both, key, drawn, classes)
+            for name in CHOSEN:
+                found.setdefault(name, {})[key] = share(answers_of(fit(name, both, given), test), truth)
+        yield {"set": kept.name, "kind": "views", "shots": shots, "seed": seed, "pairs": len(rows), "found": found}
+
+
 def sets(shared: Path, folder: Path | None) -> Iterator[tuple[Callable[[int], KeptSet], int]]:
     """The set of a draw, and the most shots. Where no validation images are kept, some training images serve."""
     vectors = shared / "data/text_embeddings/class_weights"
-    whole = {name: kept for name, kept in of_shared(shared, folder).items() if not name.startswith("pack")}
+    whole = {name: kept for name, kept in of_shared(shared, folder).items() if name not in PARTLY}
     for name, title in (("dtd", "DescribableTextures"), ("food101", "Food101")):
         whole[name] = load(shared / "data/full_features/vit_b_16.npz", class_vectors(vectors, title), name)
     for kept in whole.values():
@@ -183,45 +219,55 @@ def interval(values: Values) -> tuple[float, float, float]:
 
 
 def luck(accuracies: list[float]) -> float:
-    """The expected best of three of these draws, above their mean."""
-    return fmean(map(max, combinations(accuracies, 3))) - fmean(accuracies)
+    """The expected best of three of these draws."""
+    return fmean(map(max, combinations(accuracies, 3)))
 
 
-def concessions(cells: list[dict[str, Any]]) -> dict[str, Values]:
-    """Points that each concession gives to one method, by set; one number for each method, number of shots and draw."""
+def concessions(
+    cells: list[dict[str, Any]], only: str | None = None, shots_only: int | None = None
+) -> dict[str, Values]:
+    """Points that each concession gives to one method, by set; one number for each method, number of shots and draw.
+
+    `only`: of one method; `shots_only`: with so many shots.
+    """
     found: dict[str, Values] = {}
 
-    def add(what: str, cell: dict[str, Any], points: float) -> None:
-        found.setdefault(what, {}).setdefault(cell["set"], []).append(points)
+    def add(what: str, place: str, points: float) -> None:
+        found.setdefault(what, {}).setdefault(place, []).append(points)
 
-    groups: dict[tuple[str, int, str], dict[str, list[dict[str, Any]]]] = {}
+    groups: dict[tuple[str, int], dict[str, list[dict[str, Any]]]] = {}
     for cell in cells:
+        place = cell["set"]
         for name, entry in cell["found"].items():
-            groups.setdefault((name, cell["shots"], cell["kind"]), {}).setdefault(cell["set"], []).append(entry)
+            if only not in (None, name) or shots_only not in (None, cell["shots"]):
+                continue
+            if cell["kind"] == "protocol" and name != "zero-shot":
+                groups.setdefault((name, cell["shots"]), {}).setdefault(place, []).append(entry)
             if cell["kind"] == "texts":
-                kind, points = name if name == "zero-shot" else "few-shot", entry["descriptions"] - entry["names"]
-                add(f"descriptions by a language model, not names: {kind}", cell, points)
+                kind = name if name == "zero-shot" else "few-shot"
+                add(f"descriptions, not bare names: {kind}", place, entry["descriptions"] - entry["names"])
+            elif cell["kind"] == "views":
+                add("means over ten views, not the image", place, entry["views"] - entry["plain"])
             elif "epoch" in entry:
-                add("best epoch on test images", cell, entry["epoch"] - entry["fair"])
+                add("best epoch on test images", place, entry["epoch"] - entry["fair"])
             elif "each" in entry:
-                add("strengths chosen on test images", cell, entry["test"] - entry["fair"])
-                add("strengths chosen on the whole validation split", cell, entry["val"] - entry["fair"])
-                add("strengths chosen on up to four validation images a class", cell, entry["few"] - entry["fair"])
-                add("those validation images as further shots", cell, entry["more"] - entry["fair"])
-    for (name, shots, kind), of_sets in groups.items():
-        if kind == "texts" or name == "zero-shot":
-            continue
+                for key, title in RULES.items():
+                    add(title, place, entry[key] - entry["fair"])
+    for of_sets in groups.values():
         means = {}
         for place, entries in of_sets.items():
-            here = {"set": place, "shots": shots}
-            if len(entries) >= 5:
-                add("the best of three draws", here, luck([entry["fair"] for entry in entries]))
+            if len(entries) >= 3:
+                fair = [entry["fair"] for entry in entries]
+                add("the best of three draws", place, luck(fair) - fmean(fair))
             if "each" in entries[0]:
                 means[place] = np.mean([entry["each"] for entry in entries], 0)
+                if len(entries) >= 3:
+                    best = luck([entry["test"] for entry in entries])
+                    add("both: strengths on test images, best of three", place, best - fmean(fair))
         for place, own in means.items():  # against the setting that is best on the other sets
             if others := [mean for other, mean in means.items() if other != place]:
                 points = float(own.max() - own[int(np.mean(others, 0).argmax())])
-                add("constants per data set (best in the mean of the draws)", {"set": place}, points)
+                add("constants per data set", place, points)
     return found
 
 
@@ -250,19 +296,34 @@ def report(cells: list[dict[str, Any]], out: Path) -> None:
     from matplotlib import pyplot
 
     protocol, methods = concessions(cells), of_methods(cells)
-    protocol["the best set in the mean over sets"] = {
-        name: [without_best_set(methods[name])] for name in CHOSEN
-    }  # here a row is a method
+    best_set = {name: [without_best_set(methods[name])] for name in CHOSEN}  # here a row is a method
+    protocol["the best set in the mean over sets"] = best_set
     rows: dict[str, list[Any]] = {}
+    counts = [k for k in SHOTS if any(c["shots"] == k for c in cells)]
+    at = {k: concessions(cells, shots_only=k) | of_methods([c for c in cells if c["shots"] == k]) for k in counts}
+    names = (*CHOSEN, *TRAINED)
+    of_one = {name: concessions(cells, name) for name in names}
+
+    def mean(values: Values | None) -> str:
+        return "-" if not values else f"{fmean(fmean(v) for v in values.values()):+.1f}"
+
+    places = list(dict.fromkeys(c["set"] for c in cells))
     for title, part in (("protocol", protocol), ("method", methods)):
-        table = Table([title, "points", "95% interval", "by set", "cells"])
+        table = Table([title, "points", "95% interval", *places, *(f"{k} shots" for k in counts), "numbers"])
         for name, values in sorted(part.items(), key=lambda item: -interval(item[1])[0]):
-            mean, low, high = interval(values)
-            by_set = ", ".join(f"{place} {fmean(v):+.1f}" for place, v in values.items())
-            table.add(name, f"{mean:+.2f}", f"{low:+.2f} to {high:+.2f}", by_set, sum(map(len, values.values())))
-            rows[name] = [title, mean, low, high]
+            points, low, high = interval(values)
+            of_sets = [mean({p: values[p]}) if p in values else "-" for p in places]
+            shots = [mean(at[k].get(name)) for k in counts]
+            numbers = sum(map(len, values.values()))
+            table.add(name, f"{points:+.2f}", f"{low:+.2f} to {high:+.2f}", *of_sets, *shots, numbers)
+            rows[name] = [title, points, low, high]
         print(table.text())
         write_text(out / f"{title}.md", table.markdown() + "\n")
+    table = Table(["protocol", *names])
+    for title in protocol:
+        table.add(title, *(mean(of_one[name].get(title)) for name in names))
+    print(table.text())
+    write_text(out / "by_method.md", table.markdown() + "\n")
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 4.2), sharex=True)
     for axis, title in zip(axes, ("protocol", "method"), strict=True):
         own = {name: row[1:] for name, row in rows.items() if row[0] == title}
@@ -301,6 +362,11 @@ def main() -> None:
                         cells.append({"set": kept.name, "kind": kind, "shots": shots, "seed": seed, "found": found})
                         with path.open("a") as file:
                             file.write(json.dumps(cells[-1]) + "\n")
+    if not args.report and all(c["kind"] != "views" for c in cells):
+        for found in view_cells(shared, args.kept):
+            cells.append(found)
+            with path.open("a") as file:
+                file.write(json.dumps(found) + "\n")
     report(cells, args.out)
 
 

@@ -116,7 +116,7 @@ def test_new_parts_do_not_overlap_and_luck_is_the_mean_best_of_three(tiny, scrip
         assert torch.bincount(own).tolist() == [count] * 3
         assert torch.equal(labels[images[:, 0].long()], own)
     numbers = [3.0, 1.0, 4.0, 1.0, 5.0]
-    expected = sum(max(three) for three in combinations(numbers, 3)) / 10 - 2.8
+    expected = sum(max(three) for three in combinations(numbers, 3)) / 10
     assert ledger.luck(numbers) == pytest.approx(expected)
     mean, low, high = ledger.interval({"a": [1.0, 2.0, 3.0], "b": [4.0]})
     assert (mean, low >= 1, high <= 4) == (3.0, True, True)
