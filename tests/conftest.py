@@ -4,6 +4,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch comes: two workers share two cores
 
+import threading
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from open_clip.model import CLIP
 
 from dear.cli import main
 from dear.clip import Backbone, load, load_backbone, wrap
+from dear.core import progress
 from dear.data import loading
 from small_models import each_role, save_model
 
@@ -30,6 +32,9 @@ _simple_tokenizer = lru_cache(open_clip.SimpleTokenizer)
 
 # Tests of a database or a server leave threads behind, and a process with threads cannot be forked safely.
 loading.WORKERS = 0
+
+# No line of progress comes because a machine is slow: a test that wants some sets its own times.
+progress._SOON = progress._EVERY = threading.TIMEOUT_MAX
 
 LONGEST = ("test_real_weights.py", "test_on_ray.py", "test_processes.py", "test_runs.py")
 

@@ -220,4 +220,6 @@ def _as_sequence(images: Any) -> Sequence[ImageLike]:
     """Several images as a list; one image as the only one of a list."""
     if isinstance(images, str | Path) and os.path.isdir(images):
         raise DearError(f"{images} is a folder: give its files, such as list(Path({str(images)!r}).rglob('*.jpg')).")
+    if hasattr(images, "read"):  # its lines would be taken for images
+        raise DearError("An image can't be a stream: give its bytes, such as stream.read().")
     return [images] if _is_one(images) else images_of(images)

@@ -66,6 +66,7 @@ def adapt(
     if views is not None and any(p.requires_grad for p in model.parameters()):
         measure = partial(measure_accuracy, model, data.val, source, "validation") if validate and data.val else None
         train_epochs(model, views, train, epochs, steps, out, measure, estimate)
+        source.store.shown(examples)  # refuses a file that changed while the epochs read it
     if isinstance(model, Tuned):
         model.after_training(images)
     return model.eval()
