@@ -114,7 +114,7 @@ def test_one_sentence_and_nothing_written(command: str, name: str, place: Path, 
 def test_output_to_a_full_disk_is_one_sentence(command: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "dear.cli", *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
+            [sys.executable, "-m", "dear.cli", *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=600
         )
     assert done.returncode == 2
     assert done.stderr == "dear: Cannot write the output: no space left on device.\n"
@@ -125,7 +125,7 @@ def test_characters_that_the_terminal_cannot_show(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"no")
     words = [sys.executable, "-m", "dear.cli", "data", "check", b"list.csv"]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
-    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, timeout=120)
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, timeout=600)
     assert done.returncode == 2
     assert b"\\U0001f98a" in done.stdout
     assert done.stderr.startswith(b"dear: The image")
