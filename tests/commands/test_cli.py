@@ -151,6 +151,7 @@ def test_failed_commands_print_no_json(capsys) -> None:
         (["zero-shot", "--data", "world:"], "has no task ''"),
         (["zero-shot", "--data", "no/such/folder"], "no/such/folder"),
         (["zero-shot", "--device", "toaster"], "use cpu, cuda"),
+        (["zero-shot", "--pretrained", "x"], "dear: dear-mini has its own weights: leave out --pretrained"),
         (["data", "world", "--out", "world.xyz"], "ends in .png"),
         (["data", "world", "--out", "."], "ends in .png"),
         (["data", "world", "--size", "9"], "must be from 16 to 512"),

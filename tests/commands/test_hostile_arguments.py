@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dear.cli import main
+from dear.core.progress import Progress, log_line, report, reporting_phases
 
 COMMANDS = [
     "data list --data-root @",
@@ -118,6 +119,25 @@ def test_output_to_a_full_disk_is_one_sentence(command: list[str]) -> None:
         )
     assert done.returncode == 2
     assert done.stderr == "dear: Cannot write the output: no space left on device.\n"
+
+
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", ">&-", "2>&-"])
+def test_closed_standard_streams(closed: str, tmp_path: Path) -> None:
+    """Nothing is printed, and no file gets what was meant for a stream."""
+    command = f"{sys.executable} -m dear.cli data world --out {tmp_path / 'sheet.png'} --size 32 {closed}"
+    assert subprocess.run(["bash", "-c", command], timeout=600).returncode == 0
+    assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_python_without_standard_streams(monkeypatch) -> None:
+    """As under pythonw: progress of long work finds nothing to write to."""
+    monkeypatch.setattr("sys.stdout", None)
+    monkeypatch.setattr("sys.stderr", None)
+    with Progress("heads", 2) as bar, reporting_phases():
+        bar.update()
+        bar.write("a line")
+        log_line("the end of a part")
+        report("a line")
 
 
 def test_characters_that_the_terminal_cannot_show(tmp_path: Path) -> None:

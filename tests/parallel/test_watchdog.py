@@ -13,7 +13,7 @@ def handler(*_):
 signal.signal(signal.SIGTERM, handler)
 with watchdog("all stop", lambda: True, grace=0.2):
     me = os.getpid()
-    os.system(f"kill -TERM {me}; while kill -0 {me} 2>&-; do sleep 0.1; done")  # in C for as long as it lives
+    os.system(f"exec 2>/dev/null; kill -TERM {me}; while kill -0 {me}; do sleep 0.1; done")  # in C while it lives
 """
 WELL = STUCK.replace("    os.system", "    os.kill(me, signal.SIGTERM); time.sleep(600) #").replace("0.2)", "600)")
 
