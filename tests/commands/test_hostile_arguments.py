@@ -130,7 +130,7 @@ def test_closed_standard_streams(closed: str, tmp_path: Path) -> None:
 
 
 def test_python_without_standard_streams(monkeypatch) -> None:
-    """As under pythonw: progress of long work finds nothing to write to."""
+    """Progress of long work finds nothing to write to, such as under pythonw."""
     monkeypatch.setattr("sys.stdout", None)
     monkeypatch.setattr("sys.stderr", None)
     with Progress("heads", 2) as bar, reporting_phases():
