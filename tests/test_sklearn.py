@@ -28,9 +28,10 @@ def test_it_is_an_estimator(estimator, check) -> None:
 
 def test_it_is_one_where_scipy_takes_arrays_of_any_library() -> None:
     """SciPy reads the variable when it is imported, hence a process of its own."""
-    run = "import sys, test_sklearn as t; t.check_estimator(t.DearClassifier())"
-    environment = {**os.environ, "SCIPY_ARRAY_API": "1", "PYTHONPATH": os.pathsep.join(map(str, sys.path))}
-    command = [sys.executable, "-W", "ignore", "-c", run]
+    run = """from dear.sklearn import DearClassifier
+from sklearn.utils.estimator_checks import check_estimator
+check_estimator(DearClassifier())"""
+    command, environment = [sys.executable, "-W", "ignore", "-c", run], {**os.environ, "SCIPY_ARRAY_API": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
 
