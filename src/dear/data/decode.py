@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Union
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, library_errors
 from dear.core.files import open_regular
 from dear.data.columns import IMAGE_COLUMNS, find_column
 
@@ -136,7 +136,10 @@ def as_image(value: Any) -> Any:
     if not hasattr(value, "__array__") or isinstance(value, Image.Image):
         return value
     tensor = hasattr(value, "detach")
-    array = np.asarray(value.detach().cpu() if tensor else value)
+    with library_errors("The pixels cannot be read"):
+        if tensor:  # NumPy has no bfloat16
+            value = value.detach().cpu().float() if "bfloat16" in str(value.dtype) else value.detach().cpu()
+        array = np.asarray(value)
     if tensor and array.ndim == 3:
         array = array.transpose(1, 2, 0)
     if array.ndim == 2:

@@ -13,7 +13,7 @@ from typing import TypedDict
 
 from dear.core.errors import DearError
 from dear.core.files import parse_json, read_text, to_json, write_text
-from dear.core.schema import check_shape
+from dear.core.schema import check_shape, damaged
 from dear.data.dataset import Dataset, Example
 
 
@@ -43,9 +43,10 @@ def read_few_shot(file: Path, dataset: Dataset) -> tuple[Example, ...]:
     for example in (*dataset.train, *dataset.val):
         by_file.setdefault(_path_end(str(example.picture), 1), []).append(example)
     found = []
-    for number, line in enumerate(filter(str.strip, read_text(file).splitlines()), 1):
-        where = f"{file}, line {number},"
-        row = check_shape(parse_json(line), _DrawnImage, where, 'each line must be {"_impath": ..., "_label": ...}')
+    for number, line in enumerate(filter(str.strip, read_text(file).split("\n")), 1):
+        where, advice = f"{file}, line {number},", 'each line must be {"_impath": ..., "_label": ...}'
+        with damaged(where, advice):
+            row = check_shape(parse_json(line), _DrawnImage, where, advice)
         found.append(_match(row["_impath"], row["_label"], by_file, where, dataset.name))
     if not found:
         raise DearError(f"{file} is empty: give a list with one image per line.")
