@@ -5,9 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from operator import methodcaller
-from typing import Any, Generic, NamedTuple, TypeVar
-
-import numpy as np
+from typing import Any, Generic, TypeVar
 
 from dear.core.errors import DearError
 from dear.data.splits import split_of
@@ -22,20 +20,13 @@ _MAY_SPLIT = {"split", "splits", "subset", "fold", "folds", "set", "partition", 
 """Words in the names of columns that may say which images are for testing."""
 
 
-class Columns(NamedTuple):
-    """The names of the columns that are read, and a line on them for the user."""
-
-    image: str
-    label: str
-    split: str | None
-    note: str
-
-
 def choose_columns(
     columns: Mapping[str, Any], image: str | None, label: str | None, split: str | None = None, whole: bool = True
-) -> Columns:
-    """The columns to read: those given, or found by usual names. `split`: empty for none; `whole`: no split was given,
-    so that a column that may hold one without being called so is asked about."""
+) -> tuple[str, str, str | None, str]:
+    """The columns of images, labels and splits, given or found by usual names, and a line on them for the user.
+
+    `split`: empty for none; `whole`: no split was given, so a column that may hold one under another name is refused.
+    """
     image = find_column(columns, image, IMAGE_COLUMNS, "image")
     label = find_column(columns, label, LABEL_COLUMNS, "label")
     rest = [name for name in columns if name not in (image, label)]
@@ -49,7 +40,7 @@ def choose_columns(
     unused = [repr(name) for name in rest if name != split]
     parts = [f"images {image!r}", f"classes {label!r}", *([f"splits {split!r}"] if split else [])]
     left = f"; not used: {', '.join(unused[:10])}{', ...' * (len(unused) > 10)}" if unused else ""
-    return Columns(image, label, split or None, f"columns: {', '.join(parts)}{left}")
+    return image, label, split or None, f"columns: {', '.join(parts)}{left}"
 
 
 def _may_split(name: str, columns: Mapping[str, Any]) -> bool:
@@ -106,17 +97,28 @@ def _by_name(names: Iterable[Any], values: Iterable[Any]) -> dict[str, Any]:
     return dict(zip(texts, values, strict=True))
 
 
+def merged_labels(given: Sequence[Any], checked: Sequence[str | int]) -> str:
+    """A line on labels that differ, but are read as one class; empty if there are none."""
+    written: dict[str | int, dict[str, None]] = {}
+    for value, label in zip(given, checked, strict=True):
+        if isinstance(value, str | int | float):
+            written.setdefault(label, {})[str(value)] = None
+    several = [" and ".join(map(repr, texts)) for texts in written.values() if len(texts) > 1]
+    return f"labels read as one class: {', '.join(several[:3])}{', ...' * (len(several) > 3)}" if several else ""
+
+
 def is_column(value: Any) -> bool:
     """Whether it has one value after the other: no text, no mapping, and no single number of NumPy or PyTorch."""
     sized = hasattr(value, "__len__") and hasattr(value, "__getitem__") and getattr(value, "ndim", None) != 0
-    return sized and not isinstance(value, str | bytes | Mapping)
+    return sized and not isinstance(value, str | bytes | Mapping | type)
 
 
 def in_order(values: Any) -> Any:
-    """A column of pandas or Polars, or an array of names, as a list: an index of pandas need not count from 0."""
+    """A column of pandas or Polars, an array of names or a tensor of numbers as a list: an index of pandas need not
+    count from 0."""
     if hasattr(values, "to_list"):
         return values.to_list()
-    return values.tolist() if isinstance(values, np.ndarray) and values.ndim == 1 else values
+    return values.tolist() if hasattr(values, "tolist") and getattr(values, "ndim", 0) == 1 else values
 
 
 def column_of(values: Any, given: str | None, usual: Sequence[str], what: str) -> Any:

@@ -83,6 +83,13 @@ def why_unreadable(picture: "Picture") -> str:
     return ""
 
 
+def has_frames(path: Path) -> bool:
+    """Whether a file has more pictures than its first, which is the one that is opened."""
+    with suppress(Exception), open_regular(path) as file:  # decoders raise many kinds; it is refused when it is opened
+        return bool(getattr(_header(file, FORMATS), "is_animated", False))
+    return False
+
+
 def open_bytes(
     data: bytes | io.BytesIO, sentence: str, formats: tuple[str, ...] = FORMATS, pixels: int = MOST_PIXELS
 ) -> Image.Image:

@@ -78,9 +78,12 @@ def _match(path: str, label: int, by_file: dict[str, list[Example]], where: str,
         candidates = [e for e in candidates if _path_end(str(e.picture), parts) == _path_end(path, parts)]
         parts += 1
     if len(candidates) != 1:
-        raise DearError(f"{where} names {path}, which is not exactly one of the images to train on in {name}.")
+        raise DearError(
+            f"{where} names {path}, which is not exactly one of the images to train on: take {name}'s list."
+        )
     if candidates[0].label != label:
-        raise DearError(f"{where} gives {path} the class {label}, but in {name} its class is {candidates[0].label}.")
+        own = candidates[0].label
+        raise DearError(f"{where} gives {path} the class {label}, but in {name} its class is {own}: take its own list.")
     return candidates[0]
 
 

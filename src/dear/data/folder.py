@@ -15,7 +15,7 @@ from dear.core.errors import DearError, reason_of, warn
 from dear.core.files import open_regular, parse_json, read_json
 from dear.core.schema import Name, check_shape
 from dear.core.words import counted
-from dear.data.columns import choose_columns, find_column
+from dear.data.columns import choose_columns, find_column, merged_labels
 from dear.data.dataset import Dataset, Example, ImageFile, from_labels, make_dataset, split_by_rule
 from dear.data.splits import SPLITS, split_of
 
@@ -180,8 +180,8 @@ def _read_list(file: Path, template: str) -> Dataset:
     if {"path", "label"} <= {name.lower() for name in names}:  # else the check of the rows says what is missing
         columns = {name: [row.get(name) for _, row in listed] for name in names}
         path, label = (find_column(names, None, (one,), one) for one in ("path", "label"))
-        chosen = choose_columns(columns, path, label)
-        note, keys = chosen.note, {"path": path, "label": label, "split": chosen.split}
+        *_, split_column, note = choose_columns(columns, path, label)
+        keys = {"path": path, "label": label, "split": split_column}
         listed = [(line, {new: row[old] for new, old in keys.items() if old in row}) for line, row in listed]
     rows = [_checked_row(file, line, row) for line, row in listed]
     splits = None
@@ -192,15 +192,17 @@ def _read_list(file: Path, template: str) -> Dataset:
         for line, _, _, split in rows:
             if not split_of(split):
                 raise DearError(f"{file}, line {line}: split must be train, val or test, not {split or 'empty'}.")
-    pictures, labels = [ImageFile(path) for _, path, *_ in rows], [label for _, _, label, _ in rows]
-    return replace(from_labels(str(file), pictures, labels, template, splits), name=file.stem, note=note)
+    pictures, written = [ImageFile(path) for _, path, *_ in rows], [label for _, _, label, _ in rows]
+    labels = list(map(str.strip, written))
+    dataset = replace(from_labels(str(file), pictures, labels, template, splits), name=file.stem)
+    return dataset.noted(note, merged_labels(written, labels))
 
 
 def _checked_row(file: Path, line: int, row: dict) -> tuple[int, Path, str, str | None]:
     """(line, path, label, split) of a row; split is None where the file has none."""
     check_shape(row, _ListedImage, f"{file}, line {line},", "each row needs a path, a label and, optionally, a split")
-    path, label, split = row["path"], str(row["label"]).strip(), row.get("split")
-    if not path or not label:
+    path, label, split = row["path"], str(row["label"]), row.get("split")
+    if not path or not label.strip():
         raise DearError(f"{file}, line {line}: each row needs a path and a label.")
     image = file.parent / path
     if not os.path.isfile(image):

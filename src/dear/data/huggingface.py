@@ -7,7 +7,6 @@ large dataset and keeps the first N images of each class and split in place of d
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from dear.core.progress import Progress
 from dear.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, Mapped, choose_columns, find_column
 from dear.data.dataset import CLASS_NAMES_FILE, Dataset
 from dear.data.memory import Labelled, as_dataset, labelled, splits_or_whole
-from dear.data.splits import SPLIT_NAMES
+from dear.data.splits import split_of
 
 _BUFFER = 1000  # images of a stream that are held to shuffle it
 
@@ -30,7 +29,7 @@ def hub_dataset(name: str, split: str, options: Mapping[str, str], template: str
         raise DearError(f"per_class must be a number of images from 1 on, not {per_class!r}.")
     rows = _load_rows(name, split, options.get("config"), streaming=per_class is not None)
     parts = rows if isinstance(rows, dict) else {split: rows}
-    if not parts.keys() <= SPLIT_NAMES.keys():  # some of a split's images, or a split of another name
+    if not all(map(split_of, parts)):  # some of a split's images, or a split of another name
         if len(parts) > 1:
             raise DearError(
                 f"{name} has the splits {', '.join(parts)}: choose one, as in hf:{name}:{next(iter(parts))}."
@@ -49,8 +48,7 @@ def hub_dataset(name: str, split: str, options: Mapping[str, str], template: str
     if all(text.isdecimal() for text in data.classes) and (names := _class_file(name)):
         data = read(names)
     if per_class is not None:
-        note = f"at most {per_class} images of each class in each split"
-        data = replace(data, note="\n".join(filter(None, [data.note, note])))
+        data = data.noted(f"at most {per_class} images of each class in each split")
     return data
 
 
@@ -61,16 +59,14 @@ def read_rows(rows: Any, title: str, given: tuple[str | None, ...] = (None,) * 3
     image, label, names = _typed_columns(rows, *given[:2])
     plain = rows.with_format(None)
     columns = {name: _on_disk(plain, name) for name in rows.column_names}
-    chosen = choose_columns(columns, image, label, given[2], whole)
-    rows, _ = _encoded_images(rows, chosen.image)
-    splits = list(rows[chosen.split]) if chosen.split else None
-    images, labels = _on_disk(rows, chosen.image), list(rows[chosen.label])
-    return labelled(images, labels, title, names, splits, note=chosen.note)
+    image, label, split, note = choose_columns(columns, image, label, given[2], whole)
+    splits = list(plain[split]) if split else None
+    return labelled(row_images(rows, image), list(plain[label]), title, names, splits, note=note)
 
 
-def row_images(rows: Any) -> Any:
+def row_images(rows: Any, image: str | None = None) -> Any:
     """The images of rows, with labels or without, as a sequence."""
-    return _on_disk(*_encoded_images(rows, None))
+    return _on_disk(*_encoded_images(rows, image))
 
 
 def _on_disk(rows: Any, column: str) -> Mapped:

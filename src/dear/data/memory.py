@@ -4,9 +4,9 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from PIL import Image
 from PIL.ImageFile import ImageFile as UnreadImage
@@ -14,12 +14,22 @@ from PIL.ImageFile import ImageFile as UnreadImage
 from dear.core.errors import DearError, first_line, library_errors, needing
 from dear.core.files import parse_json
 from dear.core.schema import Name, check_shape, damaged
-from dear.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, choose_columns, column_of, columns_of, in_order, is_column
+from dear.data.columns import (
+    IMAGE_COLUMNS,
+    LABEL_COLUMNS,
+    choose_columns,
+    column_of,
+    columns_of,
+    find_column,
+    in_order,
+    is_column,
+    merged_labels,
+)
 from dear.data.dataset import Dataset, ImageFile, Picture, from_labels
 from dear.data.decode import as_image, open_image
 from dear.data.folder import TEMPLATE
 from dear.data.prompts import check_class_names, check_template
-from dear.data.splits import SPLIT_NAMES, split_of
+from dear.data.splits import split_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +64,7 @@ class ImageInMemory:
 
 def splits_or_whole(parts: Mapping[str, Any]) -> Any:
     """Data for `as_dataset`: all parts by split, or the only part if it is to be split by rule (train, or "")."""
-    return next(iter(parts.values())) if parts.keys() in ({""}, {"train"}) else parts
+    return next(iter(parts.values())) if list(map(split_of, parts)) in ([""], ["train"]) else parts
 
 
 @dataclass
@@ -100,18 +110,20 @@ def as_dataset(
     if labels is not None and not (is_column(data) and is_column(labels)):
         wrong = next(one for one in (data, labels) if not is_column(one))
         raise DearError(f"Images and labels must be two sequences of one length: {type(wrong).__name__} is none.")
+    if not isinstance(root, str | Path):
+        raise DearError(f"`root` must be a folder, not {root!r}.")
     columns = image, label, split
-    if labels is None and isinstance(data, Mapping) and data.keys() and data.keys() <= SPLIT_NAMES.keys():
+    if labels is None and isinstance(data, Mapping) and data and all(map(split_of, data)):
         parts = [(name, _read_part(part, name, columns, Path(root), False)) for name, part in data.items()]
         whole = _join_splits(parts)
     else:
         whole = _read_part(data if labels is None else (data, labels), "images", columns, Path(root))
     dataset = from_labels(name, whole.pictures, whole.labels, template, whole.splits, names or whole.names)
-    notes = [whole.note]
+    note = ""
     if all(text.lstrip("-").isdecimal() for text in dataset.classes):
         how = "dear.dataset(..., classes=[...]), or --class-names"
-        notes.append(f"the classes are numbers, which mean nothing to CLIP: name them ({how})")
-    return replace(dataset, note="\n".join(filter(None, notes)))
+        note = f"the classes are numbers, which mean nothing to CLIP: name them ({how})"
+    return dataset.noted(whole.note, note)
 
 
 def images_of(data: Any) -> Sequence[Any]:
@@ -122,8 +134,9 @@ def images_of(data: Any) -> Sequence[Any]:
         from dear.data.huggingface import row_images
 
         return row_images(data)
-    images = column_of(data, None, IMAGE_COLUMNS, "image") if hasattr(data, "columns") else torch_images(data)
-    return in_order(images) if is_column(images) else list(images)
+    with library_errors("The images cannot be read"):
+        images = column_of(data, None, IMAGE_COLUMNS, "image") if hasattr(data, "columns") else torch_images(data)
+        return in_order(images) if is_column(images) and len(images) else list(images)
 
 
 def _read_part(data: Any, title: str, given: tuple[str | None, ...], root: Path, whole: bool = True) -> Labelled:
@@ -137,9 +150,9 @@ def _read_part(data: Any, title: str, given: tuple[str | None, ...], root: Path,
         return read_rows(data, title, given, whole)
     image, label, split = given
     if (columns := columns_of(data)) is not None:
-        chosen = choose_columns(columns, image, label, split, whole)
-        splits = columns[chosen.split] if chosen.split else None
-        return labelled(columns[chosen.image], columns[chosen.label], title, None, splits, root, chosen.note)
+        image, label, split, note = choose_columns(columns, image, label, split, whole)
+        splits = columns[split] if split else None
+        return labelled(columns[image], columns[label], title, None, splits, root, note)
     if isinstance(data, tuple) and len(data) == 2 and all(map(is_column, data)):
         images = column_of(data[0], image, IMAGE_COLUMNS, "image")
         return labelled(images, column_of(data[1], label, LABEL_COLUMNS, "label"), title, root=root)
@@ -173,16 +186,7 @@ def labelled(
         raise DearError(f"{title}[{parts.index('')}] is in no split: it must be train, val or test.")
     checked = [_checked_label(value, f"{title}[{index}]") for index, value in enumerate(labels)]
     pictures = [_as_picture(images, index, f"{title}[{index}]", root) for index in range(len(images))]
-    return Labelled(pictures, checked, names, parts, "\n".join(filter(None, [note, _merged(labels, checked)])))
-
-
-def _merged(given: Sequence[Any], checked: Sequence[str | int]) -> str:
-    """A line on labels that differ, but are read as one class; empty if there are none."""
-    written: dict[str | int, dict[str, None]] = {}
-    for value, label in zip(given, checked, strict=True):
-        written.setdefault(label, {})[str(value)] = None
-    several = [" and ".join(map(repr, texts)) for texts in written.values() if len(texts) > 1]
-    return f"labels read as one class: {', '.join(several[:3])}{', ...' * (len(several) > 3)}" if several else ""
+    return Labelled(pictures, checked, names, parts, "\n".join(filter(None, [note, merged_labels(labels, checked)])))
 
 
 def _as_picture(images: Any, index: int, name: str, root: Path) -> Picture:
@@ -213,32 +217,24 @@ def settle(image: Any) -> Any:
 
 
 def read_parquet(file: Path, options: Mapping[str, str], template: str) -> Dataset:
-    """A Parquet file of images (paths, or bytes) and labels; `options`: image=COLUMN, label=COLUMN."""
+    """A Parquet file of images (paths, or bytes) and labels; `options`: image=COLUMN, label=COLUMN, split=COLUMN."""
     with needing("Parquet files need Arrow", "'dear-vlm[data]'"):
         from pyarrow import ArrowException
         from pyarrow.parquet import read_table
     with library_errors(f"{file} cannot be read as a Parquet file", ArrowException, OSError):
         table = read_table(file, memory_map=True)
     columns = columns_of(table) or {}
-    label = choose_columns(columns, options.get("image"), options.get("label"), options.get("split")).label
-    names, note = _named_in((table.schema.metadata or {}).get(b"huggingface", b"{}"), label, file)
-    data = as_dataset(columns, image=options.get("image"), label=label, split=options.get("split"), classes=names,
-                      template=template, root=file.parent, name=file.stem)  # fmt: skip
-    return replace(data, note="\n".join(filter(None, [data.note, note])))
-
-
-class _Feature(TypedDict, total=False):
-    names: list[Name] | None
-
-
-def _named_in(metadata: bytes, label: str, file: Path) -> tuple[list[str] | None, str]:
-    """Class names in the metadata that Hugging Face's library writes; and a remark if they cannot be read."""
-    try:
-        with damaged("It", "write the file again"):
-            feature = parse_json(metadata.decode()).get("info", {}).get("features", {}).get(label, {})
-            return check_shape(feature, _Feature, "It", "write the file again").get("names"), ""
+    label, note = find_column(columns, options.get("label"), LABEL_COLUMNS, "label"), ""
+    names, metadata = None, (table.schema.metadata or {}).get(b"huggingface", b"{}")
+    try:  # what Hugging Face's library writes
+        with damaged("the metadata", "write it again"):
+            features = parse_json(metadata.decode()).get("info", {}).get("features", {})
+            names = check_shape(features.get(label, {}).get("names"), list[Name] | None, "names", "write it again")
     except DearError:
-        return None, f"the 'huggingface' metadata of {file} cannot be read: labels are taken as they are"
+        note = f"the 'huggingface' metadata of {file} cannot be read: labels are taken as they are"
+    data = as_dataset(columns, **{**options, "label": label}, classes=names, template=template, root=file.parent,
+                      name=file.stem)  # fmt: skip
+    return data.noted(note)
 
 
 def _join_splits(named: Sequence[tuple[str, Labelled]]) -> Labelled:
@@ -273,5 +269,5 @@ def _checked_label(value: Any, name: str) -> str | int:
     if isinstance(value, bool | int) or (isinstance(value, str) and value.strip()):
         return value.strip() if isinstance(value, str) else int(value)
     missing = value is None or (isinstance(value, float) and math.isnan(value))
-    advice = "one number per image, as of one-hot labels" if is_column(value) else "a class name or a number"
+    advice = "one label per image (of one-hot labels: argmax(1))" if is_column(value) else "a class name or a number"
     raise DearError(f"{name} has {'no label' if missing else f'the label {value!r}'}: give {advice}.")

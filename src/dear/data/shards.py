@@ -24,7 +24,7 @@ from dear.core.progress import progress
 from dear.data.dataset import CLASS_NAMES_FILE, Dataset
 from dear.data.decode import open_bytes
 from dear.data.memory import as_dataset, splits_or_whole
-from dear.data.splits import SPLIT_NAMES
+from dear.data.splits import split_of
 
 _TEMPLATES_FILE = "zeroshot_classification_templates.txt"
 _IMAGE_KINDS = ("webp", "jpg", "jpeg", "png")
@@ -56,7 +56,7 @@ def shard_dataset(pattern: str, template: str) -> Dataset:
     shards = _find_shards(pattern)
     parts: dict[str, list[Path]] = {}
     for shard in shards:
-        parts.setdefault(shard.parent.name if shard.parent.name in SPLIT_NAMES else "", []).append(shard)
+        parts.setdefault(shard.parent.name if split_of(shard.parent.name) else "", []).append(shard)
     if "" in parts and len(parts) > 1:
         raise DearError(f"Only some of the shards of {pattern} are in folders train, val or test: give those alone.")
     first = shards[0].parent
@@ -75,7 +75,7 @@ def _find_shards(pattern: str) -> list[Path]:
         raise DearError(f"{pattern} is an address: download the shards (hf download), or use hf:USER/NAME.")
     folder = Path(pattern)
     if folder.is_dir():
-        shards = sorted([*folder.glob("*.tar"), *(s for name in SPLIT_NAMES for s in (folder / name).glob("*.tar"))])
+        shards = sorted([*folder.glob("*.tar"), *(s for s in folder.glob("*/*.tar") if split_of(s.parent.name))])
     else:
         shards = [Path(match) for one in _ranges(pattern) for match in sorted(glob.glob(one))]
     if not shards:

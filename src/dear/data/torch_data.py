@@ -11,17 +11,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    Subset,
-    SubsetRandomSampler,
-    default_collate,
-    default_convert,
-)
+from torch.utils import data as sampling
+from torch.utils.data import DataLoader, IterableDataset, Subset
 from torch.utils.data import Dataset as TorchDataset
 from torchvision import datasets
 from torchvision.datasets.folder import default_loader
@@ -49,7 +40,7 @@ def read_torch(data: Any, title: str) -> Labelled | None:
     if not hasattr(data, "__iter__") and not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         return None
     names, (plain, note) = _class_names(inner), _untransformed(data)
-    if isinstance(given, DataLoader) and given.collate_fn not in (default_collate, default_convert):
+    if isinstance(given, DataLoader) and given.collate_fn not in (sampling.default_collate, sampling.default_convert):
         note = "; ".join(filter(None, [note, "left out: the loader's collate_fn"]))
     samples = _attribute(data, ("samples", "_samples", "imgs"))
     labels = _attribute(data, ("targets", "labels", "_labels", "y"))
@@ -72,14 +63,12 @@ def _keeps_labels(data: Any) -> bool:
 
 
 def _of_loader(data: Any) -> Any:
-    """The dataset of a loader that gives each of its items once, or those of a subset; anything else unchanged."""
+    """The dataset of a loader that gives all of its items; anything else unchanged."""
     if not isinstance(data, DataLoader) or isinstance(data.dataset, IterableDataset):
         return data.dataset if isinstance(data, DataLoader) else data
-    sampler, own = data.sampler, type(data.batch_sampler) not in (BatchSampler, type(None))
-    if isinstance(sampler, SubsetRandomSampler) and not own:
-        return Subset(data.dataset, sorted(sampler.indices))
-    shuffled = type(sampler) is RandomSampler and not sampler.replacement and len(sampler) == len(sampler.data_source)
-    if own or not (type(sampler) is SequentialSampler or shuffled):
+    sampler, plain = data.sampler, type(data.batch_sampler) in (sampling.BatchSampler, type(None))
+    once = not getattr(sampler, "replacement", False) and len(sampler) == len(data.dataset)  # type: ignore[arg-type]
+    if not plain or type(sampler) not in (sampling.SequentialSampler, sampling.RandomSampler) or not once:
         raise DearError("A loader with a sampler of its own may leave out images: give the dataset, or a Subset of it.")
     return data.dataset
 
@@ -133,12 +122,16 @@ def torchvision_dataset(name: str, root: str | None, template: str) -> Dataset:
         asked = {split: [{"split": word} for word in words] for split, words in _SPLIT_WORDS.items()}
     else:
         asked = {"train": [{"train": True}], "test": [{"train": False}]} if "train" in takes else {"": [{}]}
-    parts = {}
+    parts, words = {}, []
     for split, choices in asked.items():
-        opened = (_open_split(kind, root, arguments, "download" in takes) for arguments in choices)
-        if (part := next((part for part in opened if part is not None), None)) is not None:
-            parts[split] = part
-    return as_dataset(splits_or_whole(parts), template=template, name=kind.__name__)
+        opened = ((arguments, _open_split(kind, root, arguments, "download" in takes)) for arguments in choices)
+        if found := next((pair for pair in opened if pair[1] is not None), None):
+            words += [f"{word} as {split}" for word in found[0].values() if word not in (split, True, False)]
+            parts[split] = found[1]
+    if not parts:
+        raise DearError(f"{kind.__name__} has no split train or test: give it from Python, to dear.dataset.")
+    dataset = as_dataset(splits_or_whole(parts), template=template, name=kind.__name__)
+    return dataset.noted(f"splits of torchvision: {', '.join(words)}" if words else "")
 
 
 def _open_split(kind: Any, root: str, arguments: dict[str, Any], can_download: bool) -> Any:
