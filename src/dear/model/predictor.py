@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, library_errors
 from dear.core.names import DECOUPLED, inferences
 from dear.core.runtime import to_device
 from dear.core.tensors import LOWER_RATE, require_finite
@@ -79,8 +79,8 @@ class Predictor:
         """
         several, is_one = _as_sequence(images), _is_one(images)
         starts = range(0, len(several), _IMAGES_AT_ONCE)
-        parts = ([several[i] for i in range(start, min(start + _IMAGES_AT_ONCE, len(several)))] for start in starts)
-        answers = [answer for part in parts for answer in self.predict_batch(self._pixels(part), topk, inference)]
+        parts = (self._pixels(_part(several, start)) for start in starts)
+        answers = [answer for part in parts for answer in self.predict_batch(part, topk, inference)]
         return answers[0] if is_one else answers
 
     def predict_batch(self, pixels: Tensor, topk: int = 3, inference: str | None = None) -> list[Answer]:
@@ -205,6 +205,12 @@ def check_inference(model: Method, name: str | None) -> str:
     if name is not None and name not in names:
         raise DearError(f"This method answers by {' or '.join(names)}, not by {name}.")
     return name or names[0]
+
+
+def _part(images: Sequence[ImageLike], start: int) -> list[ImageLike]:
+    """Some images from `start` on."""
+    with library_errors("The images cannot be read"):  # the sequence is the user's, and may raise anything
+        return [images[i] for i in range(start, min(start + _IMAGES_AT_ONCE, len(images)))]
 
 
 def _is_one(images: Any) -> bool:
