@@ -2,7 +2,9 @@
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,9 +23,20 @@ def test_the_manifest_declares_one_model_that_the_functions_load() -> None:
     assert all(f"def {name}(model_name: str, model_path: str" in source for name in ("download_model", "load_model"))
 
 
-def test_a_run_labels_pictures_as_it_answers_them(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("FIFTYONE_DO_NOT_TRACK", "true")
-    pytest.importorskip("fiftyone", reason="FiftyOne is not installed: pip install fiftyone")
+@pytest.fixture(params=["as installed", "its two names alone"])
+def fiftyone(request, monkeypatch) -> None:
+    """FiftyOne itself, which needs a database to be imported; or no more of it than the two functions use."""
+    if request.param == "as installed":
+        monkeypatch.setenv("FIFTYONE_DO_NOT_TRACK", "true")
+        pytest.importorskip("fiftyone", reason="FiftyOne is not installed: pip install fiftyone")
+    else:
+        for name in ("fiftyone", "fiftyone.core", "fiftyone.core.models"):
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        sys.modules["fiftyone"].Classification = SimpleNamespace
+        sys.modules["fiftyone.core.models"].Model = type("Model", (), {})
+
+
+def test_a_run_labels_pictures_as_it_answers_them(fiftyone, tmp_path) -> None:
     from fiftyone.core.models import Model
 
     spec = importlib.util.spec_from_file_location("dear_in_fiftyone", FOLDER / "__init__.py")
@@ -34,7 +47,7 @@ def test_a_run_labels_pictures_as_it_answers_them(tmp_path, monkeypatch) -> None
     with pytest.raises(dear.DearError, match="needs a run"):
         source.load_model("dear/run", str(tmp_path / "run.json"))
     run, generator = tmp_path / "run", np.random.default_rng(0)
-    dear.create("dear-mini", ["red", "green", "blue"], method="zero-shot").save(run)
+    dear.create("dear-mini", classes=["red", "green", "blue"], method="zero-shot").save(run)
     model = source.load_model("dear/run", str(tmp_path / "run.json"), run=str(run), device="cpu")
     assert isinstance(model, Model)
     pictures = [generator.integers(0, 256, (40, width, 3), np.uint8) for width in (30, 40, 50)]
