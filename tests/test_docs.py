@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+import dear
 from dear.cli import COMMANDS, main
+from store_outputs import badge
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -117,6 +119,12 @@ def test_the_method_of_the_tutorial_trains_and_answers(tmp_path, model_folder, m
     assert main(["predict", str(tmp_path / "run"), str(tmp_path / "world.png")]) == 0
 
 
+def test_every_file_states_the_version_of_the_package() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {dear.__version__}\n" in citation
+    assert f"\n## {dear.__version__} (" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("name", ["adapt_and_explain", "fit", "search_by_attribute"])
 def test_notebooks_run(name: str, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -126,6 +134,8 @@ def test_notebooks_run(name: str, tmp_path, monkeypatch) -> None:
     assert (ROOT / "examples" / f"{name}.ipynb").stat().st_size < 250_000  # stored by scripts/store_outputs.py
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert any(cell["outputs"] for cell in code)  # a code host shows them
+    assert "dear-vlm" in "".join(code[0]["source"])  # the first cell installs, where there is no dear yet
+    assert badge(f"{name}.ipynb") + "\n" in notebook["cells"][0]["source"]
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             source = "".join(cell["source"])
