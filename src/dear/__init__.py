@@ -127,24 +127,14 @@ def load(
         return Predictor(adapter, run, run.fit(Selection))
 
 
-def evaluate(
-    model: "str | Path | Predictor",
-    data: Any,
-    *,
-    split: str = "test",
-    data_root: str | Path | None = None,
-    class_names: str | Path | None = None,
-    inference: str | None = None,
-) -> "Outcome":
-    """Measures a model, or the one in a folder, on labelled images: see `Predictor.evaluate`.
+def evaluate(model: "str | Path | Predictor", data: Any, **options: Any) -> "Outcome":
+    """Measures a model, or the one in a folder, on labelled images; `options`: see `Predictor.evaluate`.
 
     `data`: as in `dear.train`.
     """
     with os_errors_as_dear_errors():
         predictor = load(model) if isinstance(model, str | Path) else model
-        return predictor.evaluate(
-            data, split=split, data_root=data_root, class_names=class_names, inference=inference
-        )  # fmt: skip
+        return predictor.evaluate(data, **options)
 
 
 def dataset(

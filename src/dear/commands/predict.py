@@ -10,11 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dear.commands.shared import add_device_arguments, add_fast_decode_argument, add_gain_argument
+from dear.commands.shared import (
+    add_device_arguments,
+    add_fast_decode_argument,
+    add_gain_argument,
+    add_inference_argument,
+)
 from dear.core.config import number
 from dear.core.errors import DearError
 from dear.core.files import read_text
-from dear.core.names import DECOUPLED, FUSION, PLAIN
 from dear.core.progress import Progress
 from dear.parallel.cluster import add_ray_arguments, cluster_from_args
 
@@ -33,10 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--topk", type=number("--topk", 1, 10_000), default=3, help="number of classes to show (default: 3)"
     )
     parser.add_argument("--classes", type=Path, metavar="FILE", help="file of novel class names, one per line")
-    parser.add_argument(
-        "--inference", choices=(PLAIN, FUSION, DECOUPLED),
-        help="fusion of the components, or decoupled: the class feature alone (default: the method's own)",
-    )  # fmt: skip
+    add_inference_argument(parser)
     add_gain_argument(parser)
     add_fast_decode_argument(parser)
     add_device_arguments(parser)
