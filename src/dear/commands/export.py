@@ -9,7 +9,7 @@ from dear.core.table import Table, add_json_argument
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_argument(parser)
-    parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder made by `dear train`")
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder made by `dear fit` or `dear train`")
     parser.add_argument("--onnx", type=Path, required=True, metavar="OUT", help="new folder for the exported model")
     parser.add_argument("--int8", action="store_true", help="also write a smaller 8-bit model, and show its accuracy")
     parser.add_argument(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "sources", nargs="*", metavar="[RUN] IMAGES",
-        help="folder made by `dear train`, unless --model is given; then image files, folders, quoted globs, or "
+        help="folder made by `dear fit` or `dear train`, unless --model is given; then image files, folders, quoted globs, or "
         "world:TASK[:STYLE]",
     )  # fmt: skip
     parser.add_argument("--model", help="backbone to use without an adapter; attributes are features of its heads")

@@ -31,7 +31,7 @@ _FILES_AT_ONCE = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_folder", metavar="RUN", help="folder made by `dear train`")
+    parser.add_argument("run_folder", metavar="RUN", help="folder made by `dear fit` or `dear train`")
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files, folders, or quoted globs")
     parser.add_argument(
         "--topk", type=number("--topk", 1, 10_000), default=3, help="number of classes to show (default: 3)"

@@ -160,8 +160,8 @@ class HeadGains(Corrected):
         for number in changed[:_MAX_REPORTED]:
             row, head = divmod(number, self.gains.shape[1])
             at = self.heads_from + row, head
-            words.append(f"{at[0]}.{head}{parts.get(at, '')} x {self.gains[row, head]:.2f}")
-        return f"heads (layer.head) that count more or less than in CLIP: {', '.join(words)}" if words else ""
+            words.append(f"layer {at[0]}, head {head}{parts.get(at, '')}, x {self.gains[row, head]:.2f}")
+        return f"heads with the largest learned gains: {'; '.join(words)}" if words else ""
 
     def fitted_gains(self, seen: CachedHeads, labels: Tensor) -> Tensor:
         """Gains by L-BFGS on head outputs, [images, heads, head_dim]; what heads write is ten times as large."""
