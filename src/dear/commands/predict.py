@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -45,34 +46,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object per image")
     form.add_argument("--csv", action="store_true", help="print CSV: path, class, probability")
+    form.add_argument(
+        "--out", type=Path, metavar="FILE", help="file to write, .csv or .jsonl; the same command adds what is missing"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
     from dear.data.folder import find_images
     from dear.heads.gains import gain_text
+    from dear.model.answer_file import AnswerFile
 
     files, gains = find_images(args.images), checked_gains(args.gain, args.run_folder)
     in_json, in_text = ({"gain": gains}, f"  (gain {gain_text(gains)})") if gains else ({}, "")
     out = sys.stdout
     writer = csv.writer(out, lineterminator="\n")
-    unreadable = 0
-    with redirect_stdout(sys.stderr):  # stdout is for predictions only: Ray prints messages of its own
+    unreadable, file_out = 0, None
+    with ExitStack() as stack:
+        if args.out is not None:
+            file_out = stack.enter_context(AnswerFile(args.out, _identity(args, gains)))
+            whole, files = len(files), [file for file in files if str(file) not in file_out.done]
+            if len(files) < whole:
+                print(f"{whole - len(files)} of {whole} images have their answers in {args.out}")
+        stack.enter_context(redirect_stdout(sys.stderr))  # for predictions only: Ray prints messages of its own
         for number, (file, answer) in enumerate(_answers(args, files, gains)):
             if args.csv and not number:
                 writer.writerow(["path", "class", "probability"])
             if isinstance(answer, DearError):
                 print(f"dear: skipped: {answer}", file=sys.stderr)
                 unreadable += 1
+            elif file_out is not None:
+                file_out.add(str(file), {**in_json, **answer.to_json()})
             elif args.json:
                 print(json.dumps({"path": str(file), **in_json, **answer.to_json()}), file=out)
             elif args.csv:
                 writer.writerow([file, answer.choice, f"{answer.probability:.6f}"])
             else:
                 print(f"{file}{in_text}\n{answer}\n", file=out)
+    if args.out is not None:
+        print(f"answers: {args.out}")
     if unreadable:
         print(f"dear: {unreadable} of {len(files)} images could not be read and were skipped.", file=sys.stderr)
-    if unreadable == len(files):
+    if unreadable == len(files) > 0:
         raise DearError("No image could be read: check the files.")
+
+
+def _identity(args: argparse.Namespace, gains: Mapping[str, float]) -> str:
+    """Equal for equal models with equal settings: the start of a hash."""
+    from dear.training.adapter import read_config_alone
+
+    names = read_classes(args.classes)
+    settings = read_config_alone(Path(args.run_folder))["config_sha256"], names, sorted(gains.items()), args.inference
+    return hashlib.sha256(repr((*settings, args.topk, args.fast_decode)).encode()).hexdigest()[:16]
 
 
 def read_classes(file: Path | None) -> list[str] | None:
