@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
     unreadable, file_out = 0, None
     with ExitStack() as stack:
         if args.out is not None:
-            file_out = stack.enter_context(AnswerFile(args.out, _identity(args, gains)))
+            file_out = stack.enter_context(AnswerFile(args.out, _model_and_settings(args, gains)))
             whole, files = len(files), [file for file in files if str(file) not in file_out.done]
             if len(files) < whole:
                 print(f"{whole - len(files)} of {whole} images have their answers in {args.out}")
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> None:
         raise DearError("No image could be read: check the files.")
 
 
-def _identity(args: argparse.Namespace, gains: Mapping[str, float]) -> str:
+def _model_and_settings(args: argparse.Namespace, gains: Mapping[str, float]) -> str:
     """Equal for equal models with equal settings: the start of a hash."""
     from dear.training.adapter import read_config_alone
 
