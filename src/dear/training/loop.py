@@ -42,8 +42,8 @@ def train_epochs(
 ) -> None:
     """Trains in place, from the last checkpoint in `out` if there is one; the last of `epochs` ends with step `steps`.
 
-    `report` gets the numbers of each epoch. `estimate` tells the time left, and may have a deadline: then there are fewer
-    epochs, and the learning rate falls sooner.
+    `report` gets the numbers of each epoch. `estimate` tells the time left, and may have a deadline: then there are
+    fewer epochs, and the learning rate falls sooner.
 
     An epoch depends only on its number and the state before it, so on the CPU a resumed run ends in the same bits as an
     uninterrupted one.

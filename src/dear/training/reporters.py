@@ -1,4 +1,4 @@
-"""Where the numbers of each epoch go besides metrics.jsonl: TensorBoard, MLflow or Weights & Biases."""
+"""Tools that get the numbers of each epoch besides metrics.jsonl: TensorBoard, MLflow, Weights & Biases."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
