@@ -29,6 +29,7 @@ COMMAND_GROUPS = {
         "predict": "classify images with an adapted model, with the vote of each component",
         "evaluate": "measure an adapted model on labelled images, class by class, with a page of its mistakes",
         "explain": "draw the reasons for the prediction of an image",
+        "classes": "add, remove or rename classes of an adapted model",
         "export": "write an adapted model as ONNX, to run without PyTorch",
         "serve": "serve an adapted or exported model over HTTP: predict, search, embed; --page: a page for people",
         "push": "share an adapted model on the Hugging Face hub",
@@ -51,6 +52,7 @@ COMMAND_GROUPS = {
 }
 COMMANDS = {name: what for group in COMMAND_GROUPS.values() for name, what in group.items()}
 ALIASES = {"world": ("data", "world"), "app": ("serve", "--page"), "zero-shot": ("compare", "--zero-shot")}
+ALIASES |= {action: ("classes", action) for action in ("add", "remove", "rename")}
 """Other names of parts of commands, which work and are not listed."""
 _PATIENCE = 20  # seconds that a silent rank waits before it exits
 _WHAT = "Adapt a frozen CLIP to your own classes, and see the reasons for its predictions."

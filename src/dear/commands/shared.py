@@ -15,7 +15,7 @@ DATA_ROOT = "folder of the known datasets, in CoOp's layout"
 
 
 def add_action(
-    actions: Any, name: str, action: Callable[[argparse.Namespace], None], what: str
+    actions: Any, name: str, action: Callable[[argparse.Namespace], Any], what: str
 ) -> argparse.ArgumentParser:
     """The parser of one part of a command, such as `dear data get`; `what` it does, for both help pages."""
     parser = actions.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
