@@ -62,9 +62,9 @@ class Gda(ClosedForm):
 
     Differs from the official code: a, b and r are chosen by leave-one-out (there: b on the whole validation split, on
     ImageNet on *test* images, and r follows from N; from base to novel a pseudo-inverse without r); one view per image
-    (there ten, of which one image of a class has a covariance; here GDA with one image per class is zero-shot); s = tr(P
-    Sigma) makes up for what few images add to mu P mu (there 0: a class with few images is hardly answered); one
-    template on ImageNet (there the mean of seven).
+    (there ten, of which one image of a class has a covariance; here GDA with one image per class is zero-shot); s
+    = tr(P Sigma) makes up for what few images add to mu P mu (there 0: a small class is hardly answered); one template
+    on ImageNet (there the mean of seven).
     """
 
     Head = GdaHead
