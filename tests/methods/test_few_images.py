@@ -1,13 +1,16 @@
 """Whatever is labelled, closed forms and probes fit: few images, one, equal ones, constant features, many classes."""
 
 import naive_text
+import numpy as np
 import pytest
 import torch
 from naive_text import NAMES, make, pixels
 from naive_words import LabelledImages
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
+import dear
 from dear.methods.closed_forms import GdaHead, ProKeRHead, SSTextHead
 from dear.methods.registry import CLOSED_FORMS, QUICK
 from dear.methods.shared.closed_form import CorrectionHead
@@ -97,3 +100,13 @@ def test_a_minimum_at_infinity_is_the_best_finite_step(name: str) -> None:
     assert x.isfinite().all()
     assert loss(x).isfinite()
     assert loss(x) <= loss(torch.zeros(3))
+
+
+@pytest.mark.filterwarnings("ignore::dear.DearWarning")
+@pytest.mark.parametrize("labels", [["red", "blue", "blue"], ["red", "red", "blue"]], ids=str)
+@pytest.mark.parametrize("equal", [True, False], ids=["equal", "drawn"])
+def test_one_image_in_one_of_two_classes_is_fitted(labels: list[str], equal: bool) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (3, 64, 64, 3), dtype=np.uint8)
+    images = [Image.fromarray(noise[0 if equal else i]) for i in range(3)]
+    fitted = dear.fit(dear.dataset(images, labels), model="dear-mini")
+    assert all(0 <= answer.probability <= 1 for answer in fitted.predict(images))
