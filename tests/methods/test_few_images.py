@@ -102,7 +102,7 @@ def test_a_minimum_at_infinity_is_the_best_finite_step(name: str) -> None:
     assert loss(x) <= loss(torch.zeros(3))
 
 
-@pytest.mark.filterwarnings("ignore::dear.DearWarning")
+@pytest.mark.filterwarnings("ignore::dear.core.errors.DearWarning")
 @pytest.mark.parametrize("labels", [["red", "blue", "blue"], ["red", "red", "blue"]], ids=str)
 @pytest.mark.parametrize("equal", [True, False], ids=["equal", "drawn"])
 def test_one_image_in_one_of_two_classes_is_fitted(labels: list[str], equal: bool) -> None:
