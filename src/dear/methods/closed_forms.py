@@ -13,7 +13,7 @@ from dear.core.runtime import with_fp64
 from dear.methods.base import LabelledImages
 from dear.methods.recipe import Recipe
 from dear.methods.shared.closed_form import ClosedForm, CorrectionHead
-from dear.methods.shared.leave_one_out import Gaussians, KernelRidge, TextAndMeans
+from dear.methods.shared.leave_one_out import Gaussians, KernelRidge, TextAndMeans, rounds_of
 from dear.methods.shared.per_class import frozen_features
 
 SHRINKS = (0.01, 0.1, 1.0, 10.0, 100.0)
@@ -55,15 +55,16 @@ class GdaHead(CorrectionHead):
 
 
 class Gda(ClosedForm):
-    """logits = a tau f W + b (f P mu - mu P mu / 2): a mean mu per class, one precision P = (S / (N - C) + r I)^-1.
+    """logits = a tau f W + b (f P mu - mu P mu / 2 + s / 2n): mean mu of n images, one P = (S / (N - C) + r I)^-1.
 
     As published under base-to-novel (`neighbours`), the mean of a novel class is that of the training features nearest
     to its text, a fifth of it the text itself, and P the mean over classes of their shrunk precisions around the text.
 
     Differs from the official code: a, b and r are chosen by leave-one-out (there: b on the whole validation split, on
     ImageNet on *test* images, and r follows from N; from base to novel a pseudo-inverse without r); one view per image
-    (there ten, of which one image of a class has a covariance; here GDA with one image per class is zero-shot); one
-    template on ImageNet (there the mean of seven).
+    (there ten, of which one image of a class has a covariance; here GDA with one image per class is zero-shot); s
+    = tr(P Sigma) makes up for what few images add to mu P mu (there 0: a small class is hardly answered); one template
+    on ImageNet (there the mean of seven).
     """
 
     Head = GdaHead
@@ -138,18 +139,18 @@ class ProKeRHead(CorrectionHead):
         residuals[torch.arange(len(labels), device=labels.device), labels] += 1
         order = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))
         landmarks = order[:_LANDMARKS].to(features.device)
-        cosines = features.double() @ features[landmarks].double().T
+        cosines, rounds = features.double() @ features[landmarks].double().T, rounds_of(features, labels)
 
         @cache
         def fitted(beta: float) -> KernelRidge:
-            return KernelRidge(cosines, residuals, landmarks, beta)
+            return KernelRidge(cosines, residuals, landmarks, beta, rounds)
 
         def parts(beta: float, ridge: float, rows: Tensor) -> list[Tensor]:
             return [plain[rows], fitted(beta).left_out(ridge, rows)]
 
         choices = {(beta, ridge): partial(parts, beta, ridge) for beta in _BETAS for ridge in _RIDGES}
         published = (3.0, 0.05)  # for one image per class
-        beta, ridge = self.choose(choices, labels, published, [1.0, self.temperature * published[1]])
+        beta, ridge = self.choose(choices, labels, published, [1.0, self.temperature * published[1]], rounds)
         self.landmarks, self.beta = features[landmarks].to(self.mix), self.mix.new_tensor(beta)
         self.values = fitted(beta).weights(ridge).to(self.mix)
 
@@ -180,14 +181,15 @@ class SSTextHead(CorrectionHead):
         self.register_buffer("shift", self.mix.new_zeros(classes, self.dim))
 
     def fit(self, features: Tensor, labels: Tensor, text: Tensor) -> None:
-        vectors, tau = TextAndMeans(features, labels, text), self.temperature
+        rounds, tau = rounds_of(features, labels), self.temperature
+        vectors = TextAndMeans(features, labels, text, rounds)
 
         def parts(strength: float, prior: float, rows: Tensor) -> list[Tensor]:
             return [tau * vectors.left_out(strength, prior, rows)]
 
         priors = _PRIORS if len(vectors.counts.unique()) > 1 else _PRIORS[:1]  # else k only changes g
         choices = {(g, k): partial(parts, g, k) for g in _STRENGTHS for k in priors}
-        chosen = self.choose(choices, labels, (0.25, 0.0), [1.0])
+        chosen = self.choose(choices, labels, (0.25, 0.0), [1.0], rounds)
         self.shift = (vectors.vectors(*chosen) - text).to(self.mix)
 
     def correction(self, features: Tensor) -> Tensor:

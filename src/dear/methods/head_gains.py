@@ -45,6 +45,7 @@ class HeadGainsConfig(RoleSettings):
     pull: float | None = setting(
         1.0, "weight of the squared distance of the projection from its start; null: it is not learned", low=0.0
     )
+    gda: bool = setting(True, "add GDA's score; without it and with no gains it is ProLIP's loss, solved by L-BFGS")
 
 
 class HeadGains(Corrected):
@@ -119,6 +120,10 @@ class HeadGains(Corrected):
         seen = CachedHeads(*(torch.cat(parts) for parts in zip(*(heads for heads, _ in batches), strict=True)))
         labels = torch.cat([truth for _, truth in batches]).to(device)
         self.trained = tuple(self.classes.names)
+        if not self.config.gda:
+            self.head.set_sizes(len(self.trained), 0)
+            self.fit(seen, labels)
+            return
         left_out = self.cross_validated(seen, labels)
         shrink = self.head.choose(left_out, labels.cpu(), SHRINKS[0], [1.0, 0.0])
         self.fit(seen, labels)
