@@ -9,6 +9,8 @@ a pair of settings with the best validation accuracy). "mixed": 2 images of ever
 
 import argparse
 import os
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,32 +25,40 @@ from dear.methods.shared.leave_one_out import KernelRidge, class_means
 from dear.trials.selection import select
 
 TAU = 100.0
+Answers = Callable[[Tensor], Tensor]
 HEADS = {"ss-text": SSTextHead, "gda": GdaHead, "proker": ProKeRHead}
 SETS = {"ucf101": "UCF101", "caltech101": "Caltech101"}
 
 
-def published_gda(x: Tensor, y: Tensor, text: Tensor, shown: list[Tensor]) -> list[list[Tensor]]:
-    """Logits of the images `shown` for each weight."""
+def published_gda(x: Tensor, y: Tensor, text: Tensor, val: Tensor) -> Iterator[tuple[Tensor, Answers]]:
+    """Logits of the validation images, and those of any images, for each weight."""
     means, dim = class_means(x, y, len(text))[0], x.shape[1]
     scatter = (x - means[y]).T @ (x - means[y])
     precision = dim * torch.linalg.pinv(scatter + scatter.trace() / (len(x) - 1) * torch.eye(dim).double())
     weight = means @ precision
-    scores = [images @ weight.T - (weight * means).sum(1) / 2 for images in shown]
-    weights = [10.0**power for power in range(-4, 3)]
-    plain = [TAU * images @ text.T for images in shown]
-    return [[one + a * more for one, more in zip(plain, scores, strict=True)] for a in weights]
+    bias = -(weight * means).sum(1) / 2
+
+    def answers(share: float, images: Tensor) -> Tensor:
+        return TAU * images @ text.T + share * (images @ weight.T + bias)
+
+    for power in range(-4, 3):
+        yield answers(10.0**power, val), partial(answers, 10.0**power)
 
 
-def published_proker(x: Tensor, y: Tensor, text: Tensor, shown: list[Tensor]) -> list[list[Tensor]]:
-    """Logits of the images `shown` for each pair of settings, from the widest of the authors' ranges."""
-    targets, everything, found = F.one_hot(y, len(text)) - x @ text.T, torch.arange(len(x)), []
-    for beta in np.linspace(0.1, 10, 12):
-        fit = KernelRidge(x @ x.T, targets, everything, beta)
-        kernels = [fit.kernel(images @ x.T) for images in shown]
-        for ridge in (0.01, 0.03, 0.05, 0.1, 0.2, 0.3, *np.linspace(0.5, 10, 20)):
+def published_proker(x: Tensor, y: Tensor, text: Tensor, val: Tensor) -> Iterator[tuple[Tensor, Answers]]:
+    """The same for each pair of settings, from the widest of the authors' ranges."""
+    targets, everything = F.one_hot(y, len(text)) - x @ text.T, torch.arange(len(x))
+    plain, cosines, among = val @ text.T, val @ x.T, x @ x.T
+    for beta in torch.linspace(0.1, 10, 12).tolist():
+        fit = KernelRidge(among, targets, everything, beta)
+        kernel = fit.kernel(cosines.clone())
+        for ridge in (0.01, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 10.0):
             values = ridge * fit.weights(ridge)
-            found.append([i @ text.T + kernel @ values for i, kernel in zip(shown, kernels, strict=True)])
-    return found
+
+            def answers(images: Tensor, fit: KernelRidge = fit, values: Tensor = values) -> Tensor:
+                return images @ text.T + fit.kernel(images @ x.T) @ values
+
+            yield plain + kernel @ values, answers
 
 
 def main() -> None:
@@ -96,8 +106,9 @@ def figures(
         reached[name], left_out[name] = accuracy(head(test[0].float(), text.float()), test[1]), (head.left_out, "")
     chosen = "proker" if shots == 1 else select(left_out, y, [str(c) for c in range(len(text))]).chosen
     published = []
-    for logits in (published_gda(x, y, text, [val[0], test[0]]), published_proker(x, y, text, [val[0], test[0]])):
-        published.append(accuracy(max(logits, key=lambda pair: accuracy(pair[0], val[1]))[1], test[1]))
+    for rule in (published_gda, published_proker):
+        best = max(rule(x, y, text, val[0]), key=lambda pair: accuracy(pair[0], val[1]))
+        published.append(accuracy(best[1](test[0]), test[1]))
     return [plain, *reached.values(), {"zero-shot": plain, **reached}[chosen], *published]
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+import dear
 from dear.cli import COMMANDS, main
+from store_outputs import badge
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -31,6 +33,17 @@ def test_commands_that_are_shown_exist(page: Path) -> None:
     blocks = re.findall(r"^```\w*\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.S | re.M)
     shown = {word for block in blocks for word in re.findall(r"^dear ([a-z][a-z-]*)", block, flags=re.M)}
     assert shown <= set(COMMANDS)
+
+
+def test_every_promise_of_security_names_tests_that_exist() -> None:
+    page = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    promises, rows = (
+        re.findall(r"^- \*\*(.+?)\.\*\*", page, flags=re.M),
+        re.findall(r"^\| (.+?) \| (`.*) \|$", page, flags=re.M),
+    )
+    assert promises == [name for name, _ in rows]
+    for file, test in (name.split("::") for _, names in rows for name in re.findall(r"`(.+?)`", names)):
+        assert f"def {test}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), test
 
 
 def test_everything_in_the_api_reference_is_there() -> None:
@@ -106,6 +119,12 @@ def test_the_method_of_the_tutorial_trains_and_answers(tmp_path, model_folder, m
     assert main(["predict", str(tmp_path / "run"), str(tmp_path / "world.png")]) == 0
 
 
+def test_every_file_states_the_version_of_the_package() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {dear.__version__}\n" in citation
+    assert f"\n## {dear.__version__} (" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("name", ["adapt_and_explain", "fit", "search_by_attribute"])
 def test_notebooks_run(name: str, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -115,6 +134,8 @@ def test_notebooks_run(name: str, tmp_path, monkeypatch) -> None:
     assert (ROOT / "examples" / f"{name}.ipynb").stat().st_size < 250_000  # stored by scripts/store_outputs.py
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert any(cell["outputs"] for cell in code)  # a code host shows them
+    assert "dear-vlm" in "".join(code[0]["source"])  # the first cell installs, where there is no dear yet
+    assert badge(f"{name}.ipynb") + "\n" in notebook["cells"][0]["source"]
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             source = "".join(cell["source"])

@@ -55,15 +55,16 @@ class GdaHead(CorrectionHead):
 
 
 class Gda(ClosedForm):
-    """logits = a tau f W + b (f P mu - mu P mu / 2): a mean mu per class, one precision P = (S / (N - C) + r I)^-1.
+    """logits = a tau f W + b (f P mu - mu P mu / 2 + s / 2n): mean mu of n images, one P = (S / (N - C) + r I)^-1.
 
     As published under base-to-novel (`neighbours`), the mean of a novel class is that of the training features nearest
     to its text, a fifth of it the text itself, and P the mean over classes of their shrunk precisions around the text.
 
     Differs from the official code: a, b and r are chosen by leave-one-out (there: b on the whole validation split, on
     ImageNet on *test* images, and r follows from N; from base to novel a pseudo-inverse without r); one view per image
-    (there ten, of which one image of a class has a covariance; here GDA with one image per class is zero-shot); one
-    template on ImageNet (there the mean of seven).
+    (there ten, of which one image of a class has a covariance; here GDA with one image per class is zero-shot); s
+    = tr(P Sigma) makes up for what few images add to mu P mu (there 0: a small class is hardly answered); one template
+    on ImageNet (there the mean of seven).
     """
 
     Head = GdaHead

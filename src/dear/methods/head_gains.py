@@ -45,6 +45,7 @@ class HeadGainsConfig(RoleSettings):
     pull: float | None = setting(
         1.0, "weight of the squared distance of the projection from its start; null: it is not learned", low=0.0
     )
+    gda: bool = setting(True, "add GDA's score; without it and with no gains it is ProLIP's loss, solved by L-BFGS")
 
 
 class HeadGains(Corrected):
@@ -86,6 +87,15 @@ class HeadGains(Corrected):
         assert isinstance(config, HeadGainsConfig)
         return super().restore(backbone, replace(config, roles=AUTO), extra_state)
 
+    def merged(self) -> list[tuple[Tensor, Tensor]]:
+        if (self.gains != 1).any() or self.head.mix[1]:
+            raise DearError(
+                "Gains of heads and GDA's part are no weights of a plain CLIP: train with --gains none, or export the "
+                "run with --onnx."
+            )
+        scale = self.backbone.model.logit_scale
+        return [(self.backbone.image.head_matrix, self.projection), (scale, scale + self.head.mix[0].log())]
+
     def scaled(self, images: CachedHeads) -> Tensor:
         """The states that are read, with the gains, [batch, width]."""
         return Gains(self.heads_from, self.head_means, self.gains).apply(self.backbone.image, images).frozen_cls
@@ -110,6 +120,10 @@ class HeadGains(Corrected):
         seen = CachedHeads(*(torch.cat(parts) for parts in zip(*(heads for heads, _ in batches), strict=True)))
         labels = torch.cat([truth for _, truth in batches]).to(device)
         self.trained = tuple(self.classes.names)
+        if not self.config.gda:
+            self.head.set_sizes(len(self.trained), 0)
+            self.fit(seen, labels)
+            return
         left_out = self.cross_validated(seen, labels)
         shrink = self.head.choose(left_out, labels.cpu(), SHRINKS[0], [1.0, 0.0])
         self.fit(seen, labels)
@@ -160,8 +174,8 @@ class HeadGains(Corrected):
         for number in changed[:_MAX_REPORTED]:
             row, head = divmod(number, self.gains.shape[1])
             at = self.heads_from + row, head
-            words.append(f"{at[0]}.{head}{parts.get(at, '')} x {self.gains[row, head]:.2f}")
-        return f"heads (layer.head) that count more or less than in CLIP: {', '.join(words)}" if words else ""
+            words.append(f"layer {at[0]}, head {head}{parts.get(at, '')}, x {self.gains[row, head]:.2f}")
+        return f"heads with the largest learned gains: {'; '.join(words)}" if words else ""
 
     def fitted_gains(self, seen: CachedHeads, labels: Tensor) -> Tensor:
         """Gains by L-BFGS on head outputs, [images, heads, head_dim]; what heads write is ten times as large."""

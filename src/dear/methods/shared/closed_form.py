@@ -23,9 +23,10 @@ class CorrectionHead(nn.Module, ABC):
     """Logits a tau cos(f, w) + b correction(f) of features f [images, dim], for class texts w [classes, dim].
 
     a, b and the settings of the correction are those with the least cross entropy on the labelled images themselves,
-    each left out of its own fit (exactly, `leave_one_out`), so no validation image is used and the probabilities are
-    calibrated. All classes count alike there, however many images they have; one without a second image does not
-    count. If no class has two images, nothing can be left out: a head says what it is then.
+    each left out of its own fit (exactly, `leave_one_out`; with few, one of every class at once), so no validation
+    image is used and the probabilities are calibrated. All classes count alike there, however many images they have;
+    one without a second image does not count. If no class has two images, nothing can be left out: a head says what it
+    is then.
     """
 
     mix: Tensor  # a, b

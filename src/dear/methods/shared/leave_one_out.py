@@ -70,6 +70,7 @@ class Gaussians:
         residuals = exact - means[labels]
         self.scatter, self.basis = torch.linalg.eigh(residuals.T @ residuals)  # all else in this basis
         self.scatter, self.means = self.scatter.clamp(min=0), means @ self.basis
+        self.scatter *= self.scatter.sum() > 1e-12 * exact.square().sum()  # else equal images, and rounding
         self.features, self.residuals = (part.to(features) @ self.basis.to(features) for part in (features, residuals))
 
     def weights(self, shrink: float, spread: float | None = None) -> tuple[Tensor, Tensor]:
@@ -87,32 +88,32 @@ class Gaussians:
     def spread(self, shrink: float) -> float:
         """tr(P Sigma), by the squared distances of images from the means of their classes, in fits without them."""
         rows = (self.counts[self.labels] > 1).nonzero()[:, 0]
-        if not self.scatter.any():
-            return 0.0
         rows = rows[:: 1 + len(rows) // (4 * BLOCK)]  # thousands are enough for a mean
         gamma, spare, inverse = self._without(shrink, rows)
         along = (self.residuals[rows].square() * inverse).sum(1)
-        return (spare * gamma * along / (1 - gamma * along)).mean().item()
+        known = inverse.any(1)
+        return (spare * gamma * along / (1 - gamma * along))[known].sum().item() / max(1, int(known.sum()))
 
     def _without(self, shrink: float, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The fits without one image of `rows` each, but for the change by its residual r: gamma, N - C, inverse.
 
         S loses gamma r r^T with gamma = n / (n - 1), n the images of the class [rows]; `inverse` [rows, dim] is that of
-        S, shrunk as without the image. By Woodbury, P = (N - C) (inverse + kappa a a^T) with a = inverse r.
+        S, shrunk as without the image. By Woodbury, P = (N - C) (inverse + kappa a a^T) with a = inverse r. It is zero
+        where nothing would be left of S: the fit has no covariance then.
         """
         r, counts = self.residuals[rows], self.counts[self.labels[rows]].to(self.residuals)
         gamma = torch.where(counts > 1, counts / (counts - 1).clamp(min=1), 0)
         trace = self.scatter.sum().to(r) - gamma * r.square().sum(1)
         spare = torch.where(counts > 1, self.spare - 1, self.spare).clamp(min=1)
-        return gamma, spare, 1 / (self.scatter.to(r) + shrink * trace[:, None] / len(self.scatter))
+        inverse = 1 / (self.scatter.to(r) + shrink * trace[:, None] / len(self.scatter))
+        rounding = torch.finfo(r.dtype).eps ** 0.75 * self.scatter.sum().to(r)
+        return gamma, spare, torch.where((trace > rounding)[:, None], inverse, 0)
 
     def left_out(self, shrink: float, rows: Tensor, spread: float | None = None) -> Tensor:
         """Scores [rows, classes] of the images `rows`, each by the fit without it, but with the same `spread`.
 
         A class whose only image it is scores zero.
         """
-        if not self.scatter.any():
-            return self.features.new_zeros(len(rows), len(self.means))
         spread = self.spread(shrink) if spread is None else spread
         own, x, r = self.labels[rows], self.features[rows], self.residuals[rows]
         means, images = self.means.to(x), self.counts.to(x).repeat(len(rows), 1)
@@ -131,8 +132,8 @@ class Gaussians:
         mean = means[own] - r / images.gather(1, own[:, None]).clamp(min=1)
         alone = score(mean, lambda left, right: (left * right).sum(1, keepdim=True))
         scores = spare[:, None] * scores.scatter(1, own[:, None], alone) + spread / 2 / images.clamp(min=1)
-        present = images > 0
-        scores = scores - (scores * present).sum(1, keepdim=True) / present.sum(1, keepdim=True)
+        present = (images > 0) & inverse.any(1, keepdim=True)
+        scores = scores - (scores * present).sum(1, keepdim=True) / present.sum(1, keepdim=True).clamp(min=1)
         return scores * present
 
 
