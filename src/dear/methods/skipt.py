@@ -14,6 +14,7 @@ from dear.clip import Backbone, exact_copy
 from dear.clip.layer_input import LayerInput
 from dear.clip.low_rank import with_blocks
 from dear.clip.text import ClassTexts
+from dear.clip.timm_tower import TimmTower
 from dear.core.config import Config as Settings
 from dear.core.config import setting
 from dear.core.errors import DearError
