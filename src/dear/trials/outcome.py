@@ -22,6 +22,7 @@ from dear.core.table import Table
 
 ALL, BASE, NOVEL = "all", "base", "novel"
 TEST, HELD_OUT, FOLDS = "test", "held-out", "folds"
+LEFT_OUT_CLASSES = "left-out classes"  # each fold is fitted without some classes, and asked about these alone
 LEFT_OUT = "left-out"  # how each method does it: by exact leave-one-out, by folds, or it needs no fit
 LEAVE_ONE_OUT, NO_FIT = "leave-one-out", "no fit"
 

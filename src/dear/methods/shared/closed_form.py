@@ -2,13 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from dear.core.runtime import with_fp64
-from dear.methods.base import LabelledImages
+from dear.methods.base import LabelledImages, Method
 from dear.methods.shared.leave_one_out import BLOCK
 from dear.methods.shared.per_class import PerClass, frozen_features
 from dear.methods.shared.stacking import stack
@@ -96,15 +96,20 @@ class CorrectionHead(nn.Module, ABC):
 class Corrected(PerClass):
     """Logits of the class feature plus a head's correction.
 
-    Classes without labelled images get a tau cos(f, w) beside others, and tau cos(f, w) alone.
+    Classes without labelled images get a tau cos(f, w) beside others. Alone they get tau cos(f, w) less their bias,
+    `strength` times what the mean labelled image gets; `trials.unseen` chooses the strength by left-out classes.
     """
 
     Head: ClassVar[type[CorrectionHead]]
+    common: Tensor  # the mean feature of the labelled images, [dim]
+    strength: Tensor  # []
 
     def set_sizes(self, classes: int, shots: int = 0) -> None:
         backbone = self.backbone
         self.head = self.Head(backbone.dim, float(backbone.temperature), backbone.image.like)
         self.head.set_sizes(classes, shots)
+        self.register_buffer("common", self.head.mix.new_zeros(backbone.dim))
+        self.register_buffer("strength", self.head.mix.new_zeros(()))
 
     def sizes(self) -> dict[str, int]:
         return {"shots": self.head.stored}
@@ -115,19 +120,27 @@ class Corrected(PerClass):
 
     def logits(self, features: Tensor, text: Tensor, inference: str | None = None) -> Tensor:
         features, names = features[:, 0], self.classes.names
-        plain = self.head.zero_shot(features, text)
         if set(names).isdisjoint(self.trained):
-            correction = self.novel_correction(features)
-            return plain if correction is None else self.head.mix[0] * plain + self.head.mix[1] * correction
+            return self.unseen_logits(features, text) - self.strength * self.unseen_logits(self.common[None], text)
+        plain = self.head.zero_shot(features, text)
         correction = self.head.correction(features)
         if names != self.trained:
             none = correction.new_zeros(len(correction), 1)
             correction = torch.cat([correction, none], 1)[:, self.trained_rows(names)]
         return self.head.mix[0] * plain + self.head.mix[1] * correction
 
+    def unseen_logits(self, features: Tensor, text: Tensor) -> Tensor:
+        """Logits [batch, classes] if none of the current classes was trained, with the bias of their names."""
+        plain, correction = self.head.zero_shot(features, text), self.novel_correction(features)
+        return plain if correction is None else self.head.mix[0] * plain + self.head.mix[1] * correction
+
 
 class ClosedForm(Corrected):
     """A head on the frozen class feature."""
+
+    @classmethod
+    def for_unseen(cls, config: Any) -> type[Method]:
+        return Method
 
     @torch.no_grad()
     def before_training(self, images: LabelledImages) -> None:
