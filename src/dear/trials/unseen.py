@@ -75,10 +75,7 @@ def foresee(trial: Trial, data: Dataset, source: ImageSource, names: int | None 
         [own[own >= 0] for own in truth], [labels_of(data.train)[own >= 0] for own in truth],
         zero_shot_by_length(plain, labels_of(data.train)), names,
     )  # fmt: skip
-    accuracy, error = accuracies.mean().item(), accuracies.std().item() * (1 / len(accuracies) + 1 / names) ** 0.5
-    half = student(len(accuracies) - 1) * error
-    interval = max(0.0, 100 * (accuracy - half)), min(100.0, 100 * (accuracy + half))
-    return Unseen(names, 100 * accuracy, interval, strength)
+    return Unseen(names, 100 * accuracies.mean().item(), interval_of(accuracies, len(data.train), names), strength)
 
 
 def without_bias(logits: Sequence[Tensor], truth: Sequence[Tensor], strength: float) -> list[Tensor]:
@@ -143,6 +140,20 @@ def right_among(logits: Tensor, labels: Tensor, names: int) -> tuple[Tensor, Ten
     counts = torch.bincount(labels, minlength=logits.shape[1])
     sums = chance.new_zeros(len(counts)).index_add(0, labels.cpu(), chance)
     return chance, (sums / counts)[counts > 0]
+
+
+def interval_of(accuracies: Tensor, images: int, names: int) -> tuple[float, float]:
+    """95% interval (%) of the mean over `names` other classes, from accuracies [classes] measured on so many images.
+
+    Both the measured and the other classes are a draw, so both count. If all were answered alike, their variance is
+    not zero, but at least that of classes whose answers correlate by a fifth.
+    """
+    mean, classes = accuracies.mean().item(), len(accuracies)
+    share = (mean * images + 1) / (images + 2)
+    least = share * (1 - share) * (0.2 + 0.8 * classes / images)
+    spread = max(accuracies.var().item(), least) * (1 / classes + 1 / names)
+    half = student(classes - 1) * spread**0.5
+    return max(0.0, 100 * (mean - half)), min(100.0, 100 * (mean + half))
 
 
 def student(freedom: int) -> float:
