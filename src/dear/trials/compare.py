@@ -10,10 +10,10 @@ from dear.methods.registry import COMPARED, METHODS, ZERO_SHOT, methods_for, sim
 from dear.training.config import TrainConfig
 from dear.training.images import ImageSource
 from dear.trials.leaderboard import Leaderboard, leaderboard
-from dear.trials.outcome import Outcome
+from dear.trials.outcome import Outcome, Unseen
 from dear.trials.task import Task
 from dear.trials.trial import uncropped_trial
-from dear.trials.unseen import Unseen, foresee
+from dear.trials.unseen import foresee
 
 DEFAULT_METHODS = (ZERO_SHOT, *simple_methods(), *COMPARED)
 _LEAST = 5.0  # seconds: no training starts with less time left

@@ -10,9 +10,8 @@ from dear.core.metrics import harmonic_mean, unique_names
 from dear.methods.registry import ZERO_SHOT
 from dear.trials.leaderboard import Leaderboard, leaderboard, verdict
 from dear.trials.mistakes import Mistake, largest_losses
-from dear.trials.outcome import ALL, BASE, NOVEL, Outcome
+from dear.trials.outcome import ALL, BASE, NOVEL, Outcome, Unseen
 from dear.trials.trial import Trial
-from dear.trials.unseen import Unseen
 
 _WORST = 6  # classes that are named
 GUESSING = "This accuracy is not above chance: someone who guesses could reach it."

@@ -13,8 +13,7 @@ from dear.core.table import Table
 from dear.methods.shared.stacking import classes_alike, stack
 from dear.trials.curve import CurvePoint, mean_and_error, some_names
 from dear.trials.leaderboard import Leaderboard, leaderboard
-from dear.trials.outcome import outcome_of
-from dear.trials.unseen import Unseen
+from dear.trials.outcome import Unseen, outcome_of
 
 _WEIGHED = 2_000_000  # logits by which the temperature of a method is chosen, at most
 

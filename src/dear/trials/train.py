@@ -35,12 +35,12 @@ from dear.training.config import NONE, SingleRunConfig, TrainConfig
 from dear.training.estimate import RunEstimate
 from dear.training.images import ImageSource
 from dear.training.run_folder import RunFolder
-from dear.trials.outcome import BASE, NOVEL
+from dear.trials.outcome import BASE, NOVEL, Unseen
 from dear.trials.page import write_results
 from dear.trials.run_result import RunResult, accuracy_summary, run_result
 from dear.trials.task import Task
 from dear.trials.trial import Trial
-from dear.trials.unseen import Unseen, foresee
+from dear.trials.unseen import foresee
 
 _FIRST = 32  # training images whose answers are checked before a run counts as finished
 

@@ -6,12 +6,9 @@ from contextlib import redirect_stderr
 from math import comb
 
 import torch
-from msgspec import Struct
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.core.metrics import interval_text
-from dear.core.schema import Count, Finite, Percent
 from dear.data.dataset import Dataset
 from dear.methods.registry import METHODS, ZERO_SHOT
 from dear.methods.shared.class_folds import LEAST
@@ -19,35 +16,20 @@ from dear.methods.shared.closed_form import Corrected
 from dear.methods.shared.stacking import classes_alike
 from dear.training.adapt import predict_logits
 from dear.training.images import ImageSource
-from dear.trials.outcome import NOVEL, labels_of
+from dear.trials.outcome import NOVEL, Unseen, labels_of
+from dear.trials.selection import simplest
 from dear.trials.task import Task
 from dear.trials.trial import Trial
 
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the bias of names
 
 
-class Unseen(Struct, frozen=True, omit_defaults=True):
-    """Accuracy on classes without images, expected from left-out ones; or why nothing can be expected."""
-
-    names: Count  # in the list
-    accuracy: Percent | None = None
-    interval: tuple[Finite, Finite] | None = None  # 95%: for as many other classes of the same kind
-    strength: Finite = 0.0  # of the bias of names, see `Corrected`
-    why: str = ""
-
-    def __str__(self) -> str:
-        if self.accuracy is None or self.interval is None:
-            return f"classes without images: {self.why}"
-        expected = f"about {self.accuracy:.0f}% ({interval_text(self.interval)})"
-        return f"classes without images: {expected} among {self.names}"
-
-
 def foresee(trial: Trial, data: Dataset, source: ImageSource, names: int | None = None) -> Unseen:
     """Expects the accuracy of the trial's fitted model on classes without images, in a list of `names` such classes.
 
     Each fold of the classes of `data`, to whose training images the model was fitted, is left out of a fit and asked
-    about alone. The strength of the bias of names, where the method has one, is that with the least cross entropy
-    there; the model gets it. `names`: as many as there are labelled classes, and at most these (the default).
+    about alone. The strength of the bias of names, where the method has one, is chosen
+    there, and the model gets it. `names`: as many as there are labelled classes, and at most these (the default).
     """
     data = data.of_classes(sorted({example.label for example in data.train}))
     names = min(names or len(data.classes), len(data.classes))
@@ -84,16 +66,15 @@ def without_bias(logits: Sequence[Tensor], truth: Sequence[Tensor], strength: fl
 
 
 def best_strength(logits: Sequence[Tensor], truth: Sequence[Tensor]) -> float:
-    """The strength with the least cross entropy on images of left-out classes, over folds."""
-
-    def loss(strength: float) -> float:
-        parts = [
-            (classes_alike(own[own >= 0]) * F.cross_entropy(scores[own >= 0], own[own >= 0], reduction="none")).mean()
-            for scores, own in zip(without_bias(logits, truth, strength), truth, strict=True)
-        ]
-        return torch.stack(parts).mean().item()
-
-    return min(STRENGTHS, key=loss)
+    """The least strength within one standard error of the lowest cross entropy on images of left-out classes."""
+    weights = torch.cat([classes_alike(own[own >= 0]) for own in truth])
+    losses = {}
+    for strength in STRENGTHS:
+        parts = zip(without_bias(logits, truth, strength), truth, strict=True)
+        losses[str(strength)] = torch.cat(
+            [F.cross_entropy(scores[own >= 0], own[own >= 0], reduction="none") for scores, own in parts]
+        )
+    return float(simplest(losses, weights)[0])
 
 
 def predict_zero_shot(data: Dataset, source: ImageSource) -> Tensor:
