@@ -17,7 +17,6 @@ from dear.methods.shared.stacking import classes_alike
 from dear.training.adapt import predict_logits
 from dear.training.images import ImageSource
 from dear.trials.outcome import NOVEL, Unseen, labels_of
-from dear.trials.selection import simplest
 from dear.trials.task import Task
 from dear.trials.trial import Trial
 
@@ -66,15 +65,17 @@ def without_bias(logits: Sequence[Tensor], truth: Sequence[Tensor], strength: fl
 
 
 def best_strength(logits: Sequence[Tensor], truth: Sequence[Tensor]) -> float:
-    """The least strength within one standard error of the lowest cross entropy on images of left-out classes."""
-    weights = torch.cat([classes_alike(own[own >= 0]) for own in truth])
-    losses = {}
-    for strength in STRENGTHS:
+    """The strength with the lowest cross entropy on images of left-out classes, all folds and classes alike."""
+
+    def loss(strength: float) -> float:
         parts = zip(without_bias(logits, truth, strength), truth, strict=True)
-        losses[str(strength)] = torch.cat(
-            [F.cross_entropy(scores[own >= 0], own[own >= 0], reduction="none") for scores, own in parts]
-        )
-    return float(simplest(losses, weights)[0])
+        asked = [(scores[own >= 0], own[own >= 0]) for scores, own in parts]
+        losses = [
+            F.cross_entropy(scores, own, reduction="none") @ classes_alike(own).to(scores) for scores, own in asked
+        ]
+        return sum(total.item() / len(own) for total, (_, own) in zip(losses, asked, strict=True))
+
+    return min(STRENGTHS, key=loss)
 
 
 def predict_zero_shot(data: Dataset, source: ImageSource) -> Tensor:
