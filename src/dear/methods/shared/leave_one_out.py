@@ -6,6 +6,7 @@ is said of images left out in the precision of the features.
 """
 
 from collections.abc import Callable
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -117,6 +118,21 @@ class KernelRidge:
         mapped = (self.kernel(self.cosines[rows]) @ self.to_map * scale).to(targets)  # [rows, rank], well scaled
         leverage = mapped.square().sum(1, keepdim=True)
         return targets - (targets - mapped @ (scale[:, None] * self.projected).to(targets)) / (1 - leverage)
+
+    @cached_property
+    def mapped(self) -> Tensor:
+        """The images, mapped so that the kernel is a product, [images, rank]."""
+        return torch.cat([self.kernel(part) @ self.to_map for part in self.cosines.split(BLOCK)])
+
+    def refit(self, ridge: float, used: Tensor, rows: Tensor) -> Tensor:
+        """Predictions [rows, outputs] by the fit to the images `used` [images], each of these without itself."""
+        rest = self.mapped[~used]
+        factor = torch.linalg.cholesky((self.spectrum + ridge).diag() - rest.T @ rest)
+        weights = torch.cholesky_solve(self.projected - rest.T @ self.targets[~used].to(rest), factor)
+        answers, targets = self.mapped[rows] @ weights, self.targets[rows].to(rest)
+        leverage = torch.linalg.solve_triangular(factor, self.mapped[rows].T, upper=False).square().sum(0)[:, None]
+        own = targets - (targets - answers) / (1 - leverage)
+        return torch.where(used[rows, None], own, answers).to(self.targets)
 
 
 class TextAndMeans:
