@@ -13,7 +13,7 @@ from dear.core.runtime import with_fp64
 from dear.methods.base import LabelledImages
 from dear.methods.recipe import Recipe
 from dear.methods.shared.closed_form import ClosedForm, CorrectionHead
-from dear.methods.shared.leave_one_out import Gaussians, KernelRidge, TextAndMeans
+from dear.methods.shared.leave_one_out import Gaussians, KernelRidge, TextAndMeans, rounds_of
 from dear.methods.shared.per_class import frozen_features
 
 SHRINKS = (0.01, 0.1, 1.0, 10.0, 100.0)
@@ -150,21 +150,21 @@ class ProKeRHead(CorrectionHead):
         residuals[torch.arange(len(labels), device=labels.device), labels] += 1
         order = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))
         landmarks = order[:_LANDMARKS].to(features.device)
-        cosines = features.double() @ features[landmarks].double().T
+        cosines, rounds = features.double() @ features[landmarks].double().T, rounds_of(features, labels)
 
         @cache
         def fitted(beta: float) -> KernelRidge:
-            return KernelRidge(cosines, residuals, landmarks, beta)
+            return KernelRidge(cosines, residuals, landmarks, beta, rounds)
 
         def parts(beta: float, ridge: float, rows: Tensor) -> list[Tensor]:
             return [plain[rows], fitted(beta).left_out(ridge, rows)]
 
         choices = {(beta, ridge): partial(parts, beta, ridge) for beta in _BETAS for ridge in _RIDGES}
         published = (3.0, 0.05)  # for one image per class
-        beta, ridge = self.choose(choices, labels, published, [1.0, self.temperature * published[1]])
+        beta, ridge = self.choose(choices, labels, published, [1.0, self.temperature * published[1]], rounds)
         self.landmarks, self.beta = features[landmarks].to(self.mix), self.mix.new_tensor(beta)
         self.values = fitted(beta).weights(ridge).to(self.mix)
-        self.be_fair(plain, labels, partial(fitted(beta).refit, ridge))
+        self.be_fair(plain, labels, lambda used, rows: fitted(beta).left_out(ridge, rows, used))
 
     def correction(self, features: Tensor) -> Tensor:
         return (-self.beta * (1 - features @ self.landmarks.T)).exp() @ self.values
@@ -193,14 +193,15 @@ class SSTextHead(CorrectionHead):
         self.register_buffer("shift", self.mix.new_zeros(classes, self.dim))
 
     def fit(self, features: Tensor, labels: Tensor, text: Tensor) -> None:
-        vectors, tau = TextAndMeans(features, labels, text), self.temperature
+        rounds, tau = rounds_of(features, labels), self.temperature
+        vectors = TextAndMeans(features, labels, text, rounds)
 
         def parts(strength: float, prior: float, rows: Tensor) -> list[Tensor]:
             return [tau * vectors.left_out(strength, prior, rows)]
 
         priors = _PRIORS if len(vectors.counts.unique()) > 1 else _PRIORS[:1]  # else k only changes g
         choices = {(g, k): partial(parts, g, k) for g in _STRENGTHS for k in priors}
-        chosen = self.choose(choices, labels, (0.25, 0.0), [1.0])
+        chosen = self.choose(choices, labels, (0.25, 0.0), [1.0], rounds)
         self.shift = (vectors.vectors(*chosen) - text).to(self.mix)
         # The class vectors of some classes do not depend on the images of others.
         shifted = features @ (vectors.vectors(*chosen) - text).T

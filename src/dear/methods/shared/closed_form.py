@@ -73,12 +73,17 @@ class CorrectionHead(nn.Module, ABC):
         self.offsets = self.mix.new_tensor(offsets)
 
     def choose(
-        self, choices: Mapping[Choice, LeftOut], labels: Tensor, start: Choice, start_mix: Sequence[float]
+        self,
+        choices: Mapping[Choice, LeftOut],
+        labels: Tensor,
+        start: Choice,
+        start_mix: Sequence[float],
+        rounds: Tensor | None = None,
     ) -> Choice:
         """Sets `mix` and `left_out` by the best of some settings, and returns it.
 
         `choices`: the parts of the left-out logits under each setting: zero-shot and correction, or their sum alone,
-        if both have one weight. `start`: what is taken if no class has two images.
+        if both have one weight. `start`: what is taken if no class has two images. `rounds`: of `rounds_of`.
         """
         everything = torch.arange(len(labels), device=labels.device)
         classes = next(iter(choices.values()))(everything[:1])[0].shape[1]
@@ -87,6 +92,8 @@ class CorrectionHead(nn.Module, ABC):
         best, mix = start, torch.tensor(start_mix)
         if len(rows):
             rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).to(rows.device)]
+            if rounds is not None:  # first whole rounds, which are computed at once
+                rows = rows[rounds[rows].argsort(stable=True)]
             few, more = (rows[: size // classes] for size in (_MAX_CHOOSING, _MAX_WEIGHING))
 
             def weighed(name: Choice, rows: Tensor) -> tuple[Tensor, float]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from dear.methods.shared.class_folds import class_folds
 
 SHARES = (0.1, 0.25, 0.5)  # of classes without images, for which an offset is chosen; between them it is interpolated
-_FOLDS, _STEPS, _GREATEST, _SCORED = 4, 101, 5.0, 500_000
+_FOLDS, _STEPS, _GREATEST, _SCORED, _ERRORS = 4, 101, 5.0, 500_000, 2.0
 Refit = Callable[[Tensor, Tensor], Tensor]
 """Which labelled images a fit may use [images], and positions of some images -> their logits [some, classes] by that
 fit; an image that it may use is left out of it."""
@@ -62,7 +62,7 @@ def fair_offsets(plain: Tensor, labels: Tensor, refit: Refit) -> list[float]:
         shares = sums[:2] / total.clamp(min=1e-12)
         mean = shares.prod(0) / shares.sum(0).clamp(min=1e-12)
         error = (sums[3] * total[0] / several.sum().clamp(min=1e-12)).sqrt()  # an image counts once, in however many folds
-        mean[1:] = mean[1:].where(sums[2, 1:] >= 2 * error[1:], -1)
+        mean[1:] = mean[1:].where(sums[2, 1:] >= _ERRORS * error[1:], -1)
         chosen.append(offsets[mean.argmax()].item())
     return chosen
 
