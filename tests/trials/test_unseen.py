@@ -120,13 +120,6 @@ def test_a_run_keeps_the_bias_of_names_it_never_saw(
     mean, features, text = encode(used)["cls"].mean(0), encode(pictures)["cls"], model.encode_text(model.classes)
     expected = model.backbone.temperature * (features - 0.5 * mean) @ text.T
     assert torch.allclose(model.logits(features[:, None], text), expected, atol=1e-4)
-    model.set_classes(["ant", "cat"], "a {}.")  # beside others the bias is none
-    plain = model.backbone.temperature * features @ model.encode_text(model.classes).T
-    assert torch.allclose(
-        model.logits(features[:, None], model.encode_text(model.classes))[:, 0],
-        model.head.mix[0] * plain[:, 0],
-        atol=1e-4,
-    )
 
 
 @pytest.mark.parametrize(

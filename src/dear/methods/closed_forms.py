@@ -44,6 +44,7 @@ class GdaHead(CorrectionHead):
 
         shrink = self.choose({r: partial(parts, r) for r in SHRINKS}, labels, SHRINKS[0], [1.0, 0.0])
         self.take(gaussians, shrink)
+        self.be_fair(plain, labels, partial(_gaussians_refit, features, labels, len(text), shrink))
 
     def take(self, gaussians: Gaussians, shrink: float) -> None:
         """Sets the correction to the scores of a fit."""
@@ -102,6 +103,17 @@ class Gda(ClosedForm):
         return None if self._novel is None else features @ self._novel[0].T + self._novel[1]
 
 
+def _gaussians_refit(
+    features: Tensor, labels: Tensor, classes: int, shrink: float, used: Tensor, rows: Tensor
+) -> Tensor:
+    """Scores [rows, classes] by GDA of the images `used` [images], each of these left out of it."""
+    fit = Gaussians(features[used], labels[used], classes)
+    weight, bias = fit.weights(shrink)
+    scores, own = features[rows] @ weight.to(features).T + bias.to(features), used[rows]
+    scores[own] = fit.left_out(shrink, (used.cumsum(0) - 1)[rows[own]])
+    return scores
+
+
 def gaussians_of_texts(images: Tensor, text: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:
     """Weight [classes, dim] and bias [classes] for classes of which there are only texts [classes, dim]."""
     dim = text.shape[1]
@@ -156,6 +168,7 @@ class ProKeRHead(CorrectionHead):
         beta, ridge = self.choose(choices, labels, published, [1.0, self.temperature * published[1]], rounds)
         self.landmarks, self.beta = features[landmarks].to(self.mix), self.mix.new_tensor(beta)
         self.values = fitted(beta).weights(ridge).to(self.mix)
+        self.be_fair(plain, labels, lambda used, rows: fitted(beta).left_out(ridge, rows, used))
 
     def correction(self, features: Tensor) -> Tensor:
         return (-self.beta * (1 - features @ self.landmarks.T)).exp() @ self.values
@@ -194,6 +207,15 @@ class SSTextHead(CorrectionHead):
         choices = {(g, k): partial(parts, g, k) for g in _STRENGTHS for k in priors}
         chosen = self.choose(choices, labels, (0.25, 0.0), [1.0], rounds)
         self.shift = (vectors.vectors(*chosen) - text).to(self.mix)
+        # The class vectors of some classes do not depend on the images of others.
+        shifted = features @ (vectors.vectors(*chosen) - text).T
+        everything = torch.arange(len(labels), device=labels.device)
+        left_out = vectors.left_out(*chosen, everything) - features @ text.T
+
+        def refit(used: Tensor, rows: Tensor) -> Tensor:
+            return tau * torch.where(used[rows, None], left_out[rows], shifted[rows])
+
+        self.be_fair(self.zero_shot(features, text), labels, refit)
 
     def correction(self, features: Tensor) -> Tensor:
         return self.zero_shot(features, self.shift)

@@ -116,7 +116,7 @@ class HeadGains(Corrected):
         self.head.take(self.gaussians(seen, labels), shrink)
 
     def seen(self, images: LabelledImages) -> tuple[CachedHeads, Tensor]:
-        """States and head outputs of the labelled images, and labels [images]; the current classes become the trained."""
+        """States and head outputs of the labelled images, and labels [images]; sets the trained classes."""
         tower, device = self.backbone.image, self.backbone.device
         batches = [(tower.head_outputs(batch, self.heads_from), truth) for batch, truth in images.train()]
         seen = CachedHeads(*(torch.cat(parts) for parts in zip(*(heads for heads, _ in batches), strict=True)))

@@ -72,7 +72,7 @@ class TipAdapter(PerClass):
     def logits(self, features: Tensor, text: Tensor, inference: str | None = None) -> Tensor:
         plain, similar, values = self._parts(features[:, 0], text)
         alpha, beta = self.strength
-        return plain + alpha * (-beta * (1 - similar)).exp() @ values
+        return self.fair_logits(plain + alpha * (-beta * (1 - similar)).exp() @ values, plain)
 
     def _parts(self, images: Tensor, text: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Zero-shot logits [images, classes], similarity to the cache [images, shots], its labels [shots, classes]."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from dear.core.runtime import with_fp64
 from dear.methods.base import LabelledImages, Method
+from dear.methods.shared.fair_lists import SHARES, Refit, fair_offsets
 from dear.methods.shared.leave_one_out import BLOCK
 from dear.methods.shared.per_class import PerClass, frozen_features
 from dear.methods.shared.stacking import stack
@@ -29,6 +30,7 @@ class CorrectionHead(nn.Module, ABC):
     """
 
     mix: Tensor  # a, b
+    offsets: Tensor  # of classes without images in lists beside others, for each of `SHARES`
     left_out: Tensor | None = None
     """Logits [labelled images, classes], each by the fit without that image; only after `fit`."""
 
@@ -37,6 +39,7 @@ class CorrectionHead(nn.Module, ABC):
         super().__init__()
         self.dim, self.temperature = dim, temperature
         self.register_buffer("mix", like.new_tensor([1.0, 0.0]))
+        self.register_buffer("offsets", like.new_zeros(len(SHARES)))
         self.set_sizes(0, 0)
 
     @property
@@ -62,6 +65,12 @@ class CorrectionHead(nn.Module, ABC):
     def forward(self, features: Tensor, text: Tensor) -> Tensor:
         """Logits [batch, training classes]."""
         return self.mix[0] * self.zero_shot(features, text) + self.mix[1] * self.correction(features)
+
+    def be_fair(self, plain: Tensor, labels: Tensor, refit: Refit) -> None:
+        """Sets `offsets`; `plain`: zero-shot logits [images, classes], `refit`: corrections instead of logits."""
+        a, b = self.mix
+        offsets = fair_offsets(plain, labels, lambda used, rows: a * plain[rows] + b * refit(used, rows))
+        self.offsets = self.mix.new_tensor(offsets)
 
     def choose(
         self,
@@ -103,11 +112,12 @@ class CorrectionHead(nn.Module, ABC):
 class Corrected(PerClass):
     """Logits of the class feature plus a head's correction.
 
-    Classes without labelled images get a tau cos(f, w) beside others. Alone they get tau cos(f, w) less their bias,
-    `strength` times what the mean labelled image gets; `trials.unseen` chooses the strength by left-out classes.
+    Classes without labelled images are answered by `fair_lists.beside` in a list with others. Alone they get
+    tau cos(f, w) less their bias, `strength` times what the mean labelled image gets; `trials.unseen` chooses it.
     """
 
     Head: ClassVar[type[CorrectionHead]]
+    fair = True
     common: Tensor  # the mean feature of the labelled images, [dim]
     strength: Tensor  # []
 
@@ -134,7 +144,7 @@ class Corrected(PerClass):
         if names != self.trained:
             none = correction.new_zeros(len(correction), 1)
             correction = torch.cat([correction, none], 1)[:, self.trained_rows(names)]
-        return self.head.mix[0] * plain + self.head.mix[1] * correction
+        return self.fair_logits(self.head.mix[0] * plain + self.head.mix[1] * correction, plain, self.head.offsets)
 
     def unseen_logits(self, features: Tensor, text: Tensor) -> Tensor:
         """Logits [batch, classes] if none of the current classes was trained, with the bias of their names."""
