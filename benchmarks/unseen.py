@@ -123,7 +123,7 @@ def main() -> None:
         test, truth = (read("test_f"), read("test_l")) if whole else (pool, labels)
         pool, test = F.normalize(pool, dim=1), F.normalize(test, dim=1)
         text = F.normalize(torch.tensor(np.load(args.texts / f"{file}.npy")).float(), dim=1)
-        for size in (5, 10, 23, 50):
+        for size in (5, 10, 23):
             for draw in range(args.draws if 2 * size <= len(text) else 0):
                 chance = torch.Generator().manual_seed(100 * draw + size)
                 seen, unseen = torch.randperm(len(text), generator=chance)[: 2 * size].split(size)
