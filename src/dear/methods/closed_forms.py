@@ -44,7 +44,7 @@ class GdaHead(CorrectionHead):
 
         shrink = self.choose({r: partial(parts, r) for r in SHRINKS}, labels, SHRINKS[0], [1.0, 0.0])
         self.take(gaussians, shrink)
-        self.be_fair(plain, labels, partial(_gaussians_refit, features, labels, len(text), shrink))
+        self.be_fair(plain, labels, partial(gaussians_refit, features, labels, len(text), shrink))
 
     def take(self, gaussians: Gaussians, shrink: float) -> None:
         """Sets the correction to the scores of a fit."""
@@ -99,7 +99,7 @@ class Gda(ClosedForm):
         return None if self._novel is None else features @ self._novel[0].T + self._novel[1]
 
 
-def _gaussians_refit(
+def gaussians_refit(
     features: Tensor, labels: Tensor, classes: int, shrink: float, used: Tensor, rows: Tensor
 ) -> Tensor:
     """Scores [rows, classes] by GDA of the images `used` [images], each of these left out of it."""
