@@ -14,9 +14,12 @@ from dear.core.errors import DearWarning
 from dear.core.progress import reporting_phases
 from dear.data.resolve import resolve_dataset
 from dear.data.world.render import render
+from dear.methods.base import Method
 from dear.methods.closed_forms import GdaHead, gaussians_refit
-from dear.methods.shared.fair_lists import SHARES, beside, fair_offsets, share_weights
+from dear.methods.shared.fair_lists import SHARES, beside, fair_offsets, list_note, share_weights
 from dear.methods.shared.leave_one_out import Gaussians, KernelRidge, rounds_of
+from dear.model.hub import model_card
+from dear.training.adapter import read_config
 
 CLASSES, DIM, EACH = 6, 12, 4
 
@@ -95,7 +98,8 @@ def test_nothing_can_be_left_out(shots) -> None:
     features = F.normalize(torch.randn(CLASSES, DIM), dim=1)
     for few, text in ((labels[:CLASSES], features), (labels[:12] % 3, features[:3]), (labels[:12] % 2, features[:2])):
         head = GdaHead(DIM, 100.0, features)
-        head.fit(text[few] + 0.1, few, text)
+        given = text[few] + 0.1, few, text
+        head.be_fair(*given, head.fit(*given))
         assert not head.offsets.any()  # one image of each class, three classes, two
 
 
@@ -112,6 +116,25 @@ def test_lists_of_trained_names_are_as_before(tiny, name: str) -> None:
         method.set_classes(names, TEMPLATE)
         places = [NAMES.index(each) for each in names]
         torch.testing.assert_close(method.logits(shown, method.encode_text(method.classes)), whole[:, places])
+
+
+class Answering(torch.nn.Module):
+    def __init__(self, method: Method) -> None:
+        super().__init__()
+        self.method = method
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.method.logits(features, self.method.classes.frozen)
+
+
+@pytest.mark.parametrize("names", [(*NAMES, "whale"), NAMES[::-1]])
+def test_any_list_is_exported_for_batches_of_any_size(tiny, names: tuple[str, ...]) -> None:
+    method, shown = make(tiny, "gda"), F.normalize(torch.randn(3, 1, 24), dim=-1)
+    method.before_training(LabelledImages(pixels(), torch.tensor([0, 1, 2, 3, 4, 0, 1, 2]), 2))
+    method.set_classes(names, TEMPLATE)
+    side = Answering(method)
+    program = torch.export.export(side, (shown[:2],), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    torch.testing.assert_close(program.module()(shown), side(shown))
 
 
 def test_a_new_class_beside_old_ones_is_answered(tmp_path, capsys) -> None:
@@ -134,7 +157,12 @@ def test_a_new_class_beside_old_ones_is_answered(tmp_path, capsys) -> None:
         answers = model.predict([picture for picture, _ in asked])
         right = [answer.choice == name for answer, (_, name) in zip(answers, asked, strict=True)]
         assert sum(right) / len(right) >= least
-    features = model.features([picture for picture, _ in pictures(data.test, new, 20)])["cls"]
+    shown = [picture for picture, _ in pictures(data.test, new, 20)]
+    model.save(tmp_path / "mixed")
+    assert "2 of 10 classes have no labelled images" in model_card("a/b", read_config(tmp_path / "mixed"), {}, {}, None)
+    again = dear.load(tmp_path / "mixed", device="cpu").predict(shown)
+    assert [answer.choice for answer in again] == [answer.choice for answer in model.predict(shown)]
+    features = model.features(shown)["cls"]
     head = model.model.head
     plain = head.mix[0] * head.zero_shot(features, model._text)
     alone = plain[:, : len(old)] + head.mix[1] * head.correction(features)[:, model.model.trained_rows(names[:8])]
@@ -149,6 +177,4 @@ def test_what_is_not_made_fair_says_so(finished_run) -> None:
 
 @pytest.mark.parametrize(("of", "fair"), product([["mauve"], [*NAMES]], [True, False]))
 def test_other_lists_need_no_words(of: list[str], fair: bool) -> None:
-    from dear.methods.shared.fair_lists import list_note
-
     assert not list_note(of, NAMES, fair)
