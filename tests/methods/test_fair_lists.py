@@ -129,7 +129,7 @@ class Answering(torch.nn.Module):
 
 @pytest.mark.parametrize("names", [(*NAMES, "whale"), NAMES[::-1]])
 def test_any_list_is_exported_for_batches_of_any_size(tiny, names: tuple[str, ...]) -> None:
-    method, shown = make(tiny, "gda"), F.normalize(torch.randn(3, 1, 24), dim=-1)
+    method, shown = make(tiny, "gda"), F.normalize(torch.randn(3, 1, 24, dtype=torch.float64), dim=-1)
     method.before_training(LabelledImages(pixels(), torch.tensor([0, 1, 2, 3, 4, 0, 1, 2]), 2))
     method.set_classes(names, TEMPLATE)
     side = Answering(method)
