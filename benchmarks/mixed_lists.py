@@ -86,7 +86,8 @@ def cell(name: str, share: float, shots: int, method: str, draw: int, classes: i
     adapted, added = plain, 0.0
     if method != "zero-shot":
         head = HEADS[method](text.shape[1], TAU, text)
-        head.fit(data[images][rows], place[labels[rows]], text[:known])
+        given = data[images][rows], place[labels[rows]], text[:known]
+        head.be_fair(*given, head.fit(*given))
         corrections = torch.cat([head.correction(features), torch.zeros(len(features), novel)], 1)
         adapted = head.mix[0] * plain + head.mix[1] * corrections
         added = float(head.offsets @ torch.tensor(share_weights(novel / len(order))))

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from dear.core.runtime import with_fp64
 from dear.methods.base import LabelledImages, Method
@@ -52,8 +53,11 @@ class CorrectionHead(nn.Module, ABC):
         """Sets empty buffers for this number of training classes and stored images."""
 
     @abstractmethod
-    def fit(self, features: Tensor, labels: Tensor, text: Tensor) -> None:
-        """Sets the buffers from features [images, dim], labels [images] and texts [classes, dim]."""
+    def fit(self, features: Tensor, labels: Tensor, text: Tensor) -> Refit:
+        """Sets the buffers from features [images, dim], labels [images] and texts [classes, dim].
+
+        Returns a function that gives corrections, in place of logits, by fits to some of the images.
+        """
 
     @abstractmethod
     def correction(self, features: Tensor) -> Tensor:
@@ -66,9 +70,9 @@ class CorrectionHead(nn.Module, ABC):
         """Logits [batch, training classes]."""
         return self.mix[0] * self.zero_shot(features, text) + self.mix[1] * self.correction(features)
 
-    def be_fair(self, plain: Tensor, labels: Tensor, refit: Refit) -> None:
-        """Sets `offsets`; `plain`: zero-shot logits [images, classes], `refit`: corrections instead of logits."""
-        a, b = self.mix
+    def be_fair(self, features: Tensor, labels: Tensor, text: Tensor, refit: Refit) -> None:
+        """Sets `offsets`; the arguments are those of `fit`, and what it returned."""
+        plain, (a, b) = self.zero_shot(features, text), self.mix.tolist()
         offsets = fair_offsets(plain, labels, lambda used, rows: a * plain[rows] + b * refit(used, rows))
         self.offsets = self.mix.new_tensor(offsets)
 
@@ -142,8 +146,7 @@ class Corrected(PerClass):
         plain = self.head.zero_shot(features, text)
         correction = self.head.correction(features)
         if names != self.trained:
-            none = correction.new_zeros(len(correction), 1)
-            correction = torch.cat([correction, none], 1)[:, self.trained_rows(names)]
+            correction = F.pad(correction, (0, 1))[:, self.trained_rows(names)]  # the last: of a name without
         return self.fair_logits(self.head.mix[0] * plain + self.head.mix[1] * correction, plain, self.head.offsets)
 
     def unseen_logits(self, features: Tensor, text: Tensor) -> Tensor:
@@ -163,4 +166,5 @@ class ClosedForm(Corrected):
     def before_training(self, images: LabelledImages) -> None:
         self.trained = images.classes
         features, labels = frozen_features(self, images.train())
-        self.head.fit(with_fp64(features), with_fp64(labels), with_fp64(self.encode_text(self.classes)))
+        given = with_fp64(features), with_fp64(labels), with_fp64(self.encode_text(self.classes))
+        self.head.be_fair(*given, self.head.fit(*given))

@@ -12,7 +12,7 @@ from torch import Tensor
 from dear.methods.shared.class_folds import class_folds
 
 SHARES = (0.1, 0.25, 0.5)  # of classes without images, for which an offset is chosen; between them it is interpolated
-_FOLDS, _STEPS, _GREATEST, _SCORED, _ERRORS = 4, 101, 5.0, 500_000, 2.0
+_FOLDS, _STEPS, _GREATEST, _SCORED = 4, 101, 5.0, 500_000
 Refit = Callable[[Tensor, Tensor], Tensor]
 """Which labelled images a fit may use [images], and positions of some images -> their logits [some, classes] by that
 fit; an image that it may use is left out of it."""
@@ -35,37 +35,33 @@ def beside(adapted: Tensor, plain: Tensor, new: Tensor, offset: Tensor | float =
 def fair_offsets(plain: Tensor, labels: Tensor, refit: Refit) -> list[float]:
     """The offset for each of `SHARES`, by labelled images of classes that are left out, as if these had none.
 
-    `plain`: logits [images, classes] of CLIP. It is the offset with the greatest harmonic mean of the accuracies on
-    images of classes left out and of others, which are left out of the fit, too; of offsets above 0, only those with
-    which the others are ahead of `plain` by two standard errors. All classes count alike. 0: nothing can be left out.
+    `plain`: logits [images, classes] of CLIP. Of the offsets with which the other classes are not behind `plain`, it is
+    that with the greatest harmonic mean of the accuracies on images of classes left out and of others, which are left
+    out of the fit, too. All classes count alike. 0: nothing can be left out.
     """
     counts = torch.bincount(labels, minlength=plain.shape[1])
     rows = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))[: _SCORED // len(counts)]
     rows = rows.to(labels.device)
     plain, truth = plain[rows], labels[rows]
-    weights, plainly = 1 / counts[truth].double(), plain.argmax(1) == truth
-    several = weights * (counts[truth] > 1)
+    weights, several = 1 / counts[truth].double(), counts[truth] > 1
     offsets = torch.linspace(0, _GREATEST, _STEPS, dtype=torch.double, device=plain.device)
     chosen = []
     for share in SHARES:
-        sums, total = offsets.new_zeros(4, _STEPS), offsets.new_zeros(2, 1)  # weight of right answers, of all
+        right, total, plainly = offsets.new_zeros(2, _STEPS), offsets.new_zeros(2, 1), 0.0  # weights: other, new kind
         for out in class_folds(len(counts), share, _FOLDS) if several.any() else []:
             new = torch.zeros_like(counts, dtype=torch.bool).index_fill(0, out.to(labels.device), True)
             logits = beside(refit(~new[labels], rows), plain, new)
             (best, other), (novel_best, novel) = (logits.masked_fill(m, -torch.inf).max(1) for m in (new, ~new))
             taken = offsets[:, None] > (best - novel_best).double()  # [offsets, images]: a new name is answered
-            kinds = several * ~new[truth], weights * new[truth]
-            right = (~taken & (other == truth)).double(), (taken & (novel == truth)).double()
-            gain = right[0] - plainly.double()
-            sums += torch.stack([right[0] @ kinds[0], right[1] @ kinds[1], gain @ kinds[0], gain**2 @ kinds[0] ** 2])
-            total += torch.stack([kind.sum()[None] for kind in kinds])
-        shares = sums[:2] / total.clamp(min=1e-12)
+            kinds = weights * torch.stack([~new[truth] & several, new[truth]])
+            right += torch.stack(
+                [(~taken & (other == truth)).double() @ kinds[0], (taken & (novel == truth)).double() @ kinds[1]]
+            )
+            total += kinds.sum(1, keepdim=True)
+            plainly += (kinds[0] * (plain.argmax(1) == truth)).sum().item()
+        shares = right / total.clamp(min=1e-12)
         mean = shares.prod(0) / shares.sum(0).clamp(min=1e-12)
-        error = (
-            sums[3] * total[0] / several.sum().clamp(min=1e-12)
-        ).sqrt()  # an image counts once, in however many folds
-        mean[1:] = mean[1:].where(sums[2, 1:] >= _ERRORS * error[1:], -1)
-        chosen.append(offsets[mean.argmax()].item())
+        chosen.append(offsets[mean.where(right[0] >= plainly - 1e-9, -1).argmax()].item())
     return chosen
 
 
