@@ -97,7 +97,7 @@ def _leaderboard(whole: Dataset, name: str, limit: float, args: argparse.Namespa
     if skipped:
         print(f"no time for {', '.join(skipped)}: raise --time-limit")
     settings = {"data": name, "model": choice.model, "pretrained": choice.pretrained, "method": board.advised().method}
-    print(unseen)
+    args.show("unseen", unseen)
     print(f"then: {_train_command(args, settings)}")
 
 

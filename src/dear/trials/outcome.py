@@ -36,11 +36,17 @@ class Unseen(Struct, frozen=True, omit_defaults=True):
     strength: Finite = 0.0  # of the bias of names, see `Corrected`
     why: str = ""
 
-    def __str__(self) -> str:
+    def text(self) -> str:
         if self.accuracy is None or self.interval is None:
             return f"classes without images: {self.why}"
         expected = f"about {self.accuracy:.0f}% ({interval_text(self.interval)})"
         return f"classes without images: {expected} among {self.names}"
+
+    def records(self) -> Any:
+        """All of it, for JSON."""
+        return to_builtins(self)
+
+    __str__ = text
 
 
 class Outcome(Struct, frozen=True, omit_defaults=True, kw_only=True):
