@@ -10,7 +10,7 @@ from torch import Tensor
 from dear.core.config import Config as Settings
 from dear.core.config import setting
 from dear.core.runtime import with_fp64
-from dear.methods.base import LabelledImages
+from dear.methods.base import LabelledImages, Method
 from dear.methods.recipe import Recipe
 from dear.methods.shared.closed_form import ClosedForm, CorrectionHead
 from dear.methods.shared.fair_lists import Refit
@@ -81,6 +81,10 @@ class Gda(ClosedForm):
 
     def sizes(self) -> dict[str, int]:
         return {"shots": len(self.images)}
+
+    @classmethod
+    def for_unseen(cls, config: GdaConfig) -> type[Method]:
+        return cls if config.neighbours else Method
 
     def before_training(self, images: LabelledImages) -> None:
         super().before_training(images)

@@ -44,6 +44,7 @@ from dear.trials.outcome import Outcome, labels_of
 from dear.trials.selection import Selection, select
 from dear.trials.task import Task
 from dear.trials.trial import Trial, uncropped_trial
+from dear.trials.unseen import foresee
 
 FITTED = (*UNFITTED, *CLOSED_FORMS, *QUICK)  # what `fit` can take, the simplest first
 ALONE = "proker"  # with one image per class nothing can be compared
@@ -125,6 +126,7 @@ def fit_run(
         trial, selection = choose(dataset, source, run.method, thorough)
         assert trial.model is not None
         trial.model.set_classes(dataset.classes, dataset.template)
+        selection = with_fields(selection, unseen=foresee(trial, dataset, source))
         test = None
         if dataset.test:
             tested = Trial(trial.method, Task.on_test(dataset), trial.config, trial.train)

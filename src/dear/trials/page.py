@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from dear.core.files import write_text
 from dear.core.pages import render_template
 from dear.core.sheet import thumbnail_url
@@ -25,7 +27,9 @@ def write_results(
 
     `examples`: the test images of each part; `facts`: lines about the run.
     """
-    folder.write_test(result.accuracies(), {"facts": list(facts), "parts": result.to_json()})
+    unseen = {"unseen": to_builtins(result.unseen)} if result.unseen else {}
+    folder.write_test(result.accuracies(), {"facts": list(facts), "parts": result.to_json(), **unseen})
+    facts = [*facts, *([str(result.unseen)] if result.unseen else [])]
     page = render_template(
         _TEMPLATE, title=folder.path.resolve().name, facts=facts, version=__version__, guessing=GUESSING,
         parts=[_part_of_page(part, examples[name]) for name, part in result.parts.items()],

@@ -10,7 +10,7 @@ from dear.core.metrics import harmonic_mean, unique_names
 from dear.methods.registry import ZERO_SHOT
 from dear.trials.leaderboard import Leaderboard, leaderboard, verdict
 from dear.trials.mistakes import Mistake, largest_losses
-from dear.trials.outcome import ALL, BASE, NOVEL, Outcome
+from dear.trials.outcome import ALL, BASE, NOVEL, Outcome, Unseen
 from dear.trials.trial import Trial
 
 _WORST = 6  # classes that are named
@@ -52,6 +52,7 @@ class RunResult:
     """The results on each part of the classes: all, or base and novel."""
 
     parts: Mapping[str, PartResult]
+    unseen: Unseen | None = None  # what classes without images are expected to get
 
     def accuracies(self) -> dict[str, float]:
         """{"all": ...}, or base, novel and their harmonic mean, in %."""
@@ -64,10 +65,10 @@ class RunResult:
     def __str__(self) -> str:
         """The table, the verdict, the worst classes and confusions of every part."""
         mean = [f"harmonic mean (hm) of base and novel: {hm:.1f}"] if (hm := self.accuracies().get("hm")) else []
-        return "\n\n".join([*map(str, self.parts.values()), *mean])
+        return "\n\n".join([*map(str, self.parts.values()), *mean, *([str(self.unseen)] if self.unseen else [])])
 
 
-def run_result(subject: Trial, baselines: Sequence[Trial]) -> RunResult:
+def run_result(subject: Trial, baselines: Sequence[Trial], unseen: Unseen | None = None) -> RunResult:
     """The trained method beside zero-shot and the best of the other baselines, by accuracy."""
     parts = {}
     for part in subject.task.parts:
@@ -82,7 +83,7 @@ def run_result(subject: Trial, baselines: Sequence[Trial]) -> RunResult:
         names = unique_names(subject.task.classes(part))
         losses = largest_losses(logits, subject.task.examples(part), names)
         parts[part] = PartResult(part, board, verdict(board), losses)
-    return RunResult(parts)
+    return RunResult(parts, unseen)
 
 
 def accuracy_summary(trials: Sequence[Trial]) -> str:

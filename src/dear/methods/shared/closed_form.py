@@ -2,14 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dear.core.runtime import with_fp64
-from dear.methods.base import LabelledImages
+from dear.methods.base import LabelledImages, Method
 from dear.methods.shared.fair_lists import SHARES, Refit, fair_offsets
 from dear.methods.shared.leave_one_out import BLOCK
 from dear.methods.shared.per_class import PerClass, frozen_features
@@ -116,16 +116,21 @@ class CorrectionHead(nn.Module, ABC):
 class Corrected(PerClass):
     """Logits of the class feature plus a head's correction.
 
-    Classes without labelled images get tau cos(f, w) alone, and `fair_lists.beside` in a list with others.
+    Classes without labelled images are answered by `fair_lists.beside` in a list with others. Alone they get
+    tau cos(f, w) less their bias, `strength` times what the mean labelled image gets; `trials.unseen` chooses it.
     """
 
     Head: ClassVar[type[CorrectionHead]]
     fair = True
+    common: Tensor  # the mean feature of the labelled images, [dim]
+    strength: Tensor  # []
 
     def set_sizes(self, classes: int, shots: int = 0) -> None:
         backbone = self.backbone
         self.head = self.Head(backbone.dim, float(backbone.temperature), backbone.image.like)
         self.head.set_sizes(classes, shots)
+        self.register_buffer("common", self.head.mix.new_zeros(backbone.dim))
+        self.register_buffer("strength", self.head.mix.new_zeros(()))
 
     def sizes(self) -> dict[str, int]:
         return {"shots": self.head.stored}
@@ -136,18 +141,26 @@ class Corrected(PerClass):
 
     def logits(self, features: Tensor, text: Tensor, inference: str | None = None) -> Tensor:
         features, names = features[:, 0], self.classes.names
-        plain = self.head.zero_shot(features, text)
         if set(names).isdisjoint(self.trained):
-            correction = self.novel_correction(features)
-            return plain if correction is None else self.head.mix[0] * plain + self.head.mix[1] * correction
+            return self.unseen_logits(features, text) - self.strength * self.unseen_logits(self.common[None], text)
+        plain = self.head.zero_shot(features, text)
         correction = self.head.correction(features)
         if names != self.trained:
             correction = F.pad(correction, (0, 1))[:, self.trained_rows(names)]  # the last: of a name without
         return self.fair_logits(self.head.mix[0] * plain + self.head.mix[1] * correction, plain, self.head.offsets)
 
+    def unseen_logits(self, features: Tensor, text: Tensor) -> Tensor:
+        """Logits [batch, classes] if none of the current classes was trained, with the bias of their names."""
+        plain, correction = self.head.zero_shot(features, text), self.novel_correction(features)
+        return plain if correction is None else self.head.mix[0] * plain + self.head.mix[1] * correction
+
 
 class ClosedForm(Corrected):
     """A head on the frozen class feature."""
+
+    @classmethod
+    def for_unseen(cls, config: Any) -> type[Method]:
+        return Method
 
     @torch.no_grad()
     def before_training(self, images: LabelledImages) -> None:
