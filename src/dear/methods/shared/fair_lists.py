@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dear.methods.shared.class_folds import class_folds
 
-SHARES = (0.1, 0.25, 0.5)  # of classes without images, for which an offset is chosen; between them it is interpolated
+SHARES, _NONE = (0.1, 0.25), 0.5  # of classes without images: an offset is chosen, and from there on there is none
 _FOLDS, _STEPS, _GREATEST, _SCORED = 4, 101, 5.0, 500_000
 Refit = Callable[[Tensor, Tensor], Tensor]
 """Which labelled images a fit may use [images], and positions of some images -> their logits [some, classes] by that
@@ -67,7 +67,7 @@ def fair_offsets(plain: Tensor, labels: Tensor, refit: Refit) -> list[float]:
 
 def share_weights(share: float) -> list[float]:
     """Weights of the offsets of `SHARES` for a list, of whose names this share has no labelled images."""
-    return [float(np.interp(share, SHARES, each)) for each in np.eye(len(SHARES))]
+    return [float(np.interp(share, (*SHARES, _NONE), (*each, 0))) for each in np.eye(len(SHARES))]
 
 
 def list_note(names: Sequence[str], trained: Collection[str], fair: bool) -> str:
