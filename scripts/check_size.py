@@ -10,9 +10,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = 300  # lines of a file
-SRC, TESTS, FILES = 30_580, 21_190, 232
+SRC, TESTS, FILES = 30_660, 21_210, 233
 ROOMS = {
-    "bench": 2690, "clip": 3600, "commands": 2070, "core": 1805, "data": 4150, "gallery": 1280, "heads": 3170,
+    "bench": 2690, "clip": 3600, "commands": 2070, "core": 1880, "data": 4150, "gallery": 1280, "heads": 3170,
     "methods": 4190, "model": 1400, "parallel": 570, "server": 1820, "training": 1630, "trials": 1680,
 }  # fmt: skip
 TWICE, TWICE_PUBLIC = 4, 3  # names that two files or more define at their top

@@ -22,6 +22,7 @@ from dear.clip.transformers_models import load_transformers
 from dear.core.errors import DearError, first_line
 from dear.core.files import read_json
 from dear.core.identity import BackboneIdentity
+from dear.core.lean import complete
 from dear.core.processor import this_processor
 from dear.core.progress import phase, report
 from dear.core.runtime import pick_device, pick_precision, precision_name
@@ -137,14 +138,15 @@ def load_backbone(
 def _load_frozen(
     name: str, pretrained: str | None, device: torch.device, dtype: torch.dtype, random_weights: bool
 ) -> Backbone:
-    import open_clip
-
     if name.startswith(TRANSFORMERS):
+        complete()
         refuse_tag(name, pretrained)
         with phase(f"loading {name}"):
             model, tokenizer = load_transformers(name)
         return wrap(model.to(device), tokenizer, name, precision=dtype)
     source, config = _source(name), usable_config(name)
+    import open_clip  # now, because some configs need more of it
+
     tag = check_tag(source, pretrained, config) if not random_weights else None
     quick_gelu = bool(config.get("quick_gelu")) or tag == "openai"
     pictures = pictures_of(source, pretrained, random_weights)
@@ -230,6 +232,10 @@ def _source(name: str) -> str:
 def usable_config(name: str) -> dict[str, Any]:
     """The config of a model that is not one of transformers, without its weights; refuses one that cannot be used."""
     config = read_model_config(_source(name))
+    if config.keys() - {"embed_dim", "vision_cfg", "text_cfg", "quick_gelu"} or "_name" in "".join(
+        (*config["vision_cfg"], *config["text_cfg"])
+    ):  # of timm, of transformers, or CoCa
+        complete()
     if reason := why_refused(config):
         raise refusal(name, reason)
     return config
