@@ -18,6 +18,7 @@ from dear.core.errors import DearError, warn
 from dear.core.files import checksum_of, read_json, write_bytes, write_json
 from dear.core.identity import BackboneIdentity
 from dear.core.progress import report
+from dear.core.runtime import precision_name, precision_of
 from dear.core.schema import Count, Name, check_shape, damaged
 from dear.core.tensors import (
     LOWER_RATE,
@@ -117,6 +118,9 @@ def load_adapter(
     config = read_config(folder)
     identity = config["backbone"]
     report(backbone_line(identity["model"], identity["pretrained"], f", adapted by {config['method']}"))
+    if backbone:
+        device, precision = backbone.device, precision_name(backbone.precision)
+    precision = precision_of(f"The adapter in {folder}", identity.get("precision"), precision, device)
     backbone = backbone or load_backbone(identity["model"], identity["pretrained"], device=device, precision=precision)
     if identity.get("text_table"):
         backbone = backbone.with_text_table(TextTable.of_adapter(folder / TEXT_TABLE))
