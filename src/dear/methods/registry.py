@@ -115,6 +115,8 @@ METHODS = {
         needs_image="full", needs_text="full"),
     "skipt": MethodInfo("skipt:SkipT", "fine-tunes the upper half of both towers", "Wu et al., CVPR 2025",
         needs_image="full", needs_text="full"),
+    "fine-tune": MethodInfo("fine_tune:FineTune", "all blocks of the image tower and a classifier; LP-FT, WiSE-FT",
+        "Kumar et al., ICLR 2022; Wortsman et al., CVPR 2022", needs_image="full"),
     "clip-lora": MethodInfo("changed_towers:ClipLora", "low-rank terms in all attention projections",
         "Zanella and Ben Ayed, CVPRW 2024", needs_image="full"),
     "2sfs": MethodInfo("changed_towers:TwoStage", "LayerNorms of both towers, then a linear classifier",
