@@ -110,9 +110,10 @@ def load(
 ) -> "Predictor":
     """Loads the adapted model in a folder made by `dear.train` or `dear train`, or hf-hub:ORG/NAME, ready to predict.
 
-    `classes`: novel classes instead of those it was trained on. `precision`: fp32, or on CUDA bf16 and fp16; auto
-    takes half precision on CUDA. `model` and `pretrained`: where the backbone is on this machine, if it is not where
-    it was in training; a backbone with other weights is refused.
+    `classes`: novel classes instead of those it was trained on. `precision`: fp32, bf16 (on CUDA, or a CPU that has
+    it), or fp16 on CUDA; auto takes half precision on CUDA, elsewhere that in which the folder was made. `model` and
+    `pretrained`: where the backbone is on this machine, if it is not where it was in training; a backbone with other
+    weights is refused.
     """
     from dear.clip import load_backbone
     from dear.model.hub import HUB_PREFIX, fetch

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from dear.core.config import whole_number
 from dear.core.errors import DearError, os_errors_as_dear_errors, printable, printing_warnings, shortened
+from dear.core.lean import import_lean
 from dear.core.version import __version__
 
 COMMAND_GROUPS = {
@@ -72,6 +73,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    if argv is None and sys.argv[1:2] != ["backbones"]:  # a process of its own, and not one about all models
+        import_lean()
     argv = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
     for stream in (sys.stdout, sys.stderr):

@@ -72,9 +72,9 @@ def test_auto_precision(monkeypatch: pytest.MonkeyPatch, supported: bool, expect
 def test_half_precision_is_refused_on_the_cpu() -> None:
     assert pick_precision("fp32", CPU) is torch.float32
     assert pick_precision("fp16", CUDA) is torch.float16
-    for name in ("bf16", "fp16"):
+    for name, device in (("bf16", torch.device("mps")), ("fp16", CPU)):
         with pytest.raises(DearError, match=f"--precision {name} needs CUDA"):
-            pick_precision(name, CPU)
+            pick_precision(name, device)
     with pytest.raises(DearError, match="no precision 'fp8'"):
         pick_precision("fp8", CUDA)
 

@@ -9,7 +9,15 @@ import pytest
 from dear.core.errors import DearWarning, printing_warnings, warn
 
 IMPORT_ALL = """
-import importlib, pkgutil, warnings, PIL.Image, torch, open_clip, timm
+import importlib, pkgutil, sys, warnings, PIL.Image, torch
+
+from dear.core import lean
+lean.import_lean()
+import open_clip
+assert open_clip.timm_model.timm is None and {"timm", "transformers", "torch._dynamo"}.isdisjoint(sys.modules)
+lean.complete()
+import open_clip, timm, torch._dynamo
+assert open_clip.timm_model.timm is timm and torch._dynamo.is_compiling() is False
 import dear
 before, show = list(warnings.filters), warnings.showwarning
 for module in pkgutil.walk_packages(dear.__path__, "dear."):
@@ -25,7 +33,7 @@ assert warnings.showwarning is show
 
 
 def test_importing_every_module_silences_nobodys_warnings() -> None:
-    """Packages that dear imports may have filters for warnings of their own."""
+    """Packages that dear imports may have filters for warnings of their own; OpenCLIP, lean at first, becomes whole."""
     done = subprocess.run([sys.executable, "-c", IMPORT_ALL], text=True, capture_output=True, timeout=600)
     assert done.returncode == 0, done.stderr
 

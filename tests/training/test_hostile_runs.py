@@ -57,7 +57,7 @@ def test_two_runs_never_share_a_folder(arguments, tmp_path, capsys) -> None:
 
 def test_a_run_that_failed_before_its_first_epoch_can_be_replaced(arguments, tmp_path, capsys) -> None:
     out = tmp_path / "out"
-    for bad in (("--precision", "bf16"), ("--template", "a {x} {}"), ("--template", "a photo of " * 99 + "{}")):
+    for bad in (("--precision", "fp16"), ("--template", "a {x} {}"), ("--template", "a photo of " * 99 + "{}")):
         assert main(arguments(out, *bad)) == 2
         assert capsys.readouterr().err.count("\n") == 1
     assert main(arguments(out, "--resume")) == 0

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dear.clip.products import linear, run_frozen
+
 
 @dataclass(frozen=True)
 class QueryGroup:
@@ -46,7 +48,7 @@ def project_queries(attn: Any, x: Tensor) -> Tensor:
     """[..., tokens, width] -> [..., heads, tokens, head_dim]."""
     width = attn.out_proj.in_features
     bias = None if attn.in_proj_bias is None else attn.in_proj_bias[:width]
-    queries = F.linear(x, attn.in_proj_weight[:width], bias)
+    queries = linear(x, attn.in_proj_weight[:width], bias)
     if (term := getattr(attn, "term", None)) is not None:  # see `low_rank`
         queries = queries + term(0, x)  # computed in the precision of x
     return split_heads(queries, attn.num_heads)
@@ -56,7 +58,7 @@ def project_keys_values(attn: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     """[..., tokens, width] -> keys and values, each [..., heads, tokens, head_dim]."""
     width = attn.out_proj.in_features
     bias = None if attn.in_proj_bias is None else attn.in_proj_bias[width:]
-    keys, values = F.linear(x, attn.in_proj_weight[width:], bias).chunk(2, dim=-1)
+    keys, values = linear(x, attn.in_proj_weight[width:], bias).chunk(2, dim=-1)
     if (term := getattr(attn, "term", None)) is not None:
         keys, values = keys + term(1, x), values + term(2, x)
     return split_heads(keys, attn.num_heads), split_heads(values, attn.num_heads)
@@ -79,13 +81,14 @@ def finish_block(block: Any, residual: Tensor, heads_out: Tensor) -> Tensor:
     """The rest of a block after attention: output projection, residual, MLP. `heads_out` has its heads merged."""
     if (norm := getattr(block.attn, "inner_norm", None)) is not None:  # of EVA02
         heads_out = norm(heads_out)
-    x = residual + block.ls_1(block.attn.out_proj(heads_out.to(block.attn.out_proj.weight.dtype)))
+    out = block.attn.out_proj
+    x = residual + block.ls_1(linear(heads_out.to(out.weight.dtype), out.weight, out.bias))
     return x + run_mlp(block, x)
 
 
 def run_mlp(block: Any, x: Tensor) -> Tensor:
     """The addition of a block's MLP to states [..., width]."""
-    return block.ls_2(block.mlp(block.ln_2(x).to(block.attn.out_proj.weight.dtype)))
+    return block.ls_2(run_frozen(block.mlp, block.ln_2(x).to(block.attn.out_proj.weight.dtype)))
 
 
 def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from dear.clip.products import EXACT, fold
 from dear.core.runtime import rounding
 
 M = TypeVar("M", bound=nn.Module)
 Forward = TypeVar("Forward", bound=Callable[..., Any])
-_EXACT = "exact"  # attribute of a half parameter: its fp32 value, in host memory
 
 
 def in_own_precision(forward: Forward) -> Forward:
@@ -56,8 +56,10 @@ def halve_blocks(blocks: Iterable[Any], dtype: torch.dtype) -> None:
             if isinstance(module, nn.Linear) or hasattr(module, "in_proj_weight"):
                 for name, parameter in list(module.named_parameters(recurse=False)):
                     half = nn.Parameter(parameter.detach().to(dtype), requires_grad=False)
-                    setattr(half, _EXACT, parameter.detach().cpu())
+                    setattr(half, EXACT, parameter.detach().cpu())
                     setattr(module, name, half)
+        if next(getattr(block, "module", block).parameters()).is_cpu:
+            fold(block.mlp)
 
 
 def halve_layers(tower: nn.Module, dtype: torch.dtype) -> None:
@@ -73,7 +75,7 @@ def exact_copy(module: M) -> M:
     copy = deepcopy(module)
     for part, original in zip(copy.modules(), module.modules(), strict=True):
         for name, parameter in original.named_parameters(recurse=False):
-            exact: Tensor | None = getattr(parameter, _EXACT, None)
+            exact: Tensor | None = getattr(parameter, EXACT, None)
             if exact is not None:
                 setattr(part, name, nn.Parameter(exact.to(parameter.device), requires_grad=False))
     return copy

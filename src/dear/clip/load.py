@@ -13,6 +13,7 @@ from torch import Tensor
 from dear.clip.identity import hash_weights, hash_words
 from dear.clip.image import ImageTower
 from dear.clip.modules import activation_of, image_tower, text_side, why_different
+from dear.clip.products import LARGE
 from dear.clip.support import ConfigFile, judge, min_parameters, no_such_model, refusal, why_refused
 from dear.clip.tags import check_tag, pictures_of, refuse_tag
 from dear.clip.text_table import TextTable
@@ -21,8 +22,10 @@ from dear.clip.transformers_models import load_transformers
 from dear.core.errors import DearError, first_line
 from dear.core.files import read_json
 from dear.core.identity import BackboneIdentity
-from dear.core.progress import phase
-from dear.core.runtime import pick_device, pick_precision
+from dear.core.lean import complete
+from dear.core.processor import this_processor
+from dear.core.progress import phase, report
+from dear.core.runtime import pick_device, pick_precision, precision_name
 from dear.core.schema import check_shape
 
 MINI = "dear-mini"
@@ -58,6 +61,7 @@ class Backbone:
             self.image.layout + ("" if table else f"; {self.text.layout}"),
             None if table else hash_words(self.text.tokenizer),
             "{size} px, {resize_mode}, {interpolation}, mean {mean}, std {std}".format(**self.pictures),
+            precision_name(self.precision) if self.precision is torch.bfloat16 and self.device.type == "cpu" else None,
         )
 
     @property
@@ -120,7 +124,8 @@ def load_backbone(
     """Loads a frozen backbone.
 
     `device`: by name, or "auto" (`pick_device`).
-    `precision` of its blocks: fp32, or on CUDA bf16 and fp16; auto: half on CUDA, else fp32.
+    `precision` of its blocks: fp32, bf16 (on CUDA, or a CPU that has it), or fp16 (on CUDA); auto: half on CUDA, else
+    fp32.
     `text_features`: a file of class names and their vectors, in place of the text tower (`dear.clip.text_table`).
     `random_weights` builds the architecture alone, for tests and benchmarks.
     """
@@ -133,9 +138,8 @@ def load_backbone(
 def _load_frozen(
     name: str, pretrained: str | None, device: torch.device, dtype: torch.dtype, random_weights: bool
 ) -> Backbone:
-    import open_clip
-
     if name.startswith(TRANSFORMERS):
+        complete()
         refuse_tag(name, pretrained)
         with phase(f"loading {name}"):
             model, tokenizer = load_transformers(name)
@@ -143,6 +147,8 @@ def _load_frozen(
     if name == MINI:
         refuse_tag(name, pretrained)
     source, config = _source(name), usable_config(name)
+    import open_clip  # now, because some configs need more of it
+
     tag = check_tag(source, pretrained, config) if not random_weights else None
     quick_gelu = bool(config.get("quick_gelu")) or tag == "openai"
     pictures = pictures_of(source, pretrained, random_weights)
@@ -208,6 +214,8 @@ def wrap(
         asdict(preprocess),
         precision,
     )
+    if image.like.is_cpu and image.width**2 >= LARGE:
+        report(this_processor().line(precision is torch.bfloat16))
     if precision is not torch.float32:
         backbone.identity  # noqa: B018 - the hash of the exact weights, before they are replaced
         backbone.image.halve(precision)
@@ -226,6 +234,10 @@ def _source(name: str) -> str:
 def usable_config(name: str) -> dict[str, Any]:
     """The config of a model that is not one of transformers, without its weights; refuses one that cannot be used."""
     config = read_model_config(_source(name))
+    if config.keys() - {"embed_dim", "vision_cfg", "text_cfg", "quick_gelu"} or "_name" in "".join(
+        (*config["vision_cfg"], *config["text_cfg"])
+    ):  # of timm, of transformers, or CoCa
+        complete()
     if reason := why_refused(config):
         raise refusal(name, reason)
     return config

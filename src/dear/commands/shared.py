@@ -27,7 +27,7 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N, mps (default: auto)")
     parser.add_argument(
         "--precision", choices=("auto", "fp32", "bf16", "fp16"), default="auto",
-        help="precision of the towers; auto: half on CUDA, else fp32 (default: auto)",
+        help="precision of the towers; auto: half on CUDA, else fp32; bf16 also on a CPU that has it (default: auto)",
     )  # fmt: skip
 
 

@@ -32,6 +32,11 @@ _in_use: set[str] = set()  # names of temporary files of this process
 _tidied: set[Path] = set()  # folders whose leftovers were removed
 
 
+def user_cache() -> Path:
+    """The folder of what is kept between commands for this user."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dear"
+
+
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """Yields a temporary path beside `path`; it takes the place of `path` only if the block succeeds."""

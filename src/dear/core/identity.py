@@ -22,6 +22,7 @@ class BackboneIdentity:
     layout: str  # what the towers are, beside their weights
     words: str | None  # SHA-256 of the tokens of some texts; with a text table, none
     pictures: str  # size, resizing, mean and std
+    precision: str | None = None  # in which a CPU computes it, if that is not fp32
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from dear.core.errors import DearError
+from dear.core.processor import this_processor
 
 CacheKey = TypeVar("CacheKey")
 CacheValue = TypeVar("CacheValue")
@@ -45,7 +46,8 @@ def pick_device(name: str | torch.device = "auto") -> torch.device:
 def pick_precision(name: str, device: torch.device) -> torch.dtype:
     """The dtype by name; "auto" is half on CUDA, and fp32 elsewhere, where half gains nothing.
 
-    Half is bf16 where the card computes it, and fp16 where it would be emulated (T4, V100, RTX 20xx).
+    Half is bf16 where the card computes it, and fp16 where it would be emulated (T4, V100, RTX 20xx). On a CPU bf16 is
+    taken if it is asked for and works.
     """
     if name == "auto":
         if device.type != "cuda":
@@ -55,9 +57,25 @@ def pick_precision(name: str, device: torch.device) -> torch.dtype:
     if name not in _DTYPES:
         raise DearError(f"There is no precision {name!r}: use auto, {', '.join(_DTYPES)}.")
     dtype = _DTYPES[name]
+    if dtype is torch.bfloat16 and device.type == "cpu":
+        if not this_processor().bf16:
+            raise DearError("bf16 does not work on this processor: use fp32, also to make again what was made in bf16.")
+        return dtype
     if dtype is not torch.float32 and device.type != "cuda":
         raise DearError(f"--precision {name} needs CUDA: use fp32, or auto, here.")
     return dtype
+
+
+def precision_of(what: str, made: str | None, asked: str, device: str | torch.device) -> str:
+    """The precision for `what` ("The adapter in runs/pets"), which was `made` in one on a CPU: there, the same one."""
+    made = made or "fp32"
+    if pick_device(device).type != "cpu" or asked == made:
+        return asked
+    if asked != "auto":
+        raise DearError(
+            f"{what} was made in {made}, which {asked} must not be mixed with: use --precision {made} here."
+        )
+    return made
 
 
 def precision_name(dtype: torch.dtype) -> str:

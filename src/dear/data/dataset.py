@@ -88,17 +88,20 @@ class Dataset:
 
     def base(self) -> "Dataset":
         """The first half of the classes (the larger one if their number is odd), as in CoOp."""
-        return self._only(range(math.ceil(len(self.classes) / 2)))
+        return self.of_classes(range(math.ceil(len(self.classes) / 2)))
 
     def novel(self) -> "Dataset":
         """The other half of the classes, numbered from 0."""
-        return self._only(range(math.ceil(len(self.classes) / 2), len(self.classes)))
+        return self.of_classes(range(math.ceil(len(self.classes) / 2), len(self.classes)))
 
-    def _only(self, labels: range) -> "Dataset":
+    def of_classes(self, labels: Sequence[int]) -> "Dataset":
+        """The images of these classes alone, numbered from 0."""
+        number = {label: i for i, label in enumerate(labels)}
+
         def keep(examples: tuple[Example, ...]) -> tuple[Example, ...]:
-            return tuple(Example(e.picture, e.label - labels.start) for e in examples if e.label in labels)
+            return tuple(Example(e.picture, number[e.label]) for e in examples if e.label in number)
 
-        classes = self.classes[labels.start : labels.stop]
+        classes = tuple(self.classes[label] for label in labels)
         return replace(self, classes=classes, train=keep(self.train), val=keep(self.val), test=keep(self.test))
 
     def few_shot(self, shots: int, seed: int) -> "Dataset":

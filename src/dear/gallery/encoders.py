@@ -17,7 +17,7 @@ from dear.core.files import checksum_of
 from dear.core.identity import BackboneIdentity
 from dear.core.names import AUTO, CLS
 from dear.core.progress import report
-from dear.core.runtime import to_device
+from dear.core.runtime import precision_of, to_device
 from dear.core.schema import Count, Finite, Name, Positive, check_shape
 from dear.core.words import backbone_line
 from dear.heads.contributions import HeadContributions, is_plain
@@ -67,7 +67,8 @@ class Encoder(ABC):
 def _identity(spec: Mapping[str, Any]) -> list[Any]:
     """The fields that decide the vectors: of an adapter, or the weights and heads of a backbone, not its name."""
     backbone = spec.get("backbone", {})
-    return [*map(spec.get, ("kind", "sha256", "heads", "gain")), backbone.get("activation"), backbone.get("weights")]
+    named = map(backbone.get, ("activation", "weights", "precision"))
+    return [*map(spec.get, ("kind", "sha256", "heads", "gain")), *named]
 
 
 class AdapterEncoder(Encoder):
@@ -177,13 +178,14 @@ class HeadEncoder(Encoder):
     def from_spec(cls, spec: Mapping[str, Any], device: str, precision: str) -> "HeadEncoder":
         identity = spec["backbone"]
         report(backbone_line(identity["model"], identity["pretrained"]))
+        precision = precision_of("The gallery", identity.get("precision"), precision, device)
         backbone = load_backbone(identity["model"], identity["pretrained"], device=device, precision=precision)
         backbone.identity.require_same(identity, "The gallery")
         return cls(backbone, spec["heads"], spec.get("roles", AUTO))
 
     @staticmethod
     def describe(spec: Mapping[str, Any]) -> str:
-        return f"heads of {spec['backbone']['model']}"
+        return f"heads of {spec['backbone']['model']} in {spec['backbone'].get('precision') or 'fp32'}"
 
     def with_gain(self, gains: Mapping[str, float]) -> "HeadEncoder":
         require_sum(self.backbone)

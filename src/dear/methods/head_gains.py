@@ -18,7 +18,7 @@ from dear.core.errors import DearError
 from dear.core.names import AUTO
 from dear.heads.gains import Gains, require_sum
 from dear.heads.role_map import find_role_map
-from dear.methods.base import LabelledImages
+from dear.methods.base import LabelledImages, Method
 from dear.methods.closed_forms import SHRINKS, GdaHead
 from dear.methods.shared.closed_form import Corrected, LeftOut
 from dear.methods.shared.leave_one_out import Gaussians
@@ -113,13 +113,13 @@ class HeadGains(Corrected):
         """States that are read, [batch, width] -> features, normalised, [batch, dim]."""
         return F.normalize(project_by(self.backbone.image, cls, self.projection), dim=-1)
 
+    @classmethod
+    def for_unseen(cls, config: Any) -> type[Method]:
+        return _WithoutGda
+
     @torch.no_grad()
     def before_training(self, images: LabelledImages) -> None:
-        tower, device = self.backbone.image, self.backbone.device
-        batches = [(tower.head_outputs(batch, self.heads_from), truth) for batch, truth in images.train()]
-        seen = CachedHeads(*(torch.cat(parts) for parts in zip(*(heads for heads, _ in batches), strict=True)))
-        labels = torch.cat([truth for _, truth in batches]).to(device)
-        self.trained = tuple(self.classes.names)
+        seen, labels = self.seen(images)
         if not self.config.gda:
             self.head.set_sizes(len(self.trained), 0)
             self.fit(seen, labels)
@@ -128,6 +128,15 @@ class HeadGains(Corrected):
         shrink = self.head.choose(left_out, labels.cpu(), SHRINKS[0], [1.0, 0.0])
         self.fit(seen, labels)
         self.head.take(self.gaussians(seen, labels), shrink)
+
+    def seen(self, images: LabelledImages) -> tuple[CachedHeads, Tensor]:
+        """States and head outputs of the labelled images, and labels [images]; sets the trained classes."""
+        tower, device = self.backbone.image, self.backbone.device
+        batches = [(tower.head_outputs(batch, self.heads_from), truth) for batch, truth in images.train()]
+        seen = CachedHeads(*(torch.cat(parts) for parts in zip(*(heads for heads, _ in batches), strict=True)))
+        labels = torch.cat([truth for _, truth in batches]).to(device)
+        self.trained = tuple(self.classes.names)
+        return seen, labels
 
     def fit(self, seen: CachedHeads, labels: Tensor) -> None:
         """Sets means, gains and projection."""
@@ -221,6 +230,14 @@ class HeadGains(Corrected):
 
     def cross_entropy(self, features: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(self.backbone.temperature * features @ self.encode_text(self.classes).T, labels)
+
+
+class _WithoutGda(HeadGains):
+    """Gains and projection alone, which are all that classes without labelled images get."""
+
+    @torch.no_grad()
+    def before_training(self, images: LabelledImages) -> None:
+        self.fit(*self.seen(images))
 
 
 def folds_of(labels: Tensor, count: int) -> Tensor:

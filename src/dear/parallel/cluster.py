@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from dear.core.config import number
 from dear.core.errors import DearError, first_line, needing, os_errors_as_dear_errors
+from dear.core.lean import import_lean
 
 LOCAL = "local"
 _RETRIES = 3  # of a task whose worker died
@@ -248,6 +249,7 @@ def _set_up(folder: str, threads: int) -> None:
     """Enters the caller's folder, so that relative paths work, and limits the threads."""
     import torch
 
+    import_lean()
     torch.set_num_threads(threads)
     if not os.path.isdir(folder):
         raise DearError(

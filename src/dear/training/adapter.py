@@ -14,10 +14,11 @@ from safetensors.torch import save
 
 from dear.clip import Backbone, load_backbone
 from dear.clip.text_table import TextTable
-from dear.core.errors import DearError
+from dear.core.errors import DearError, warn
 from dear.core.files import checksum_of, read_json, write_bytes, write_json
 from dear.core.identity import BackboneIdentity
 from dear.core.progress import report
+from dear.core.runtime import precision_name, precision_of
 from dear.core.schema import Count, Name, check_shape, damaged
 from dear.core.tensors import (
     LOWER_RATE,
@@ -33,6 +34,8 @@ from dear.core.words import backbone_line
 from dear.data.prompts import check_class_names, check_name, check_template
 from dear.methods.base import Method
 from dear.methods.registry import METHODS, find_method
+from dear.methods.shared.fair_lists import list_note
+from dear.methods.shared.per_class import PerClass
 from dear.training.run_folder import ADAPTER_CONFIG as CONFIG
 from dear.training.run_folder import ADAPTER_TEXT_TABLE as TEXT_TABLE
 from dear.training.run_folder import ADAPTER_WEIGHTS as WEIGHTS
@@ -115,6 +118,9 @@ def load_adapter(
     config = read_config(folder)
     identity = config["backbone"]
     report(backbone_line(identity["model"], identity["pretrained"], f", adapted by {config['method']}"))
+    if backbone:
+        device, precision = backbone.device, precision_name(backbone.precision)
+    precision = precision_of(f"The adapter in {folder}", identity.get("precision"), precision, device)
     backbone = backbone or load_backbone(identity["model"], identity["pretrained"], device=device, precision=precision)
     if identity.get("text_table"):
         backbone = backbone.with_text_table(TextTable.of_adapter(folder / TEXT_TABLE))
@@ -131,6 +137,10 @@ def load_adapter(
     classes = tuple(map(check_name, config["classes"])) if classes is None else check_class_names(classes)
     template = check_template(config["template"] if template is None else template)
     model.set_classes(classes, template)
+    if METHODS[config["method"]].kind != "unfitted":
+        trained, fair = (model.trained, model.fair) if isinstance(model, PerClass) else (config["classes"], False)
+        if note := list_note(classes, trained, fair):
+            (report if fair else warn)(note)
     return Adapter(model.eval().requires_grad_(False), config["method"], classes, template)
 
 

@@ -124,7 +124,7 @@ class TrainConfig(Config):
     )
     precision: str = advanced(
         "auto",
-        "precision of the towers; auto: bf16 on CUDA, fp16 where the card has no bf16, else fp32",
+        "precision of the towers; auto: bf16 on CUDA, fp16 where the card has no bf16, else fp32; a CPU has bf16, too",
         choices=("auto", "fp32", "bf16", "fp16"),
     )
     device: str = setting("auto", "device: cpu, cuda, cuda:N, mps, auto")

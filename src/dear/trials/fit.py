@@ -1,6 +1,5 @@
 """`dear fit`: a model in seconds, the best of the methods that are computed from kept features, by leave-one-out."""
 
-import os
 import tempfile
 from collections import Counter
 from contextlib import nullcontext
@@ -14,7 +13,7 @@ from msgspec.structs import replace as with_fields
 from dear.clip import Backbone
 from dear.core.config import setting
 from dear.core.errors import DearError, reason_of, warn
-from dear.core.files import require_folder
+from dear.core.files import require_folder, user_cache
 from dear.core.lock import only_writer
 from dear.core.metrics import interval_text
 from dear.core.names import AUTO
@@ -44,6 +43,7 @@ from dear.trials.outcome import Outcome, labels_of
 from dear.trials.selection import Selection, select
 from dear.trials.task import Task
 from dear.trials.trial import Trial, uncropped_trial
+from dear.trials.unseen import foresee
 
 FITTED = (*UNFITTED, *CLOSED_FORMS, *QUICK)  # what `fit` can take, the simplest first
 ALONE = "proker"  # with one image per class nothing can be compared
@@ -78,7 +78,7 @@ class FitResult:
 def cache_folder(given: Path | None) -> Path:
     """The cache folder: `given`, or the user's. Refuses one that cannot be written."""
     require_folder(given, "--cache")
-    folder = given or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dear"
+    folder = given or user_cache()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -125,6 +125,7 @@ def fit_run(
         trial, selection = choose(dataset, source, run.method, thorough)
         assert trial.model is not None
         trial.model.set_classes(dataset.classes, dataset.template)
+        selection = with_fields(selection, unseen=foresee(trial, dataset, source))
         test = None
         if dataset.test:
             tested = Trial(trial.method, Task.on_test(dataset), trial.config, trial.train)

@@ -24,6 +24,7 @@ from dear.core.table import Table
 
 ALL, BASE, NOVEL = "all", "base", "novel"
 TEST, HELD_OUT, FOLDS = "test", "held-out", "folds"
+LEFT_OUT_CLASSES = "left-out classes"  # each fold is fitted without some classes, and asked about these alone
 LEFT_OUT = "left-out"  # how each method does it: by exact leave-one-out, by folds, or it needs no fit
 LEAVE_ONE_OUT, NO_FIT = "leave-one-out", "no fit"
 
@@ -41,6 +42,28 @@ class Share(NamedTuple):
     @property
     def text(self) -> str:
         return interval_text(self.interval, 1)
+
+
+class Unseen(Struct, frozen=True, omit_defaults=True):
+    """Accuracy on classes without images, expected from left-out ones; or why nothing can be expected."""
+
+    names: Count  # in the list
+    accuracy: Percent | None = None
+    interval: tuple[Finite, Finite] | None = None  # 95%: for as many other classes of the same kind
+    strength: Finite = 0.0  # of the bias of names, see `Corrected`
+    why: str = ""
+
+    def text(self) -> str:
+        if self.accuracy is None or self.interval is None:
+            return f"classes without images: {self.why}"
+        expected = f"about {self.accuracy:.0f}% ({interval_text(self.interval)})"
+        return f"classes without images: {expected} among {self.names}"
+
+    def records(self) -> Any:
+        """All of it, for JSON."""
+        return to_builtins(self)
+
+    __str__ = text
 
 
 class Outcome(Struct, frozen=True, omit_defaults=True, kw_only=True):

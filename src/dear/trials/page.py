@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from dear.core.files import write_text
 from dear.core.pages import render_template
 from dear.core.sheet import thumbnail_url
@@ -26,7 +28,9 @@ def write_results(
 
     `examples`: the test images of each part; `facts`: lines about the run.
     """
-    folder.write_test(result.accuracies(), {"facts": list(facts), "parts": result.to_json()})
+    unseen = {"unseen": to_builtins(result.unseen)} if result.unseen else {}
+    folder.write_test(result.accuracies(), {"facts": list(facts), "parts": result.to_json(), **unseen})
+    facts = [*facts, *([str(result.unseen)] if result.unseen else [])]
     write_results_page(folder.path / RESULTS_PAGE, folder.path.resolve().name, result, examples, facts)
     name, part = next(iter(result.parts.items()))
     if part.mistakes:

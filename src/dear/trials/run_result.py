@@ -12,7 +12,7 @@ from dear.data.dataset import Example
 from dear.methods.registry import ZERO_SHOT
 from dear.trials.leaderboard import Leaderboard, leaderboard, verdict
 from dear.trials.mistakes import Mistake, largest_losses
-from dear.trials.outcome import ALL, BASE, NOVEL, Outcome
+from dear.trials.outcome import ALL, BASE, NOVEL, Outcome, Unseen
 from dear.trials.trial import Trial
 
 _WORST = 6  # classes that are named
@@ -57,6 +57,7 @@ class RunResult:
     """The results on each part of the classes: all, or base and novel."""
 
     parts: Mapping[str, PartResult]
+    unseen: Unseen | None = None  # what classes without images are expected to get
 
     def accuracies(self) -> dict[str, float]:
         """{"all": ...}, or base, novel and their harmonic mean, in %."""
@@ -69,10 +70,10 @@ class RunResult:
     def __str__(self) -> str:
         """The table, the verdict, the worst classes and confusions of every part."""
         mean = [f"harmonic mean (hm) of base and novel: {hm:.1f}"] if (hm := self.accuracies().get("hm")) else []
-        return "\n\n".join([*map(str, self.parts.values()), *mean])
+        return "\n\n".join([*map(str, self.parts.values()), *mean, *([str(self.unseen)] if self.unseen else [])])
 
 
-def run_result(subject: Trial, baselines: Sequence[Trial]) -> RunResult:
+def run_result(subject: Trial, baselines: Sequence[Trial], unseen: Unseen | None = None) -> RunResult:
     """The trained method beside zero-shot and the best of the other baselines, by accuracy."""
     parts: dict[str, PartResult] = {}
     for part in subject.task.parts:
@@ -83,12 +84,9 @@ def run_result(subject: Trial, baselines: Sequence[Trial]) -> RunResult:
         zero_shot = [other for other in others if other.method == ZERO_SHOT]
         simple = [other for other in others if other.method != ZERO_SHOT]
         best = [max(simple, key=lambda other: other.accuracy)] if simple else []
-        rows, (examples, classes) = (
-            [*zero_shot, *best, outcome],
-            (subject.task.examples(part), subject.task.classes(part)),
-        )
-        parts |= result_of(rows, subject.method, logits, examples, classes).parts
-    return RunResult(parts)
+        rows, task = [*zero_shot, *best, outcome], subject.task
+        parts |= result_of(rows, subject.method, logits, task.examples(part), task.classes(part)).parts
+    return RunResult(parts, unseen)
 
 
 def result_of(

@@ -172,16 +172,25 @@ class KernelRidge:
         """Weights of the landmarks, [landmarks, outputs]: predictions are kernel @ weights."""
         return self.to_map @ (self.projected / (self.spectrum + ridge)[:, None])
 
-    def left_out(self, ridge: float, rows: Tensor) -> Tensor:
-        """Predictions [rows, outputs] for the images `rows`, each by the fit without its round: y - (1 - H)^-1 e."""
-        answers, scale = torch.empty_like(self.targets[rows]), (self.spectrum + ridge).rsqrt()
-        for together, block, asked, place in by_round(self.rounds, rows):
+    def left_out(self, ridge: float, rows: Tensor, used: Tensor | None = None) -> Tensor:
+        """Predictions [rows, outputs] for the images `rows`, each by the fit without its round: y - (1 - H)^-1 e.
+
+        `used` [images]: the fit is to these alone (None: to all), and its predictions for others as they are.
+        """
+        answers, rounds, scale = torch.empty_like(self.targets[rows]), self.rounds, (self.spectrum + ridge).rsqrt()
+        to_map, solution = self.to_map * scale, scale[:, None] * self.projected
+        if used is not None:
+            rounds, rest = rounds.where(used, -1), self.kernel(self.cosines[~used]) @ self.to_map
+            factor = torch.linalg.cholesky((self.spectrum + ridge).diag() - rest.T @ rest)
+            turn = torch.linalg.solve_triangular(factor, torch.eye(len(factor)).to(factor), upper=False).T
+            to_map, solution = self.to_map @ turn, turn.T @ (self.projected - rest.T @ self.targets[~used].to(rest))
+        for together, block, asked, place in by_round(rounds, rows):
             y = self.targets[block].to(scale if together else answers)
-            mapped = (self.kernel(self.cosines[block]) @ self.to_map * scale).to(y)  # [block, rank]; H is its square
-            residuals = y - mapped @ (scale[:, None] * self.projected).to(y)
+            mapped = (self.kernel(self.cosines[block]) @ to_map).to(y)  # [block, rank]; H is its square
+            residuals = y - mapped @ solution.to(y)
             if together:
                 residuals = torch.linalg.solve(torch.eye(len(block)).to(y) - mapped @ mapped.T, residuals)
-            else:
+            elif rounds[block[0]] == 0:
                 residuals = residuals / (1 - mapped.square().sum(1, keepdim=True))
             answers[asked] = (y - residuals)[place].to(answers)
         return answers

@@ -36,6 +36,8 @@ def export_run(run: Path, out: Path, int8: bool = False, check: int = 100) -> Ag
         raise DearError("--check must be at least 1: a model that was never compared is not written.")
     adapter = load_adapter(run)
     model = adapter.model
+    if model.backbone.precision is not torch.float32:
+        raise DearError(f"{run} was made in bf16, but an export is exact: make it again in fp32 (--precision fp32).")
     if METHODS[adapter.method].texts_per_image:
         raise DearError(
             f"{adapter.method} computes class texts per image, so it cannot be exported: choose another method."
