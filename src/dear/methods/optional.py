@@ -72,6 +72,13 @@ class Telling(Protocol):
 
 
 @runtime_checkable
+class ForUnseen(Protocol):
+    @classmethod
+    def for_unseen(cls, config: Any) -> type[Method]:
+        """A method, cheaper to fit, with the same answers if no class has labelled images."""
+
+
+@runtime_checkable
 class PlainClip(Protocol):
     def merged(self) -> list[tuple[Tensor, Tensor]]:
         """Weights of the frozen model, and what takes their place: with these a plain CLIP computes the same."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dear.data.dataset import Dataset
+from dear.methods.optional import ForUnseen
 from dear.methods.registry import METHODS, ZERO_SHOT
 from dear.methods.shared.class_folds import LEAST
 from dear.methods.shared.closed_form import Corrected
@@ -37,7 +38,8 @@ def foresee(trial: Trial, data: Dataset, source: ImageSource, names: int | None 
     if len(data.classes) < LEAST:
         return Unseen(names, why=f"not foreseen: that takes images of at least {LEAST} classes")
     folds = Trial(trial.method, Task.left_out_classes(data), trial.config, trial.train)
-    folds.kind = folds.kind.for_unseen(trial.config)
+    if isinstance(folds.kind, ForUnseen):
+        folds.kind = folds.kind.for_unseen(trial.config)
     with redirect_stderr(io.StringIO()):  # many fits in seconds
         folds.run(source)
     if not folds.answers:
