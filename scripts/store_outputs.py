@@ -5,6 +5,7 @@ import ast
 import base64
 import io
 import json
+import re
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 from PIL import Image
 
 _WIDTH = 900  # pixels of a stored picture
-_EXAMPLES = Path(__file__).parents[1] / "examples"
+_ROOT = Path(__file__).parents[1]
+_EXAMPLES = _ROOT / "examples"
 
 
 def run_cell(source: str, names: dict[str, Any]) -> list[dict[str, Any]]:
@@ -39,11 +41,24 @@ def _jpeg(picture: Image.Image) -> str:
     return base64.b64encode(out.getvalue()).decode("ascii")
 
 
+def badge(name: str) -> str:
+    """The line that opens a notebook in Colab, at the address of the repository that pyproject.toml states."""
+    address = re.search(
+        r'Repository = "https://github.com/(.*?)"', (_ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    )
+    assert address is not None
+    place = f"https://colab.research.google.com/github/{address[1]}/blob/main/examples/{name}"
+    return f"[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({place})"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("notebooks", nargs="*", type=Path, default=sorted(_EXAMPLES.glob("*.ipynb")))
     for path in parser.parse_args().notebooks:
         notebook, names = json.loads(path.read_text(encoding="utf-8")), {"__name__": "__main__"}
+        title, _, *text = notebook["cells"][0]["source"]
+        text = text[2:] if text[0].startswith("[![") else text
+        notebook["cells"][0]["source"] = [title, "\n", badge(path.name) + "\n", "\n", *text]
         for number, cell in enumerate((c for c in notebook["cells"] if c["cell_type"] == "code"), 1):
             cell["outputs"], cell["execution_count"] = run_cell("".join(cell["source"]), names), number
         path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -28,7 +28,9 @@ COMMAND_GROUPS = {
         "fit": "a model in seconds: the best of the methods without training, checked on your own images",
         "train": "adapt a backbone to your classes from a few images each",
         "predict": "classify images with an adapted model, with the vote of each component",
+        "evaluate": "measure an adapted model on labelled images, class by class, with a page of its mistakes",
         "explain": "draw the reasons for the prediction of an image",
+        "classes": "add, remove or rename classes of an adapted model",
         "export": "write an adapted model as ONNX, to run without PyTorch",
         "serve": "serve an adapted or exported model over HTTP: predict, search, embed; --page: a page for people",
         "push": "share an adapted model on the Hugging Face hub",
@@ -51,6 +53,7 @@ COMMAND_GROUPS = {
 }
 COMMANDS = {name: what for group in COMMAND_GROUPS.values() for name, what in group.items()}
 ALIASES = {"world": ("data", "world"), "app": ("serve", "--page"), "zero-shot": ("compare", "--zero-shot")}
+ALIASES |= {action: ("classes", action) for action in ("add", "remove", "rename")}
 """Other names of parts of commands, which work and are not listed."""
 _PATIENCE = 20  # seconds that a silent rank waits before it exits
 _WHAT = "Adapt a frozen CLIP to your own classes, and see the reasons for its predictions."
@@ -73,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None and sys.argv[1:2] != ["backbones"]:  # a process of its own, and not one about all models
         import_lean()
     argv = list(sys.argv[1:] if argv is None else argv)
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError):  # characters that the terminal cannot show appear as \u1f98a
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -103,6 +107,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         _discard_output()
         return 0
     return 0
+
+
+def _open_streams() -> None:
+    """Opens standard streams that the caller has closed (`>&-`, pythonw) to nowhere.
+
+    Else the next file that is opened would take their number, and get what libraries print.
+    """
+    if None not in (sys.stdin, sys.stdout, sys.stderr):
+        return
+    while (file := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass
+    os.close(file)
+    nowhere = open(os.devnull, "w")  # noqa: SIM115 - it stays open
+    sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
 
 
 def _keep_from_terminal(stream: Any) -> None:

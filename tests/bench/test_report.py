@@ -11,7 +11,7 @@ from PIL import Image
 from dear.bench.page import notes_html
 from dear.bench.tables import ablation_tables, main_results, main_tables
 from dear.cli import main
-from made_up import ODD, grid, parsed, result, write
+from made_up import grid, parsed, result, write
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +77,7 @@ def test_an_ablation_against_the_unchanged_cells(report: Path) -> None:
     assert re.fullmatch(rf"\{sum(gaps) / 2:+.1f} \([+-].* to [+-].*\)", rows["all mixed"]["HM − default"])
 
 
-def test_errors_cost_and_settings(report: Path) -> None:
-    confused = table(report, "confused_base-to-novel")
-    first = next(row for row in confused if row["dataset"] == "world:signs")
-    # 7 times in each of two seeds, in base and in novel
-    assert (first["true class"], first["answered"], first["times"]) == (ODD, "b", "28")
-    worst = next(row for row in table(report, "worst_base-to-novel") if row["dataset"] == "world:signs")
-    assert (worst["class"], worst["accuracy"]) == ("b", "50.00")
+def test_cost_and_settings(report: Path) -> None:
     cost = {(row["protocol"], row["method"]): row for row in table(report, "cost")}
     assert cost["Base to novel", "dear"]["trained parameters"] == "1,234"
     assert cost["Base to novel", "dear"]["fit (s)"] == "10.00"
@@ -114,9 +108,6 @@ def test_missing_cells_are_named(report: Path, capsys) -> None:
 
 
 def test_latex_and_figures_are_whole(report: Path) -> None:
-    assert r"R\&D \textless{}i\textgreater{}50\%\textless{}/i\textgreater{}\_off" in (
-        report / "tables" / "confused_base-to-novel.tex"
-    ).read_text(encoding="utf-8")
     figures = sorted(path.stem for path in (report / "figures").iterdir())
     assert figures == ["ablations", "base_novel", "few_shot", "fusion_weights"]
     for path in (report / "figures").iterdir():
@@ -186,10 +177,8 @@ def test_the_page_stands_alone(report: Path) -> None:
     assert not re.search(r"\{[{%#]", text.partition("<body>")[2])  # nothing of the template is left
 
 
-def test_the_page_escapes_names_and_stresses_the_best(report: Path) -> None:
+def test_the_page_stresses_the_best(report: Path) -> None:
     text = (report / "results.html").read_text(encoding="utf-8")
-    assert "R&amp;D &lt;i&gt;50%&lt;/i&gt;_off" in text
-    assert "<i>" not in text
     page = Page()
     page.feed(text)
     assert page.bold[3:6] == ["81.5", "68.5", "74.4"]  # dear on the first dataset; never one of the paper's numbers

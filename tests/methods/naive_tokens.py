@@ -219,3 +219,10 @@ def skipt(m, pixels, labels) -> Tensor:
         x = plain.naive.block(layer, x, plain.everything(layer, x.shape[1]).tril())
     texts = m.text_norm(x[torch.arange(len(x)), ids.argmax(-1)]) @ m.text_projection
     return F.cross_entropy(plain.logits(model, image, texts), torch.tensor([kept.index(i) for i in labels]))
+
+
+def fine_tune(m, pixels, labels) -> Tensor:
+    cls, _ = plain.image(m.backbone.model, pixels, {}, blocks=m.image_blocks)
+    image = F.normalize(m.image_norm(cls) @ m.projection, dim=-1)
+    vectors, bias = m.classifier.split([image.shape[1], 1], 1)
+    return F.cross_entropy(m.backbone.model.logit_scale.exp() * (image @ vectors.T + bias.T), labels)

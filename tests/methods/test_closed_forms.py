@@ -10,6 +10,8 @@ from torch.nn import functional as F
 
 from dear.methods import closed_forms
 from dear.methods.base import Method
+from dear.methods.shared import leave_one_out
+from dear.methods.shared.leave_one_out import Gaussians
 
 DIM = 24
 CLOSED = ("gda", "proker", "ss-text")
@@ -59,7 +61,8 @@ def test_gda_is_the_published_form(tiny, monkeypatch) -> None:
     a, b = method.head.mix
     x = seen(method)
     alpha = b * (shots - len(NAMES)) / DIM
-    expected = a * zero_shot(method, x) + alpha * naive_gda(features, labels, x)
+    own = Gaussians(features, labels, len(NAMES)).spread(DIM / (shots - 1)) / (2 * torch.bincount(labels))
+    expected = a * zero_shot(method, x) + alpha * naive_gda(features, labels, x) + b * own
     computed = answers(method, x)
     assert b > 0
     torch.testing.assert_close(computed.softmax(1), expected.softmax(1))  # equal up to a constant per image
@@ -114,12 +117,16 @@ def test_left_out_logits_are_those_of_a_fit_without_the_image(tiny, name: str, m
     monkeypatch.setattr(closed_forms, "_RIDGES", (0.1,))
     monkeypatch.setattr(closed_forms, "_STRENGTHS", (0.5,))
     monkeypatch.setattr(closed_forms, "_PRIORS", (1.0,))
+    monkeypatch.setattr(leave_one_out.Gaussians, "spread", lambda self, shrink: 3.0)
+    monkeypatch.setattr(leave_one_out, "_SMALL", 3)
     method, features, labels, _ = fitted(tiny, name)
-    left_out = method.head.left_out
+    left_out, rounds = method.head.left_out, leave_one_out.rounds_of(features, labels)
+    assert rounds.bincount().tolist() == [18, 2, 2, 2]
     assert left_out.shape == (24, len(NAMES))
     mix = method.head.mix.clone()
-    for i in (0, 3, 20):
-        keep = torch.arange(24) != i
+    for i in (*range(8), 20):
+        alone = name == "gda" or rounds[i] == 0
+        keep = torch.arange(24) != i if alone else rounds != rounds[i]
         method.head.fit(features[keep], labels[keep], method.encode_text(method.classes))
         method.head.mix = mix
         again = answers(method, features[i : i + 1])[0].softmax(0)
@@ -137,7 +144,9 @@ def test_answers_follow_the_names_and_other_classes_are_zero_shot(tiny, name: st
     method.set_classes(("whale", *NAMES), TEMPLATE)
     mixed = answers(method, x)
     torch.testing.assert_close(mixed[:, 1:], whole)
-    torch.testing.assert_close(mixed[:, 0], method.head.mix[0] * zero_shot(method, x)[:, 0])
+    plain, best = zero_shot(method, x), whole.argmax(1, keepdim=True)
+    credit = (whole - plain[:, 1:]).gather(1, best)[:, 0]  # of the best of the other names, beyond its plain logit
+    torch.testing.assert_close(mixed[:, 0], plain[:, 0] + credit + method.head.offsets[1])  # one name of six
     method.set_classes(["whale", "tree"], TEMPLATE)
     torch.testing.assert_close(answers(method, x), zero_shot(method, x))
     method.set_classes(NAMES, TEMPLATE)

@@ -44,6 +44,7 @@ COUNTS: dict[str, tuple[int, Callable[[int, int, int, int], int]]] = {
     "clip-svd": (92_160, lambda v, t, d, L: L * (v + t) * 6),
     "tac": (733_440, lambda v, t, d, L: 5 * L * (v + t) + (d + 1) * (v + t)),
     "skipt": (62_099_456, skipt),
+    "fine-tune": (85_449_216, lambda v, t, d, L: L * (12 * v * v + 13 * v) + 2 * v + v * d),
 }
 ON_WORDS = ("coop", "kgcoop", "prograd", "tcp", "atprompt", "clip-adapter", "cocoop", "textrefiner")
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dear.methods.shared.closed_form import CorrectionHead
-from dear.methods.shared.leave_one_out import Gaussians, KernelRidge, TextAndMeans
+from dear.methods.shared.leave_one_out import Gaussians, KernelRidge, TextAndMeans, class_means, rounds_of
 from dear.methods.shared.stacking import stack
 
 CLASSES, DIM = 5, 12
@@ -22,20 +22,54 @@ def shots() -> tuple[Tensor, Tensor, Tensor]:
     return features, labels, text
 
 
+def together(i: int, rounds: Tensor, *parts: Tensor) -> list[Tensor]:
+    """The parts without the round of image i."""
+    return [part[rounds != rounds[i]] for part in parts] if rounds[i] else without(i, *parts)
+
+
 def without(i: int, *parts: Tensor) -> list[Tensor]:
     keep = torch.arange(len(parts[0])) != i
     return [part[keep] for part in parts]
 
 
 @pytest.mark.parametrize("shrink", [0.1, 3.0])
-def test_gaussians_equal_refits(shots, shrink: float) -> None:
+@pytest.mark.parametrize("spread", [0.0, None])
+def test_gaussians_equal_refits(shots, shrink: float, spread: float | None) -> None:
     features, labels, _ = shots
     whole = Gaussians(features, labels, CLASSES)
-    computed = whole.left_out(shrink, torch.arange(30))
+    spread = whole.spread(shrink) if spread is None else spread
+    computed = whole.left_out(shrink, torch.arange(30), spread)
     for i, x in enumerate(features):
-        weight, bias = Gaussians(*without(i, features, labels), CLASSES).weights(shrink)
-        torch.testing.assert_close(computed[i], x @ weight.T + bias, rtol=1e-10, atol=1e-8)
-    torch.testing.assert_close(whole.left_out(shrink, torch.tensor([7, 3])), computed[[7, 3]])
+        weight, bias = Gaussians(*without(i, features, labels), CLASSES).weights(shrink, spread)
+        torch.testing.assert_close(computed[i], x @ weight.T + bias, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(whole.left_out(shrink, torch.tensor([7, 3]), spread), computed[[7, 3]])
+
+
+def test_scores_of_gaussians_do_not_depend_on_the_number_of_images(shots) -> None:
+    features, labels, _ = shots
+    whole, distances = Gaussians(features, labels, CLASSES), []
+    for i, (x, c) in enumerate(zip(features, labels, strict=True)):
+        rest, others = without(i, features, labels)
+        n = int((others == c).sum())
+        means, counts = class_means(rest, others, CLASSES)
+        scatter = (rest - means[others]).T @ (rest - means[others])
+        shrunk = scatter + scatter.trace() / DIM * torch.eye(DIM).double()
+        precision = (29 - int((counts > 0).sum())) * torch.linalg.inv(shrunk)
+        gap = x - means[c]
+        distances += [n / (n + 1) * gap @ precision @ gap] if n else []
+    assert whole.spread(1.0) == pytest.approx(torch.stack(distances).mean().item(), rel=1e-10)
+    (plain, without_it), (again, bias) = whole.weights(1.0, 0.0), whole.weights(1.0)
+    gained = whole.spread(1.0) / 2 / torch.bincount(labels).double()
+    torch.testing.assert_close(again, plain)
+    torch.testing.assert_close(bias - without_it, gained - gained.mean())
+    equal = Gaussians(features.repeat(2, 1), torch.arange(60) % CLASSES, CLASSES)
+    torch.testing.assert_close(equal.weights(1.0), equal.weights(1.0, 0.0))  # as many images of each class
+    noise = torch.randn(4000, DIM, dtype=torch.float64)
+    of_few = torch.arange(4000) % 1000  # 1000 classes of four images and equal means
+    fit = Gaussians(noise, of_few, 1000)
+    own = fit.left_out(1.0, torch.arange(4000)).gather(1, of_few[:, None])
+    raw = fit.left_out(1.0, torch.arange(4000), 0.0).gather(1, of_few[:, None])
+    assert abs(own.mean()) < 0.1 < -raw.mean(), "the own class is not at a disadvantage"
 
 
 def test_one_image_per_class_has_no_covariance(shots) -> None:
@@ -51,14 +85,16 @@ def test_kernel_ridge_equals_its_formula_and_refits(shots, beta: float, ridge: f
     everything = torch.arange(30)
     targets = F.one_hot(labels, CLASSES) - features @ text.T
     cosines = features @ features.T
-    fit = KernelRidge(cosines, targets, everything, beta)
+    rounds = rounds_of(features, labels)
+    assert rounds.bincount().tolist() == [10, *[3] * 5, 2, 2, 1]  # classes of nine images and of one: each alone
+    fit = KernelRidge(cosines, targets, everything, beta, rounds)
     kernel = torch.exp(-beta * (1 - cosines))
     expected = torch.linalg.solve(kernel + ridge * torch.eye(30), targets)
     torch.testing.assert_close(fit.kernel(cosines) @ fit.weights(ridge), kernel @ expected)
     computed = fit.left_out(ridge, everything)
     for i in range(30):
-        rest, y = without(i, features, targets)
-        again = KernelRidge(rest @ rest.T, y, torch.arange(29), beta)
+        rest, y = together(i, rounds, features, targets)
+        again = KernelRidge(rest @ rest.T, y, torch.arange(len(rest)), beta)
         prediction = again.kernel(features[i : i + 1] @ rest.T) @ again.weights(ridge)
         torch.testing.assert_close(computed[i], prediction[0], rtol=1e-8, atol=1e-8)
 
@@ -79,10 +115,11 @@ def test_fewer_landmarks_are_least_squares_in_their_span(shots) -> None:
 @pytest.mark.parametrize(("strength", "prior"), [(0.5, 0.0), (2.0, 4.0)])
 def test_text_and_means_equal_refits(shots, strength: float, prior: float) -> None:
     features, labels, text = shots
-    fit = TextAndMeans(features, labels, text)
+    rounds = rounds_of(features, labels)
+    fit = TextAndMeans(features, labels, text, rounds)
     computed = fit.left_out(strength, prior, torch.arange(30))
     for i, x in enumerate(features):
-        again = TextAndMeans(*without(i, features, labels), text).vectors(strength, prior)
+        again = TextAndMeans(*together(i, rounds, features, labels), text).vectors(strength, prior)
         torch.testing.assert_close(computed[i], again @ x)
     vectors = fit.vectors(strength, prior)
     for c, n in enumerate(torch.bincount(labels)):

@@ -71,7 +71,7 @@ def test_optional_parts_belong_to_the_methods_that_define_them(model_folder: Pat
         optional.OwnBackward: {"prograd"},
         optional.ManyViews: {"tac"},
         optional.Staged: {"2sfs"},
-        optional.Tuned: {"tip-adapter-f"},
+        optional.Tuned: {"tip-adapter-f", "fine-tune"},
         optional.Telling: {"head-gains"},
         optional.ReadsHeads: {name for name, info in METHODS.items() if info.reads_heads},
         optional.HasRoles: {"dear", "experts"},

@@ -1,5 +1,7 @@
 """Identities in the maths of methods with tokens, low-rank terms or trained blocks."""
 
+import naive_text
+import naive_words
 import pytest
 import token_cases
 import torch
@@ -179,7 +181,7 @@ def test_a_step_of_skipt_contains_its_labels_and_skips_other_classes(tiny) -> No
 # --- 2SFS and CLIP-SVD ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["2sfs", "clip-svd", "clip-lora", "skipt"])
+@pytest.mark.parametrize("name", ["2sfs", "clip-svd", "clip-lora", "skipt", "fine-tune"])
 def test_changes_of_layers_start_as_clip(tiny, name: str) -> None:
     method, (pixels, _) = make(tiny, name, spread=0.0), batch()
     model = method.backbone.model
@@ -247,3 +249,31 @@ def test_a_schedule_that_begins_again() -> None:
     config = TrainConfig(lr=1e-3, final_lr=1e-5, schedule="step", restart=0.6)
     rates = [learning_rate(config, 1e-3, 1, 0, done) for done in (0.0, 0.3, 0.599999, 0.6, 0.8, 1.0)]
     assert rates == pytest.approx([1e-3, 5.05e-4, 1e-5, 1e-3, 5.05e-4, 1e-5], rel=1e-3)
+
+
+# --- full fine-tuning ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", ["texts", "probe"])
+def test_fine_tuning_starts_at_its_classifier_and_its_mix_is_a_line(tiny, start: str) -> None:
+    pixels, labels, other = naive_text.pixels(), naive_text.LABELS, {"texts": "zero-shot", "probe": "linear-probe"}
+    tuned = naive_text.make(tiny, "fine-tune", spread=0.0, start=start)
+    plain = naive_text.make(tiny, other[start])
+    images = naive_words.LabelledImages(pixels)
+    for method in (tuned, plain):
+        method.before_training(images)
+    x = tuned.layer_input(pixels)
+
+    def answer(method) -> torch.Tensor:
+        return method.logits(method.encode_image(method.layer_input(pixels)), method.encode_text(method.classes))
+
+    torch.testing.assert_close(answer(tuned), answer(plain))
+    before = [parameter.detach().clone() for parameter in tuned.parameters()]
+    optimizer = torch.optim.SGD(tuned.parameters(), 0.01)
+    tuned.loss(x, labels).total.backward()
+    optimizer.step()
+    after = [parameter.detach().clone() for parameter in tuned.parameters()]
+    tuned.mix(0.5)
+    for now, old, new in zip(tuned.parameters(), before, after, strict=True):
+        assert not torch.equal(old, new)
+        torch.testing.assert_close(now.detach(), (old + new) / 2)

@@ -150,6 +150,7 @@ TWINS: dict[str, Twin] = {
     ),
     "tac": on_tokens("tac", tokens.tac, tokens=2, views=2),
     "skipt": on_tokens("skipt", tokens.skipt, class_share=1.0),
+    "fine-tune": on_tokens("fine-tune", tokens.fine_tune),
     "dear": Twin(naive_dear, dear_cases.make, token_cases.batch, DEAR_CASES),
     "experts": Twin(
         naive_expert_tokens,

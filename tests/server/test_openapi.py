@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import jsonschema
 import pytest
@@ -35,16 +36,16 @@ SHAPE = {
             properties={"type": "object", "additionalProperties": SCHEMA},
             additionalProperties={"anyOf": [{"type": "boolean"}, SCHEMA]},
             items=SCHEMA,
-            anyOf={"type": "array", "minItems": 1, "items": SCHEMA},
+            **{word: {"type": "array", "minItems": 1, "items": SCHEMA} for word in ("anyOf", "oneOf")},
             required={"type": "array", "minItems": 1, "items": TEXT},
             enum={"type": "array", "minItems": 1},
             nullable={"type": "boolean"},
             default={},
-            **dict.fromkeys(("title", "description", "format"), TEXT),
+            **dict.fromkeys(("title", "description", "format", "pattern"), TEXT),
             **dict.fromkeys(("minimum", "maximum"), NUMBER),
             **dict.fromkeys(("minItems", "maxItems", "minLength", "maxLength"), SIZE),
         ),
-        "content": a_table("/", an_object("schema", schema=SCHEMA), minProperties=1),
+        "content": a_table("/", an_object("schema", schema=SCHEMA, encoding={"type": "object"}), minProperties=1),
         "response": an_object("description content", description=TEXT, content=CONTENT, headers={"type": "object"}),
         "operation": an_object(
             "operationId summary responses",
@@ -80,7 +81,8 @@ def client(serve_live):
         return count
 
     route = APIRoute("/api/typed", typed, methods=["GET"], include_in_schema=False)
-    with serve_live(Service(Colors(), "colors"), more=[route]) as client:
+    gallery = SimpleNamespace(components=("cls", "color"))
+    with serve_live(Service(Colors(), "colors", gallery), more=[route]) as client:
         yield client
 
 

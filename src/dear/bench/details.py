@@ -1,4 +1,4 @@
-"""The smaller tables of a report: uncertainty, components, errors, cost and settings."""
+"""The smaller tables of a report: uncertainty, components, cost and settings."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -10,17 +10,13 @@ from dear.bench.series import Stat, labels, pick, stat
 from dear.bench.tables import main_results
 from dear.core.metrics import interval_text
 from dear.core.table import Table
-from dear.methods.registry import is_ours
-from dear.trials.outcome import TEST, Outcome
-
-_TOP = 5
+from dear.trials.outcome import TEST
 
 
 def detail_chapters(results: Sequence[CellResult]) -> list[Chapter]:
     chapters = [
         Chapter("uncertainty", "Intervals and calibration", _for_each_split(results, _uncertainty)),
         Chapter("components", "Accuracy of each component alone", _for_each_split(results, _components)),
-        Chapter("errors", "Errors of our methods", _for_each_split(results, _confused, _worst)),
         Chapter("cost", "Time, memory, parameters", [_cost(results)]),
         Chapter("settings", "Settings, versions, machine", _settings_tables(results)),
     ]
@@ -32,11 +28,6 @@ def _for_each_split(results: Sequence[CellResult], *makers: Callable[[list[CellR
     protocols = [name for name, protocol in PROTOCOLS.items() if not protocol.has_targets]
     groups = [group for protocol in protocols for group in main_results(results, protocol).values()]
     return [block for make in makers for group in groups if (block := make(group))]
-
-
-def _outcomes(result: CellResult) -> list[Outcome]:
-    """The outcomes on the parts of its protocol, by the paper's inference."""
-    return [outcome for part in PROTOCOLS[result.cell.protocol].parts if (outcome := pick(result, part))]
 
 
 def _by_place(results: Sequence[CellResult]) -> dict[tuple[str, str, int], list[CellResult]]:
@@ -84,42 +75,9 @@ def _components(results: list[CellResult]) -> Block | None:
     return _block("components", results[0], table, note) if results else None
 
 
-def _confused(results: list[CellResult]) -> Block | None:
-    table = Table(["dataset", "method", "true class", "answered", "times"])
-    for (dataset, label), group in _ours(results).items():
-        counts: Counter[tuple[str, str]] = Counter()
-        for result in group:
-            for outcome in _outcomes(result):
-                for true, answer, count in outcome.confused:
-                    counts[true, answer] += count
-        for (true, answer), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_TOP]:
-            table.add(dataset, label, true, answer, count)
-    return _block("confused", results[0], table, "Counted over all seeds, most frequent first.", "confused pairs")
-
-
-def _worst(results: list[CellResult]) -> Block | None:
-    table = Table(["dataset", "method", "class", "accuracy", "seeds"])
-    for (dataset, label), group in _ours(results).items():
-        by_class: dict[str, list[float]] = {}
-        for result in group:
-            for outcome in _outcomes(result):
-                for class_name, accuracy in outcome.per_class.items():
-                    by_class.setdefault(class_name, []).append(accuracy)
-        for class_name, shares in sorted(by_class.items(), key=lambda item: (fmean(item[1]), item[0]))[:_TOP]:
-            table.add(dataset, label, class_name, stat(shares), len(shares))
-    return _block("worst", results[0], table, "Lowest accuracy (%) over all seeds.", "worst classes")
-
-
-def _ours(results: list[CellResult]) -> dict[tuple[str, str], list[CellResult]]:
-    """Results of our own methods, with the most shots, by dataset and label."""
-    own = [result for result in results if is_ours(result.cell.method)]
-    most = max((result.cell.shots for result in own), default=0)
-    return {key[:2]: group for key, group in _by_place([r for r in own if r.cell.shots == most]).items()}
-
-
-def _block(name: str, result: CellResult, table: Table, note: str, subject: str = "") -> Block | None:
+def _block(name: str, result: CellResult, table: Table, note: str) -> Block | None:
     protocol, split = result.cell.protocol, result.cell.split
-    title = PROTOCOLS[protocol].title + (f": {subject}" if subject else "")
+    title = PROTOCOLS[protocol].title
     name = "_".join([name, protocol] + ([] if split == TEST else [split]))
     return Block(name, on_split(title, split), table, note, main=False) if table.rows else None
 

@@ -84,9 +84,9 @@ def markdown(
     for chapter in chapters:
         parts.append(f"## {chapter.title}")
         shown, folded = ([block for block in chapter.blocks if block.main is main] for main in (True, False))
+        parts += [f"![{p.caption}](figures/{p.name}.png)" for p in figures if p.chapter == chapter.name]
         for block in shown:
             parts += [f"### {block.title}", *_note_and_table(block)]
-        parts += [f"![{p.caption}](figures/{p.name}.png)" for p in figures if p.chapter == chapter.name]
         for block in folded:
             summary_line = f'<details markdown="1"><summary>{escape(block.title)}</summary>'
             parts += [summary_line, *_note_and_table(block), "</details>"]

@@ -144,6 +144,8 @@ def _load_frozen(
         with phase(f"loading {name}"):
             model, tokenizer = load_transformers(name)
         return wrap(model.to(device), tokenizer, name, precision=dtype)
+    if name == MINI:
+        refuse_tag(name, pretrained)
     source, config = _source(name), usable_config(name)
     import open_clip  # now, because some configs need more of it
 

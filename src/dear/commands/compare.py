@@ -90,13 +90,14 @@ def _leaderboard(whole: Dataset, name: str, limit: float, args: argparse.Namespa
     choice.say()
     check_before_training(drawn, train.shots, whole)
     methods = list(dict.fromkeys(args.methods or default_methods(backbone)))
-    board, skipped = compare_methods(drawn, ImageSource(backbone), methods, train, limit)
+    board, skipped, unseen = compare_methods(drawn, ImageSource(backbone), methods, train, limit)
     print(f"\n{len(drawn.test)} test images, the same for all; best first")
     args.show("leaderboard", board.table())
     print(board.advice())
     if skipped:
         print(f"no time for {', '.join(skipped)}: raise --time-limit")
     settings = {"data": name, "model": choice.model, "pretrained": choice.pretrained, "method": board.advised().method}
+    args.show("unseen", unseen)
     print(f"then: {_train_command(args, settings)}")
 
 

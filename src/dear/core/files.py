@@ -42,6 +42,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     """Yields a temporary path beside `path`; it takes the place of `path` only if the block succeeds."""
     path = Path(path)
     with _write_errors(path):
+        if "\0" in str(path):  # newer Pythons would find it only at the end
+            raise ValueError("embedded null byte")
         if not path.name or path.is_dir():
             raise DearError(f"Cannot write {path}: it is a folder.")
         path = Path(os.path.realpath(path)) if path.is_symlink() else path  # a link stays one
@@ -61,6 +63,8 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     """Yields a temporary folder beside `path`; it becomes `path`, which must be new or empty, if the block succeeds."""
     path = Path(path)
     with _write_errors(path):
+        if "\0" in str(path):
+            raise ValueError("embedded null byte")
         if not path.name:
             raise DearError(f"Cannot write {path}: name a new folder.")
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -82,7 +86,7 @@ def _write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        if isinstance(error, ValueError) and not re.search("null byte|surrogates", str(error)):
+        if isinstance(error, ValueError) and not re.search("null (byte|character)|surrogates", str(error)):
             raise  # not the name's fault
         raise DearError(f"Cannot write {path}: {reason_of(error)}.") from error
 

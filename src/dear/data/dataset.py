@@ -56,8 +56,8 @@ class Example:
 class Dataset:
     """Labelled pictures of some classes. `template`: the prompt, with one {} for the class name.
 
-    `note`: a remark on the split for the user, if any; `rule`: the shares of train / val / test in %, if the images had
-    no split of their own.
+    `note`: lines for the user on what was decided about the data without being told;
+    `rule`: the shares of train / val / test in %, if the images had no split of their own.
     """
 
     name: str
@@ -68,6 +68,10 @@ class Dataset:
     test: tuple[Example, ...]
     note: str = ""
     rule: str = ""
+
+    def noted(self, *notes: str) -> "Dataset":
+        """The dataset with more lines of remarks; empty ones are left out."""
+        return replace(self, note="\n".join(filter(None, [self.note, *notes])))
 
     @property
     def prompts(self) -> list[str]:
@@ -84,17 +88,20 @@ class Dataset:
 
     def base(self) -> "Dataset":
         """The first half of the classes (the larger one if their number is odd), as in CoOp."""
-        return self._only(range(math.ceil(len(self.classes) / 2)))
+        return self.of_classes(range(math.ceil(len(self.classes) / 2)))
 
     def novel(self) -> "Dataset":
         """The other half of the classes, numbered from 0."""
-        return self._only(range(math.ceil(len(self.classes) / 2), len(self.classes)))
+        return self.of_classes(range(math.ceil(len(self.classes) / 2), len(self.classes)))
 
-    def _only(self, labels: range) -> "Dataset":
+    def of_classes(self, labels: Sequence[int]) -> "Dataset":
+        """The images of these classes alone, numbered from 0."""
+        number = {label: i for i, label in enumerate(labels)}
+
         def keep(examples: tuple[Example, ...]) -> tuple[Example, ...]:
-            return tuple(Example(e.picture, e.label - labels.start) for e in examples if e.label in labels)
+            return tuple(Example(e.picture, number[e.label]) for e in examples if e.label in number)
 
-        classes = self.classes[labels.start : labels.stop]
+        classes = tuple(self.classes[label] for label in labels)
         return replace(self, classes=classes, train=keep(self.train), val=keep(self.val), test=keep(self.test))
 
     def few_shot(self, shots: int, seed: int) -> "Dataset":
@@ -170,7 +177,9 @@ def from_labels(
         found = f"one class, {names[0]!r}" if names else "no classes"
         raise DearError(f"{name} has {found}: it needs images of at least two.")
     if unknown := [label for label in labels if label not in number]:
-        raise DearError(f"{name} has the label {unknown[0]!r}, which is none of its {len(names)} classes.")
+        raise DearError(
+            f"{name} has the label {unknown[0]!r}, which is none of its {len(names)} classes: name all of them."
+        )
     classes = [text.replace("_", " ") for text in names]
     examples = [Example(picture, number[label]) for picture, label in zip(pictures, labels, strict=True)]
     if splits is not None:

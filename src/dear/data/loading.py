@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, naming_killed_workers
 from dear.core.progress import Progress
 from dear.data.check import picture_hash
 from dear.data.columns import Mapped
@@ -26,16 +26,11 @@ Batch = TypeVar("Batch")
 
 def from_workers(batches: Iterable[Batch]) -> Iterator[Batch]:
     """The batches; an error in a worker is raised as its own sentence, without the worker's traceback."""
-    try:
-        yield from batches
-    except DearError as error:
-        raise DearError(str(error).rpartition("DearError: ")[2].strip()) from None
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
-            raise
-        raise DearError(
-            "A process that decodes images was killed, most likely for lack of memory: free memory, or use --workers 0."
-        ) from None
+    with naming_killed_workers():
+        try:
+            yield from batches
+        except DearError as error:
+            raise DearError(str(error).rpartition("DearError: ")[2].strip()) from None
 
 
 def decoding_loader(

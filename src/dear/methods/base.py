@@ -171,6 +171,11 @@ class Method(nn.Module):
         """Whether the method can classify into these classes; most can into any."""
         return True
 
+    @classmethod
+    def for_unseen(cls, config: Any) -> type["Method"]:
+        """A method, perhaps cheaper to fit, with the same answers if no class has labelled images."""
+        return cls
+
     def attention_maps(self, pixels: Tensor) -> dict[str, Tensor]:
         """Attention of each component to the patches, [batch, rows, columns].
 

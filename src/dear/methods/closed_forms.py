@@ -10,10 +10,11 @@ from torch import Tensor
 from dear.core.config import Config as Settings
 from dear.core.config import setting
 from dear.core.runtime import with_fp64
-from dear.methods.base import LabelledImages
+from dear.methods.base import LabelledImages, Method
 from dear.methods.recipe import Recipe
 from dear.methods.shared.closed_form import ClosedForm, CorrectionHead
-from dear.methods.shared.leave_one_out import Gaussians, KernelRidge, TextAndMeans
+from dear.methods.shared.fair_lists import Refit
+from dear.methods.shared.leave_one_out import Gaussians, KernelRidge, TextAndMeans, rounds_of
 from dear.methods.shared.per_class import frozen_features
 
 SHRINKS = (0.01, 0.1, 1.0, 10.0, 100.0)
@@ -36,7 +37,7 @@ class GdaHead(CorrectionHead):
         self.register_buffer("weight", self.mix.new_zeros(classes, self.dim))
         self.register_buffer("bias", self.mix.new_zeros(classes))
 
-    def fit(self, features: Tensor, labels: Tensor, text: Tensor) -> None:
+    def fit(self, features: Tensor, labels: Tensor, text: Tensor) -> Refit:
         gaussians, plain = Gaussians(features, labels, len(text)), self.zero_shot(features, text)
 
         def parts(shrink: float, rows: Tensor) -> list[Tensor]:
@@ -44,6 +45,7 @@ class GdaHead(CorrectionHead):
 
         shrink = self.choose({r: partial(parts, r) for r in SHRINKS}, labels, SHRINKS[0], [1.0, 0.0])
         self.take(gaussians, shrink)
+        return partial(gaussians_refit, features, labels, len(text), shrink)
 
     def take(self, gaussians: Gaussians, shrink: float) -> None:
         """Sets the correction to the scores of a fit."""
@@ -55,15 +57,16 @@ class GdaHead(CorrectionHead):
 
 
 class Gda(ClosedForm):
-    """logits = a tau f W + b (f P mu - mu P mu / 2): a mean mu per class, one precision P = (S / (N - C) + r I)^-1.
+    """logits = a tau f W + b (f P mu - mu P mu / 2 + s / 2n): mean mu of n images, one P = (S / (N - C) + r I)^-1.
 
     As published under base-to-novel (`neighbours`), the mean of a novel class is that of the training features nearest
     to its text, a fifth of it the text itself, and P the mean over classes of their shrunk precisions around the text.
 
     Differs from the official code: a, b and r are chosen by leave-one-out (there: b on the whole validation split, on
     ImageNet on *test* images, and r follows from N; from base to novel a pseudo-inverse without r); one view per image
-    (there ten, of which one image of a class has a covariance; here GDA with one image per class is zero-shot); one
-    template on ImageNet (there the mean of seven).
+    (there ten, of which one image of a class has a covariance; here GDA with one image per class is zero-shot); s
+    = tr(P Sigma) makes up for what few images add to mu P mu (there 0: a small class is hardly answered); one template
+    on ImageNet (there the mean of seven).
     """
 
     Head = GdaHead
@@ -79,6 +82,10 @@ class Gda(ClosedForm):
 
     def sizes(self) -> dict[str, int]:
         return {"shots": len(self.images)}
+
+    @classmethod
+    def for_unseen(cls, config: GdaConfig) -> type[Method]:
+        return cls if config.neighbours else Method
 
     def before_training(self, images: LabelledImages) -> None:
         super().before_training(images)
@@ -96,6 +103,17 @@ class Gda(ClosedForm):
 
     def novel_correction(self, features: Tensor) -> Tensor | None:
         return None if self._novel is None else features @ self._novel[0].T + self._novel[1]
+
+
+def gaussians_refit(
+    features: Tensor, labels: Tensor, classes: int, shrink: float, used: Tensor, rows: Tensor
+) -> Tensor:
+    """Scores [rows, classes] by GDA of the images `used` [images], each of these left out of it."""
+    fit = Gaussians(features[used], labels[used], classes)
+    weight, bias = fit.weights(shrink)
+    scores, own = features[rows] @ weight.to(features).T + bias.to(features), used[rows]
+    scores[own] = fit.left_out(shrink, (used.cumsum(0) - 1)[rows[own]])
+    return scores
 
 
 def gaussians_of_texts(images: Tensor, text: Tensor, neighbours: int) -> tuple[Tensor, Tensor]:
@@ -132,26 +150,27 @@ class ProKeRHead(CorrectionHead):
         self.register_buffer("values", like.new_zeros(stored, classes))
         self.register_buffer("beta", like.new_tensor(1.0))
 
-    def fit(self, features: Tensor, labels: Tensor, text: Tensor) -> None:
+    def fit(self, features: Tensor, labels: Tensor, text: Tensor) -> Refit:
         plain = self.zero_shot(features, text)
         residuals = plain / -self.temperature
         residuals[torch.arange(len(labels), device=labels.device), labels] += 1
         order = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))
         landmarks = order[:_LANDMARKS].to(features.device)
-        cosines = features.double() @ features[landmarks].double().T
+        cosines, rounds = features.double() @ features[landmarks].double().T, rounds_of(features, labels)
 
         @cache
         def fitted(beta: float) -> KernelRidge:
-            return KernelRidge(cosines, residuals, landmarks, beta)
+            return KernelRidge(cosines, residuals, landmarks, beta, rounds)
 
         def parts(beta: float, ridge: float, rows: Tensor) -> list[Tensor]:
             return [plain[rows], fitted(beta).left_out(ridge, rows)]
 
         choices = {(beta, ridge): partial(parts, beta, ridge) for beta in _BETAS for ridge in _RIDGES}
         published = (3.0, 0.05)  # for one image per class
-        beta, ridge = self.choose(choices, labels, published, [1.0, self.temperature * published[1]])
+        beta, ridge = self.choose(choices, labels, published, [1.0, self.temperature * published[1]], rounds)
         self.landmarks, self.beta = features[landmarks].to(self.mix), self.mix.new_tensor(beta)
         self.values = fitted(beta).weights(ridge).to(self.mix)
+        return lambda used, rows: fitted(beta).left_out(ridge, rows, used)
 
     def correction(self, features: Tensor) -> Tensor:
         return (-self.beta * (1 - features @ self.landmarks.T)).exp() @ self.values
@@ -179,16 +198,23 @@ class SSTextHead(CorrectionHead):
     def set_sizes(self, classes: int, stored: int) -> None:
         self.register_buffer("shift", self.mix.new_zeros(classes, self.dim))
 
-    def fit(self, features: Tensor, labels: Tensor, text: Tensor) -> None:
-        vectors, tau = TextAndMeans(features, labels, text), self.temperature
+    def fit(self, features: Tensor, labels: Tensor, text: Tensor) -> Refit:
+        rounds, tau = rounds_of(features, labels), self.temperature
+        vectors, plain = TextAndMeans(features, labels, text, rounds), self.zero_shot(features, text)
 
         def parts(strength: float, prior: float, rows: Tensor) -> list[Tensor]:
             return [tau * vectors.left_out(strength, prior, rows)]
 
         priors = _PRIORS if len(vectors.counts.unique()) > 1 else _PRIORS[:1]  # else k only changes g
         choices = {(g, k): partial(parts, g, k) for g in _STRENGTHS for k in priors}
-        chosen = self.choose(choices, labels, (0.25, 0.0), [1.0])
+        chosen = self.choose(choices, labels, (0.25, 0.0), [1.0], rounds)
         self.shift = (vectors.vectors(*chosen) - text).to(self.mix)
+
+        def refit(used: Tensor, rows: Tensor) -> Tensor:  # the vector of a class does not depend on other classes
+            without = vectors.left_out(*chosen, rows)
+            return tau * without.where(used[rows, None], features[rows] @ vectors.vectors(*chosen).T) - plain[rows]
+
+        return refit
 
     def correction(self, features: Tensor) -> Tensor:
         return self.zero_shot(features, self.shift)

@@ -18,7 +18,7 @@ from dear.core.errors import DearError
 from dear.core.names import AUTO
 from dear.heads.gains import Gains, require_sum
 from dear.heads.role_map import find_role_map
-from dear.methods.base import LabelledImages
+from dear.methods.base import LabelledImages, Method
 from dear.methods.closed_forms import SHRINKS, GdaHead
 from dear.methods.shared.closed_form import Corrected, LeftOut
 from dear.methods.shared.leave_one_out import Gaussians
@@ -45,6 +45,7 @@ class HeadGainsConfig(RoleSettings):
     pull: float | None = setting(
         1.0, "weight of the squared distance of the projection from its start; null: it is not learned", low=0.0
     )
+    gda: bool = setting(True, "add GDA's score; without it and with no gains it is ProLIP's loss, solved by L-BFGS")
 
 
 class HeadGains(Corrected):
@@ -86,6 +87,15 @@ class HeadGains(Corrected):
         assert isinstance(config, HeadGainsConfig)
         return super().restore(backbone, replace(config, roles=AUTO), extra_state)
 
+    def merged(self) -> list[tuple[Tensor, Tensor]]:
+        if (self.gains != 1).any() or self.head.mix[1]:
+            raise DearError(
+                "Gains of heads and GDA's part are no weights of a plain CLIP: train with --gains none, or export the "
+                "run with --onnx."
+            )
+        scale = self.backbone.model.logit_scale
+        return [(self.backbone.image.head_matrix, self.projection), (scale, scale + self.head.mix[0].log())]
+
     def scaled(self, images: CachedHeads) -> Tensor:
         """The states that are read, with the gains, [batch, width]."""
         return Gains(self.heads_from, self.head_means, self.gains).apply(self.backbone.image, images).frozen_cls
@@ -103,17 +113,30 @@ class HeadGains(Corrected):
         """States that are read, [batch, width] -> features, normalised, [batch, dim]."""
         return F.normalize(project_by(self.backbone.image, cls, self.projection), dim=-1)
 
+    @classmethod
+    def for_unseen(cls, config: Any) -> type[Method]:
+        return _WithoutGda
+
     @torch.no_grad()
     def before_training(self, images: LabelledImages) -> None:
+        seen, labels = self.seen(images)
+        if not self.config.gda:
+            self.head.set_sizes(len(self.trained), 0)
+            self.fit(seen, labels)
+            return
+        left_out = self.cross_validated(seen, labels)
+        shrink = self.head.choose(left_out, labels.cpu(), SHRINKS[0], [1.0, 0.0])
+        self.fit(seen, labels)
+        self.head.take(self.gaussians(seen, labels), shrink)
+
+    def seen(self, images: LabelledImages) -> tuple[CachedHeads, Tensor]:
+        """States and head outputs of the labelled images, and labels [images]; sets the trained classes."""
         tower, device = self.backbone.image, self.backbone.device
         batches = [(tower.head_outputs(batch, self.heads_from), truth) for batch, truth in images.train()]
         seen = CachedHeads(*(torch.cat(parts) for parts in zip(*(heads for heads, _ in batches), strict=True)))
         labels = torch.cat([truth for _, truth in batches]).to(device)
         self.trained = tuple(self.classes.names)
-        left_out = self.cross_validated(seen, labels)
-        shrink = self.head.choose(left_out, labels.cpu(), SHRINKS[0], [1.0, 0.0])
-        self.fit(seen, labels)
-        self.head.take(self.gaussians(seen, labels), shrink)
+        return seen, labels
 
     def fit(self, seen: CachedHeads, labels: Tensor) -> None:
         """Sets means, gains and projection."""
@@ -160,8 +183,8 @@ class HeadGains(Corrected):
         for number in changed[:_MAX_REPORTED]:
             row, head = divmod(number, self.gains.shape[1])
             at = self.heads_from + row, head
-            words.append(f"{at[0]}.{head}{parts.get(at, '')} x {self.gains[row, head]:.2f}")
-        return f"heads (layer.head) that count more or less than in CLIP: {', '.join(words)}" if words else ""
+            words.append(f"layer {at[0]}, head {head}{parts.get(at, '')}, x {self.gains[row, head]:.2f}")
+        return f"heads with the largest learned gains: {'; '.join(words)}" if words else ""
 
     def fitted_gains(self, seen: CachedHeads, labels: Tensor) -> Tensor:
         """Gains by L-BFGS on head outputs, [images, heads, head_dim]; what heads write is ten times as large."""
@@ -207,6 +230,14 @@ class HeadGains(Corrected):
 
     def cross_entropy(self, features: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(self.backbone.temperature * features @ self.encode_text(self.classes).T, labels)
+
+
+class _WithoutGda(HeadGains):
+    """Gains and projection alone, which are all that classes without labelled images get."""
+
+    @torch.no_grad()
+    def before_training(self, images: LabelledImages) -> None:
+        self.fit(*self.seen(images))
 
 
 def folds_of(labels: Tensor, count: int) -> Tensor:

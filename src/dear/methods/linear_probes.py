@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from dear.clip.layer_input import LayerInput
 from dear.clip.text import ClassTexts
 from dear.core.metrics import accuracy
-from dear.methods.base import LabelledImages, Loss
+from dear.methods.base import LabelledImages, Loss, Method
 from dear.methods.recipe import Recipe
 from dear.methods.shared.leave_one_out import class_means
 from dear.methods.shared.per_class import OnlyTrained, PerClass, frozen_features
@@ -32,18 +32,25 @@ class LinearProbe(OnlyTrained):
         self.bias = nn.Parameter(bias, requires_grad=False)
 
     def before_training(self, images: LabelledImages) -> None:
-        features, labels = frozen_features(self, images.train())
-        fits = {decay: logistic(features, labels, len(images.classes), decay) for decay in _DECAYS}
-        best = _DECAYS[len(_DECAYS) // 2]
-        features, labels = frozen_features(self, images.val())
-        if len(labels):
-            best = max(fits, key=lambda decay: accuracy(features @ fits[decay][0].T + fits[decay][1], labels))
         self.trained = images.classes
-        self.set_weights(*fits[best])
+        self.set_weights(*chosen_logistic(self, images))
 
     def logits(self, features: Tensor, text: Tensor, inference: str | None = None) -> Tensor:
         rows = self.trained_rows(self.classes.names)
         return features[:, 0] @ self.weight[rows].T + self.bias[rows]
+
+
+def chosen_logistic(method: Method, images: LabelledImages) -> tuple[Tensor, Tensor]:
+    """`logistic` of the class features, with the decay that is best on the validation images, or without any the middle
+    of the range."""
+    (features, labels), (held_out, truth) = (
+        frozen_features(method, batches) for batches in (images.train(), images.val())
+    )
+    fits = {decay: logistic(features, labels, len(images.classes), decay) for decay in _DECAYS}
+    best = _DECAYS[len(_DECAYS) // 2]
+    if len(truth):
+        best = max(fits, key=lambda decay: accuracy(held_out @ fits[decay][0].T + fits[decay][1], truth))
+    return fits[best]
 
 
 def logistic(images: Tensor, labels: Tensor, classes: int, decay: float) -> tuple[Tensor, Tensor]:

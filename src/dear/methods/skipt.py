@@ -1,7 +1,6 @@
 """SkipT: fine-tunes the upper half of both towers, on a part of the classes at each step (CVPR 2025)."""
 
 import math
-from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -14,14 +13,15 @@ from torch.nn import functional as F
 from dear.clip import Backbone, exact_copy
 from dear.clip.layer_input import LayerInput
 from dear.clip.low_rank import with_blocks
-from dear.clip.read_out import ProbePool
 from dear.clip.text import ClassTexts
 from dear.clip.timm_tower import TimmTower
 from dear.core.config import Config as Settings
 from dear.core.config import setting
-from dear.core.runtime import autocast, to_device
-from dear.methods.base import Loss, Method, normalized
+from dear.core.errors import DearError
+from dear.core.runtime import to_device
+from dear.methods.base import Loss
 from dear.methods.deep_prompts import DASSL
+from dear.methods.fine_tune import OwnImageTower
 from dear.methods.recipe import Recipe
 
 
@@ -35,7 +35,7 @@ class SkipConfig(Settings):
     decay: float = setting(0.3, "how fast the probability of further classes falls with rank", low=0.01, high=100.0)
 
 
-class SkipT(Method):
+class SkipT(OwnImageTower):
     """Trains copies of the upper half of the blocks, the last LayerNorms and the projections; 62 M on ViT-B/16.
 
     A step encodes the classes nearest to its images, and further ones with a probability that decays with their rank.
@@ -53,26 +53,31 @@ class SkipT(Method):
 
     def __init__(self, backbone: Backbone, config: SkipConfig) -> None:
         super().__init__(backbone, config)
-        image, text = backbone.image, backbone.text
-        visual, module = image.visual, text.module
-        if isinstance(image, TimmTower):
-            self._image: Any = image.copied(self.first_layer)
-            self.image_blocks = nn.ModuleList(block.module for block in self._image.blocks[self.first_layer - 1 :])
-            self.image_end = nn.ModuleList(self._image.end_modules())
-        else:
-            self.image_blocks = nn.ModuleList(map(exact_copy, image.blocks[self.first_layer - 1 :]))
-            self.image_norm, self.projection = deepcopy(visual.ln_post), nn.Parameter(visual.proj.detach().clone())
-            self._image = with_blocks(image, [*image.blocks[: self.first_layer - 1], *self.image_blocks])
-            end = SimpleNamespace(ln_post=self.image_norm, proj=self.projection)
-            if image.reader is not None:
-                self.image_pool = end.attn_pool = deepcopy(visual.attn_pool)
-                self._image.reader = ProbePool(end)
-            self._image.visual = end
+        text = backbone.text
+        module = text.module
+        self.copy_image_tower()
         self.text_blocks = nn.ModuleList(map(exact_copy, text.blocks[self.first_text_layer - 1 :]))
         self.text_norm, self.text_projection = deepcopy(module.ln_final), deepcopy(module.text_projection)
         self.requires_grad_(True)
         self._text = with_blocks(text, [*text.blocks[: self.first_text_layer - 1], *self.text_blocks])
         self._text.module = SimpleNamespace(ln_final=self.text_norm, text_projection=self.text_projection)
+
+    def merged(self) -> list[tuple[Tensor, Tensor]]:
+        image, text = self.backbone.image, self.backbone.text
+        if isinstance(image, TimmTower):
+            raise DearError("SkipT on a tower of timm has no checkpoint of its own: export the run with --onnx.")
+        frozen = [*image.blocks[self.first_layer - 1 :], *text.blocks[self.first_text_layer - 1 :]]
+        frozen += [image.visual.ln_post, image.visual.proj, text.module.ln_final, text.module.text_projection]
+        own = [*self.image_blocks, *self.text_blocks, self.image_norm, self.projection]
+        own += [self.text_norm, self.text_projection]
+        if image.reader is not None:
+            frozen.append(image.visual.attn_pool)
+            own.append(self.image_pool)
+        pairs: list[tuple[Tensor, Tensor]] = []
+        for old, new in zip(frozen, own, strict=True):
+            several = isinstance(old, nn.Module)
+            pairs += zip(old.parameters(), new.parameters(), strict=True) if several else [(old, new)]
+        return pairs
 
     @property
     def first_layer(self) -> int:
@@ -88,19 +93,10 @@ class SkipT(Method):
         image = [parameter for name, parameter in named.items() if not name.startswith("text_")]
         return [{"params": text, "lr": lr}, {"params": image, "lr": lr * self.config.image_rate}]
 
-    def _autocast(self) -> AbstractContextManager:
-        """Trained blocks are fp32: in half precision, autocast casts them once per tower."""
-        return autocast(self.backbone.device, self.backbone.precision)
-
     def encode_text(self, classes: ClassTexts) -> Tensor:
-        with self._autocast():
+        with self.autocast():
             states = self._text.eot_states(classes.states, classes.prompts, classes.first_layer)
         return F.normalize(self._text.project(states), dim=-1)
-
-    def encode_image(self, x: LayerInput) -> Tensor:
-        with self._autocast():
-            cls = self._image.cls_state(LayerInput(self._image, x.layer, x.states))
-        return normalized(self._image.project(cls))
 
     @torch.no_grad()
     def sample_classes(self, features: Tensor, labels: Tensor) -> Tensor:

@@ -21,13 +21,14 @@ _GRID_BETA = (0.5, 1.0, 2.0, 3.0, 4.0, 5.5, 7.0)
 class TipAdapter(PerClass):
     """logits = tau f W + alpha exp(-beta (1 - f F)) L.
 
-    Classes that are not in the cache get the zero-shot logits alone. Differs from the official code: alpha and beta are
-    chosen on the few validation images of the draw (there: on a full validation split, on ImageNet on test images),
-    from 20 and 7 values that are the same for all datasets (there: 20 and 200, in a range per dataset); the cache has
-    one feature per image, without augmentation (there: the mean of ten augmented passes); and ImageNet has one
-    template, as all datasets (there: the mean of seven).
+    Classes that are not in the cache get the zero-shot logits alone, and `fair_lists.beside` in a list with others.
+    Differs from the official code: alpha and beta are chosen on the few validation images of the draw (there: on a full
+    validation split, on ImageNet on test images), from 20 and 7 values that are the same for all datasets (there: 20
+    and 200, in a range per dataset); the cache has one feature per image, without augmentation (there: the mean of ten
+    augmented passes); and ImageNet has one template, as all datasets (there: the mean of seven).
     """
 
+    fair = True
     keys: Tensor  # [shots, dim]
     labels: Tensor  # [shots]
     strength: Tensor  # alpha, beta
@@ -72,7 +73,7 @@ class TipAdapter(PerClass):
     def logits(self, features: Tensor, text: Tensor, inference: str | None = None) -> Tensor:
         plain, similar, values = self._parts(features[:, 0], text)
         alpha, beta = self.strength
-        return plain + alpha * (-beta * (1 - similar)).exp() @ values
+        return self.fair_logits(plain + alpha * (-beta * (1 - similar)).exp() @ values, plain)
 
     def _parts(self, images: Tensor, text: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Zero-shot logits [images, classes], similarity to the cache [images, shots], its labels [shots, classes]."""

@@ -14,6 +14,8 @@ from dear.core.figure import color_of, save_figure
 from dear.core.files import write_json
 from dear.core.pages import render_template
 from dear.core.schema import damaged
+from dear.methods.registry import find_method
+from dear.methods.shared.fair_lists import list_note
 from dear.training.adapter import CONFIG, TEXT_TABLE, WEIGHTS, read_config, write_config
 from dear.training.run_folder import RunFolder
 
@@ -133,8 +135,10 @@ def model_card(
     """Markdown with the hub's front matter, for an adapter's config, and its run's settings and test accuracies."""
     backbone = config["backbone"]
     local = backbone["model"].startswith(("local-dir:", "transformers:")) and "/" not in backbone["model"]
+    trained = config["extra_state"].get("classes", config["classes"])
+    note = list_note(config["classes"], trained, getattr(find_method(config["method"]), "fair", False))
     return render_template(
-        _CARD_TEMPLATE, escape=False, name=name, config=config, backbone=backbone, has_public_name=not local,
+        _CARD_TEMPLATE, escape=False, name=name, config=config, note=note, backbone=backbone, has_public_name=not local,
         accuracies=result, picture=picture, settings=settings, recipe=_RECIPE, most=_LISTED_CLASSES, json=json.dumps,
     )  # fmt: skip
 

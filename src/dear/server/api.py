@@ -32,11 +32,12 @@ _SMALL_BODY = 500_000  # bytes
 
 # Declared for OpenAPI alone: the guard checks the token before a request comes here.
 _TOKEN = Depends(
-    HTTPBearer(scheme_name="token", auto_error=False, description="Only if the server was started with --token-file.")
+    HTTPBearer(scheme_name="token", auto_error=False, description="The word in the server's --token-file.")
 )
 _REFUSED: dict[int | str, Any] = {
     "4XX": {
-        "model": schemas.Refusal,
+        # JSON on every route, also on one that answers in text; `_BUSY` brings the model itself.
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}},
         "description": "400 bad request, 401 no token, 403 wrong host or page, 408 too slow, 411 no length, "
         "413 too large, 415 neither form nor JSON",
     }
@@ -71,7 +72,7 @@ class Service:
     def open(
         cls, folder: Path, gallery: "Path | str | None", device: str = "auto", precision: str = "auto"
     ) -> "Service":
-        """`folder` was made by `dear train` or `dear export`, `gallery` by `dear index`."""
+        """`folder` was made by `dear fit`, `dear train` or `dear export`, `gallery` by `dear index`."""
         engine, name = open_engine(folder, device, precision), folder.resolve().name
         if gallery is None:
             return cls(engine, name)
@@ -112,27 +113,30 @@ class Service:
 class Api:
     """Handlers take the request itself: a body is read within our limits, and never by FastAPI."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, service: Service, secured: bool = False) -> None:
+        self._service, self._secured = service, [_TOKEN] if secured else []
         self._predict_settings = schemas.PredictSettings.of(service.engine.inferences)
         self._workers = anyio.CapacityLimiter(os.cpu_count() or 1)
 
     @property
     def router(self) -> APIRouter:
         api = APIRouter(tags=["API"], default_response_class=Json)
+        gallery = self._service.gallery
+        search = schemas.SearchSettings.of(gallery.components if gallery is not None else ())
         posts = (
-            ("/v1/predict", self.predict, "Classify images", (self._predict_settings, MOST_IMAGES, True)),
-            ("/v1/search", self.search, "Find similar images in the gallery", (schemas.SearchSettings, 1, False)),
-            ("/v1/embed", self.embed, "Features of images and texts", (schemas.EmbedSettings, MOST_IMAGES, False)),
+            ("/v1/predict", self.predict, "Classify images", (self._predict_settings, MOST_IMAGES)),
+            ("/v1/search", self.search, "Find similar images in the gallery", (search, 1, "text")),
+            ("/v1/embed", self.embed, "Features of images and texts", (schemas.EmbedSettings, MOST_IMAGES, "texts")),
         )
         for path, handler, summary, body in posts:
             documentation: dict[str, Any] = {
                 "summary": summary,
                 "responses": {**_REFUSED, **_BUSY},
                 "openapi_extra": {"requestBody": schemas.request_body(*body)},
+                "include_in_schema": handler != self.search or gallery is not None,
             }
-            api.post(path, dependencies=[_TOKEN], response_model_exclude_unset=True, **documentation)(handler)
-        secured: dict[str, Any] = {"dependencies": [_TOKEN], "responses": _REFUSED}
+            api.post(path, dependencies=self._secured, response_model_exclude_unset=True, **documentation)(handler)
+        secured: dict[str, Any] = {"dependencies": self._secured, "responses": _REFUSED}
         gets: tuple[tuple[str, Callable, str, dict[str, Any]], ...] = (
             ("/v1/about", self.about, "The model and its limits", secured),
             ("/metrics", self.metrics, "Figures for Prometheus", {**secured, "response_class": _Metrics}),
@@ -215,7 +219,7 @@ class Api:
                     upload = parse_upload(content_type, body, model.model_fields)
                 else:
                     upload = await run_in_threadpool(parse_upload, content_type, body, model.model_fields)
-                settings = schemas.check_settings(upload.values, model)
+                settings = schemas.check_settings(upload.values, model, upload.form)
                 places.enter_context(self._service.admission.room_for(len(upload.images)))
                 images = await self._in_worker(lambda: open_uploads(upload.images, prepare))
             upload.images.clear()

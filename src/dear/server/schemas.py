@@ -4,11 +4,12 @@ FastAPI reads no body: `dear.server.uploads` does, within its limits. The settin
 """
 
 import json
+import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     FailFast,
     Field,
@@ -21,7 +22,7 @@ from pydantic import (
 from dear.core.errors import DearError
 from dear.core.names import CLS
 from dear.server.model_thread import MOST_IMAGES
-from dear.server.uploads import FORMATS_IN_WORDS
+from dear.server.uploads import FORMATS_IN_WORDS, IMAGE_TYPES, MAX_BYTES
 
 _MAX_LETTERS = 2000  # of a sentence
 _MAX_RESULTS = 1000  # classes or hits in one response
@@ -42,10 +43,13 @@ class _Nullable:
         return {**handler.resolve_ref_schema(handler(core_schema["schema"])), "nullable": True}
 
 
-Whole = Annotated[int, Field(ge=1, le=_MAX_RESULTS), BeforeValidator(_from_form)]
-Flag = Annotated[bool, BeforeValidator(_from_form)]
+Whole = Annotated[int, Field(ge=1, le=_MAX_RESULTS)]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, max_length=_MAX_LETTERS)]
-Sentence = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=_MAX_LETTERS)]
+# One letter that is no space, neither to Python nor to Rust nor to JavaScript.
+Sentence = Annotated[
+    str, StringConstraints(strip_whitespace=True, max_length=_MAX_LETTERS, pattern=r"[^\s\x1c-\x1f\ufeff]")
+]
+_WEIGHT = "([1-9][0-9]{0,3}([.][0-9]{1,6})?|0?[.][0-9]{0,6}[1-9])"
 ClassProbability = Annotated[
     tuple[str, float],
     WithJsonSchema(
@@ -66,7 +70,7 @@ class Settings(BaseModel):
 
 class PredictSettings(Settings):
     topk: Annotated[Whole, Field(description="how many classes to name")] = 3
-    votes: Annotated[Flag, Field(description="include the vote of each component")] = True
+    votes: Annotated[bool, Field(description="include the vote of each component")] = True
     inference: str = ""
 
     @classmethod
@@ -79,24 +83,34 @@ class PredictSettings(Settings):
 
 
 class SearchSettings(Settings):
-    text: Annotated[Text, Field(description="search by this sentence")] = ""
+    text: Annotated[Sentence, Field(description="search by this sentence")] = ""
     by: Annotated[Text, Field(description="components and their weights, such as color=0.7,shape=0.3")] = CLS
     label: Annotated[Text, Field(description="only images whose label contains this")] = ""
     k: Annotated[Whole, Field(description="how many images")] = 10
 
+    @classmethod
+    def of(cls, components: Sequence[str]) -> "type[SearchSettings]":
+        """These settings for the components of a gallery. Only described so: `parse_by` refuses the rest in words."""
+        one = f"({'|'.join(map(re.escape, components))})(={_WEIGHT})?"
+        rule = Field(description=cls.model_fields["by"].description, json_schema_extra={"pattern": f"^{one}(,{one})*$"})
+        return create_model("SearchSettings", __base__=cls, by=(Annotated[Text, rule], CLS))
+
 
 class EmbedSettings(Settings):
-    texts: Annotated[list[Sentence], Field(max_length=MOST_IMAGES), FailFast()] = []
+    texts: Annotated[list[Sentence], Field(min_length=1, max_length=MOST_IMAGES), FailFast()] = []
 
 
 SettingsKind = TypeVar("SettingsKind", bound=Settings)
 
 
-def check_settings(values: dict[str, Any], model: type[SettingsKind]) -> SettingsKind:
+def check_settings(values: dict[str, Any], model: type[SettingsKind], form: bool = False) -> SettingsKind:
     """The settings, or an error of one sentence. Unknown names are refused first: there may be millions of them."""
     for name in values:
         if name not in model.model_fields:
             raise DearError(f"There is no setting {name[:40]!r} here: choose from {', '.join(model.model_fields)}.")
+    if form:
+        kinds = {name: field.annotation for name, field in model.model_fields.items()}
+        values = {name: _from_form(value) if kinds[name] in (int, bool) else value for name, value in values.items()}
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -105,7 +119,11 @@ def check_settings(values: dict[str, Any], model: type[SettingsKind]) -> Setting
 
 
 def _rules(model: type[Settings]) -> dict[str, Any]:
-    return model.model_json_schema()["properties"]
+    rules = model.model_json_schema()["properties"]
+    for rule in rules.values():
+        if not rule.get("default", True):  # what is left out is not what may be sent
+            del rule["default"]
+    return rules
 
 
 def _in_words(rule: dict[str, Any]) -> str:
@@ -116,24 +134,35 @@ def _in_words(rule: dict[str, Any]) -> str:
     if rule["type"] == "boolean":
         return "true or false"
     if rule["type"] == "array":
-        return f"a list of at most {rule['maxItems']} sentences, none of them empty or over {_MAX_LETTERS} letters"
-    return f"text of at most {rule['maxLength']} letters"
+        return f"a list of 1 to {rule['maxItems']} sentences, none of them empty or over {_MAX_LETTERS} letters"
+    return f"{'a sentence' if 'pattern' in rule else 'text'} of at most {rule['maxLength']} letters"
 
 
-def request_body(settings: type[Settings], images: int, required: bool) -> dict[str, Any]:
-    """A form or JSON for OpenAPI: `settings`, and up to `images` images as files or in base64."""
+def request_body(settings: type[Settings], images: int, instead: str = "") -> dict[str, Any]:
+    """A form or JSON for OpenAPI: `settings`, and up to `images` images as files or in base64.
+
+    `instead`: the setting that may be sent in place of images; where there can be many, also together with them.
+    """
     rules = _rules(settings)
+    description = f"{FORMATS_IN_WORDS}, at most {MAX_BYTES // 10**6} MB"
     in_form = {name: rule for name, rule in rules.items() if rule["type"] != "array"}
 
-    def schema(name: str, image: dict[str, Any], rules: dict[str, Any], required: bool) -> dict[str, Any]:
-        field = image if images == 1 else {"type": "array", "maxItems": images, "items": image}
-        properties = {name: {**field, "description": FORMATS_IN_WORDS}, **rules}
-        needs = {"required": [name]} if required else {}
-        return {"schema": {"type": "object", "additionalProperties": False, "properties": properties, **needs}}
+    def schema(name: str, image: dict[str, Any], rules: dict[str, Any]) -> dict[str, Any]:
+        image = {"type": "string", "minLength": 1, "description": description, **image}
+        field = image if images == 1 else {"type": "array", "minItems": 1, "maxItems": images, "items": image}
+        needs = [{"required": [one]} for one in (name, instead) if one == name or one in rules]
+        more = needs[0] if len(needs) == 1 else {"oneOf" if images == 1 else "anyOf": needs}
+        return {"type": "object", "additionalProperties": False, "properties": {name: field, **rules}, **more}
 
-    form = schema("image", {"type": "string", "format": "binary"}, in_form, required or not in_form)
-    base64 = schema("images" if images > 1 else "image", {"type": "string", "format": "byte"}, rules, required)
-    return {"required": True, "content": {"multipart/form-data": form, "application/json": base64}}
+    form = schema("image", {"format": "binary"}, in_form)
+    name, base64 = "images" if images > 1 else "image", {"format": "byte", "maxLength": -(-MAX_BYTES // 3) * 4}
+    return {
+        "required": True,
+        "content": {
+            "multipart/form-data": {"schema": form, "encoding": {"image": {"contentType": IMAGE_TYPES}}},
+            "application/json": {"schema": schema(name, base64, rules)},
+        },
+    }
 
 
 # --- responses ---------------------------------------------------------------------------------------------------

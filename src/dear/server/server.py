@@ -62,7 +62,7 @@ def make_app(
         },
     )
     app.openapi_version = "3.0.3"  # the newest that Swagger UI 4 shows
-    app.include_router(Api(service).router)
+    app.include_router(Api(service, secured=token is not None).router)
     return Guard(app, hosts, token, _PUBLIC, service.metrics)
 
 

@@ -31,6 +31,7 @@ DECODE_SECONDS = 10.0
 TOO_MANY_BYTES = f"The file has more than {MAX_BYTES // 10**6} MB: make the image smaller."
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 FORMATS_IN_WORDS = f"{', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}"
+IMAGE_TYPES = ", ".join(f"image/{name.lower()}" for name in _FORMATS)
 _IMAGE_FIELDS = ("image", "images")
 _UNREADABLE = f"This file cannot be read as an image ({{}}): choose a {FORMATS_IN_WORDS} file."
 _TOO_MANY_IMAGES = f"A request takes at most {MOST_IMAGES} images: send several requests."
@@ -91,10 +92,11 @@ class _UntilThen(BytesIO):
 
 @dataclass
 class Upload:
-    """Image files as they were sent, and all other values by name, not yet checked."""
+    """Image files as they were sent, and all other values by name, not yet checked; all of them text in a form."""
 
     images: list[bytes] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
+    form: bool = False
 
 
 def parse_upload(content_type: str, body: bytes, names: Collection[str]) -> Upload:
@@ -133,6 +135,8 @@ def _images_in_json(raw: msgspec.Raw) -> list[str]:
         value = msgspec.json.decode(raw, type=str | list[str])
     except msgspec.ValidationError:
         raise DearError(_NO_BASE64) from None
+    if value == []:
+        raise DearError("The list of images is empty: send an image, or no list.")
     return value if isinstance(value, list) else [value]
 
 
@@ -160,7 +164,7 @@ def _parse_form(content_type: str, body: bytes) -> Upload:
     import python_multipart
     from python_multipart.exceptions import FormParserError
 
-    upload, numbers = Upload(), itertools.count(1)
+    upload, numbers = Upload(form=True), itertools.count(1)
 
     def count() -> None:
         if len(upload.images) > MOST_IMAGES:

@@ -14,7 +14,7 @@ from safetensors.torch import save
 
 from dear.clip import Backbone, load_backbone
 from dear.clip.text_table import TextTable
-from dear.core.errors import DearError
+from dear.core.errors import DearError, warn
 from dear.core.files import checksum_of, read_json, write_bytes, write_json
 from dear.core.identity import BackboneIdentity
 from dear.core.progress import report
@@ -34,6 +34,8 @@ from dear.core.words import backbone_line
 from dear.data.prompts import check_class_names, check_name, check_template
 from dear.methods.base import Method
 from dear.methods.registry import METHODS, find_method
+from dear.methods.shared.fair_lists import list_note
+from dear.methods.shared.per_class import PerClass
 from dear.training.run_folder import ADAPTER_CONFIG as CONFIG
 from dear.training.run_folder import ADAPTER_TEXT_TABLE as TEXT_TABLE
 from dear.training.run_folder import ADAPTER_WEIGHTS as WEIGHTS
@@ -135,6 +137,10 @@ def load_adapter(
     classes = tuple(map(check_name, config["classes"])) if classes is None else check_class_names(classes)
     template = check_template(config["template"] if template is None else template)
     model.set_classes(classes, template)
+    if METHODS[config["method"]].kind != "unfitted":
+        trained, fair = (model.trained, model.fair) if isinstance(model, PerClass) else (config["classes"], False)
+        if note := list_note(classes, trained, fair):
+            (report if fair else warn)(note)
     return Adapter(model.eval().requires_grad_(False), config["method"], classes, template)
 
 
@@ -166,8 +172,13 @@ def read_config_alone(folder: Path) -> dict[str, Any]:
             raise DearError(f"{folder} is not finished: no epoch is done. The same `dear train` starts it again.")
         raise DearError(f"{folder} is not an adapter: it has no {CONFIG}. `dear fit` and `dear train` make one.")
     config = read_json(folder / CONFIG)
-    if not isinstance(config, dict) or config.get("format") != _FORMAT or config.get("method") not in list(METHODS):
+    if not isinstance(config, dict) or config.get("format") != _FORMAT:
         raise DearError(f"{folder / CONFIG} is not an adapter config that dear {__version__} can read: {_ADVICE}.")
+    if config.get("method") not in list(METHODS):
+        raise DearError(
+            f"{folder / CONFIG} is by the method {config.get('method')!r}, which dear {__version__} does not know: "
+            "install the package that brings it."
+        )
     rest = {key: value for key, value in config.items() if key != _HASH}
     if config.get(_HASH) != _config_hash(rest):
         raise DearError(f"{folder / CONFIG} was changed after training: give new classes at load time instead.")

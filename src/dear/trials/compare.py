@@ -10,9 +10,10 @@ from dear.methods.registry import COMPARED, METHODS, ZERO_SHOT, methods_for, sim
 from dear.training.config import TrainConfig
 from dear.training.images import ImageSource
 from dear.trials.leaderboard import Leaderboard, leaderboard
-from dear.trials.outcome import Outcome
+from dear.trials.outcome import Outcome, Unseen
 from dear.trials.task import Task
 from dear.trials.trial import uncropped_trial
+from dear.trials.unseen import foresee
 
 DEFAULT_METHODS = (ZERO_SHOT, *simple_methods(), *COMPARED)
 _LEAST = 5.0  # seconds: no training starts with less time left
@@ -26,8 +27,9 @@ def default_methods(backbone: Backbone) -> list[str]:
 
 def compare_methods(
     dataset: Dataset, source: ImageSource, methods: Sequence[str], train: TrainConfig, time_limit: float
-) -> tuple[Leaderboard, list[str]]:
-    """A leaderboard on the test images, and the methods for which there was no time.
+) -> tuple[Leaderboard, list[str], Unseen]:
+    """A leaderboard on the test images, the methods for which there was no time, and what the advised one is expected
+    to get on classes without images.
 
     `dataset`: after the few-shot draw. Methods without training come first; trained ones share the time that is left,
     and have fewer epochs than their recipes if need be. Of `train` the seed, shots, device and workers are used.
@@ -55,4 +57,6 @@ def compare_methods(
         trial.answers.clear()
     if not outcomes:
         raise DearError(f"There was no time for {', '.join(skipped)}: raise --time-limit.")
-    return leaderboard(outcomes), skipped
+    board = leaderboard(outcomes)
+    (advised,) = (trial for trial in trials if trial.method == board.advised().method)
+    return board, skipped, foresee(advised, dataset, source)

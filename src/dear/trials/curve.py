@@ -7,6 +7,7 @@ from msgspec import Struct
 from torch import Tensor
 
 from dear.methods.shared.closed_form import CorrectionHead
+from dear.methods.shared.leave_one_out import places_in_class
 from dear.methods.shared.stacking import classes_alike
 from dear.trials.paired import AHEAD, compare_values
 
@@ -33,7 +34,8 @@ def learning_curve(
     counts = torch.bincount(labels, minlength=len(text))
     generator = torch.Generator().manual_seed(0)
     draws = max(1, min(_DRAWS, _DRAWN // (len(labels) * len(text))))
-    places = [_places_in_class(labels, generator) for _ in range(draws)]
+    orders = [torch.randperm(len(labels), generator=generator).to(labels.device) for _ in range(draws)]
+    places = [places_in_class(labels, order.argsort()) for order in orders]
     sizes, rights = [], []
     for share in _SHARES:
         right = torch.zeros(len(labels), dtype=torch.float64, device=labels.device)
@@ -70,16 +72,6 @@ def some_names(names: Sequence[str]) -> list[str]:
     """At most five names, and the number of the others."""
     others = len(names) - _NAMED
     return [*names[:_NAMED], *([f"{others} others"] if others > 0 else [])]
-
-
-def _places_in_class(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """The place of each image [images] among those of its class, in random order."""
-    order = torch.randperm(len(labels), generator=generator).to(labels.device)
-    place = torch.empty_like(labels)
-    for label in labels.unique():
-        own = order[labels[order] == label]
-        place[own] = torch.arange(len(own), device=labels.device)
-    return place
 
 
 def _labelling_advice(helps: bool, counts: Sequence[int], classes: Sequence[str]) -> str:

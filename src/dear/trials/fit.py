@@ -12,7 +12,7 @@ from msgspec.structs import replace as with_fields
 
 from dear.clip import Backbone
 from dear.core.config import setting
-from dear.core.errors import DearError, warn
+from dear.core.errors import DearError, reason_of, warn
 from dear.core.files import require_folder, user_cache
 from dear.core.lock import only_writer
 from dear.core.metrics import interval_text
@@ -43,6 +43,7 @@ from dear.trials.outcome import Outcome, labels_of
 from dear.trials.selection import Selection, select
 from dear.trials.task import Task
 from dear.trials.trial import Trial, uncropped_trial
+from dear.trials.unseen import foresee
 
 FITTED = (*UNFITTED, *CLOSED_FORMS, *QUICK)  # what `fit` can take, the simplest first
 ALONE = "proker"  # with one image per class nothing can be compared
@@ -81,9 +82,9 @@ def cache_folder(given: Path | None) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: of a null character
         raise DearError(
-            f"Encoded images cannot be kept in {folder} ({error.strerror}): give another folder as --cache."
+            f"Encoded images cannot be kept in {folder} ({reason_of(error)}): give another folder as --cache."
         ) from None
     return folder
 
@@ -124,6 +125,7 @@ def fit_run(
         trial, selection = choose(dataset, source, run.method, thorough)
         assert trial.model is not None
         trial.model.set_classes(dataset.classes, dataset.template)
+        selection = with_fields(selection, unseen=foresee(trial, dataset, source))
         test = None
         if dataset.test:
             tested = Trial(trial.method, Task.on_test(dataset), trial.config, trial.train)

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from dear.core.files import write_text
 from dear.core.pages import render_template
 from dear.core.sheet import thumbnail_url
@@ -16,6 +18,7 @@ from dear.trials.run_result import GUESSING, PartResult, RunResult
 _TEMPLATE = Path(__file__).parent / "assets" / "run.html.j2"
 _THUMBNAIL = 168  # pixels on the longer side
 _CONFUSIONS, _PICTURES = 8, 6  # pairs of classes, and pictures of each
+_MOST_IN_MATRIX = 40  # classes; the confusions name the pairs that matter
 
 
 def write_results(
@@ -25,15 +28,24 @@ def write_results(
 
     `examples`: the test images of each part; `facts`: lines about the run.
     """
-    folder.write_test(result.accuracies(), {"facts": list(facts), "parts": result.to_json()})
-    page = render_template(
-        _TEMPLATE, title=folder.path.resolve().name, facts=facts, version=__version__, guessing=GUESSING,
-        parts=[_part_of_page(part, examples[name]) for name, part in result.parts.items()],
-    )  # fmt: skip
-    write_text(folder.path / RESULTS_PAGE, page)
+    unseen = {"unseen": to_builtins(result.unseen)} if result.unseen else {}
+    folder.write_test(result.accuracies(), {"facts": list(facts), "parts": result.to_json(), **unseen})
+    facts = [*facts, *([str(result.unseen)] if result.unseen else [])]
+    write_results_page(folder.path / RESULTS_PAGE, folder.path.resolve().name, result, examples, facts)
     name, part = next(iter(result.parts.items()))
     if part.mistakes:
         write_mistakes(folder.path / MISTAKES, part.mistakes, examples[name])
+
+
+def write_results_page(
+    path: Path, title: str, result: RunResult, examples: Mapping[str, Sequence[Example]], facts: Sequence[str]
+) -> None:
+    """Writes results as one HTML file."""
+    page = render_template(
+        _TEMPLATE, title=title, facts=facts, version=__version__, guessing=GUESSING,
+        parts=[_part_of_page(part, examples[name]) for name, part in result.parts.items()],
+    )  # fmt: skip
+    write_text(path, page)
 
 
 def _part_of_page(result: PartResult, examples: Sequence[Example]) -> dict[str, Any]:
@@ -46,4 +58,6 @@ def _part_of_page(result: PartResult, examples: Sequence[Example]) -> dict[str, 
     for true, answer, count in result.outcome.confused[:_CONFUSIONS]:
         own = [f for f in figures if (f["mistake"].true, f["mistake"].answer) == (true, answer)]
         confusions.append({"true": true, "answer": answer, "count": count, "figures": own[:_PICTURES]})
-    return {"result": result, "outcome": result.outcome, "confusions": confusions, "losses": figures}
+    outcome = result.outcome
+    matrix = outcome.matrix() if len(outcome.per_class) <= _MOST_IN_MATRIX else {}
+    return {"result": result, "outcome": outcome, "confusions": confusions, "losses": figures, "matrix": matrix}

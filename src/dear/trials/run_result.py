@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Struct, to_builtins
+from torch import Tensor
 
 from dear.core.metrics import harmonic_mean, unique_names
+from dear.data.dataset import Example
 from dear.methods.registry import ZERO_SHOT
 from dear.trials.leaderboard import Leaderboard, leaderboard, verdict
 from dear.trials.mistakes import Mistake, largest_losses
-from dear.trials.outcome import ALL, BASE, NOVEL, Outcome
+from dear.trials.outcome import ALL, BASE, NOVEL, Outcome, Unseen
 from dear.trials.trial import Trial
 
 _WORST = 6  # classes that are named
@@ -31,9 +33,12 @@ class PartResult(Struct, frozen=True):
         return self.board[self.board.reference]
 
     def __str__(self) -> str:
-        lines = [] if self.part == ALL else [f"{self.part} classes:"]
-        lines += [self.board.table().text(), *([self.verdict] if self.verdict else [])]
-        outcome = self.outcome
+        title = [] if self.part == ALL else [f"{self.part} classes:"]
+        return "\n".join([*title, self.board.table().text(), self.findings()])
+
+    def findings(self) -> str:
+        """The verdict, the worst classes and the most frequent mistakes, in a line each."""
+        lines, outcome = [self.verdict] if self.verdict else [], self.outcome
         if outcome.could_be_guessed:
             lines.append(GUESSING)
         per_class = outcome.worst_first()
@@ -52,6 +57,7 @@ class RunResult:
     """The results on each part of the classes: all, or base and novel."""
 
     parts: Mapping[str, PartResult]
+    unseen: Unseen | None = None  # what classes without images are expected to get
 
     def accuracies(self) -> dict[str, float]:
         """{"all": ...}, or base, novel and their harmonic mean, in %."""
@@ -64,12 +70,12 @@ class RunResult:
     def __str__(self) -> str:
         """The table, the verdict, the worst classes and confusions of every part."""
         mean = [f"harmonic mean (hm) of base and novel: {hm:.1f}"] if (hm := self.accuracies().get("hm")) else []
-        return "\n\n".join([*map(str, self.parts.values()), *mean])
+        return "\n\n".join([*map(str, self.parts.values()), *mean, *([str(self.unseen)] if self.unseen else [])])
 
 
-def run_result(subject: Trial, baselines: Sequence[Trial]) -> RunResult:
+def run_result(subject: Trial, baselines: Sequence[Trial], unseen: Unseen | None = None) -> RunResult:
     """The trained method beside zero-shot and the best of the other baselines, by accuracy."""
-    parts = {}
+    parts: dict[str, PartResult] = {}
     for part in subject.task.parts:
         logits, outcome = subject.logits(part), subject.outcome(part)
         if logits is None or outcome is None:  # it cannot answer these classes
@@ -78,11 +84,19 @@ def run_result(subject: Trial, baselines: Sequence[Trial]) -> RunResult:
         zero_shot = [other for other in others if other.method == ZERO_SHOT]
         simple = [other for other in others if other.method != ZERO_SHOT]
         best = [max(simple, key=lambda other: other.accuracy)] if simple else []
-        board = leaderboard([*zero_shot, *best, outcome], subject.method)
-        names = unique_names(subject.task.classes(part))
-        losses = largest_losses(logits, subject.task.examples(part), names)
-        parts[part] = PartResult(part, board, verdict(board), losses)
-    return RunResult(parts)
+        rows, task = [*zero_shot, *best, outcome], subject.task
+        parts |= result_of(rows, subject.method, logits, task.examples(part), task.classes(part)).parts
+    return RunResult(parts, unseen)
+
+
+def result_of(
+    outcomes: Sequence[Outcome], method: str, logits: Tensor, examples: Sequence[Example], classes: Sequence[str]
+) -> RunResult:
+    """The result of a method, whose logits [images, classes] these are, beside others on the same images."""
+    board = leaderboard(outcomes, method)
+    losses = largest_losses(logits, examples, unique_names(classes))
+    part = board[method].part
+    return RunResult({part: PartResult(part, board, verdict(board), losses)})
 
 
 def accuracy_summary(trials: Sequence[Trial]) -> str:

@@ -8,12 +8,12 @@ from msgspec import Struct, to_builtins
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.core.metrics import calibration_error, wilson_interval
+from dear.core.metrics import calibration_error, reliability, wilson_interval
 from dear.core.table import Table
 from dear.methods.shared.stacking import classes_alike, stack
 from dear.trials.curve import CurvePoint, mean_and_error, some_names
 from dear.trials.leaderboard import Leaderboard, leaderboard
-from dear.trials.outcome import outcome_of
+from dear.trials.outcome import Unseen, outcome_of
 
 _WEIGHED = 2_000_000  # logits by which the temperature of a method is chosen, at most
 
@@ -28,6 +28,7 @@ class Selection(Struct, frozen=True):
     notes: tuple[str, ...] = ()  # how the figures are to be read
     curve: tuple[CurvePoint, ...] = ()
     advice: str = ""
+    unseen: Unseen | None = None
 
     @property
     def images(self) -> int:
@@ -45,7 +46,8 @@ class Selection(Struct, frozen=True):
 
     def __str__(self) -> str:
         table = [] if self.board is None else [self.table().text()]
-        return "\n".join([*table, *self.notes, self.reason, *([self.advice] if self.advice else [])])
+        lines = [*table, *self.notes, self.reason, self.advice, str(self.unseen or "")]
+        return "\n".join(line for line in lines if line)
 
 
 def select(answers: Mapping[str, tuple[Tensor, str]], labels: Tensor, classes: Sequence[str]) -> Selection:
@@ -74,7 +76,7 @@ def select(answers: Mapping[str, tuple[Tensor, str]], labels: Tensor, classes: S
             scores, truth, classes, method=name, measured=measured,
             interval=wilson_interval(share * as_many, as_many),
             cross_entropy=mean_and_error(losses[name], weights)[0],
-            accuracy=100 * share, ece=calibration_error(scores, truth, weights),
+            accuracy=100 * share, ece=calibration_error(reliability(scores, truth, weights)),
         )  # fmt: skip
         outcomes.append(outcome)
     chosen, reason = simplest(losses, weights)

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from dear.core.errors import DearError
 from dear.data.dataset import Dataset, Example
-from dear.trials.outcome import ALL, BASE, FOLDS, LEFT_OUT, NOVEL, TEST
+from dear.methods.shared.class_folds import class_folds
+from dear.trials.outcome import ALL, BASE, FOLDS, LEFT_OUT, LEFT_OUT_CLASSES, NOVEL, TEST
 
 
 class Round(NamedTuple):
@@ -50,6 +51,21 @@ class Task:
     def left_out(cls, data: Dataset) -> "Task":
         """Measured on the labelled images themselves, each left out of the fit that answers it."""
         return cls((Round(data, {ALL: replace(data, test=data.train)}),), LEFT_OUT)
+
+    @classmethod
+    def left_out_classes(cls, data: Dataset, most: int = 10) -> "Task":
+        """Measured on the labelled images of classes that a fold leaves out of the fit, among their names alone.
+
+        The images fitted to are asked, too: their label is -1, as none of the names is theirs. `most`: folds at most.
+        """
+        rounds = []
+        for out in class_folds(len(data.classes), most=most):
+            number = {label: i for i, label in enumerate(out.tolist())}
+            asked = tuple(Example(e.picture, number.get(e.label, -1)) for e in data.train)
+            left = replace(data, classes=tuple(data.classes[label] for label in number), test=asked)
+            kept = [label for label in range(len(data.classes)) if label not in number]
+            rounds.append(Round(data.of_classes(kept), {NOVEL: left}))
+        return cls(tuple(rounds), LEFT_OUT_CLASSES)
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -35,11 +35,12 @@ from dear.training.config import NONE, SingleRunConfig, TrainConfig
 from dear.training.estimate import RunEstimate
 from dear.training.images import ImageSource
 from dear.training.run_folder import RunFolder
-from dear.trials.outcome import BASE
+from dear.trials.outcome import BASE, NOVEL, Unseen
 from dear.trials.page import write_results
 from dear.trials.run_result import RunResult, accuracy_summary, run_result
 from dear.trials.task import Task
 from dear.trials.trial import Trial
+from dear.trials.unseen import foresee
 
 _FIRST = 32  # training images whose answers are checked before a run counts as finished
 
@@ -133,6 +134,7 @@ class _Run:
         backbone = choice.load(device, train.precision, run.text_features)
         self.source = ImageSource(backbone, cache, train.workers, run.fast_decode)
         self.prepared = self.trial.prepare(self.source)  # wrong settings are refused before any work
+        self.unseen: Unseen | None = None
         self.cut = self.learned = ""  # the cost of a time limit, and the method's own sentence on its training
 
     def train(self) -> RunResult:
@@ -154,7 +156,7 @@ class _Run:
         if self.run.folds:
             print("training on all images, for use", flush=True)
             self._save(self._fit(self.final, self.folder.path, RunEstimate(deadline=self.deadline)))
-        result = run_result(subject, baselines)
+        result = run_result(subject, baselines, self.unseen)
         if processes.is_rank_zero():
             examples = {part: subject.task.examples(part) for part in subject.task.parts}
             write_results(self.folder, result, examples, self._facts())
@@ -209,6 +211,9 @@ class _Run:
             self.folder.write_start(self.settings, drawn, content_hash((*self.final.train, *self.final.val)))
 
     def _save(self, model: Method) -> None:
+        names = len(self.trial.task.classes(NOVEL)) if self.config.classes == BASE else None
+        with phase("leaving out classes"):
+            self.unseen = foresee(self.trial, self.final, self.source, names)
         predict_logits(model, self.final.train[:_FIRST], self.source, "check")  # refuses what is not finite
         if processes.is_rank_zero():
             save_adapter(self.folder.path, self.run.method, model, self.final.template)

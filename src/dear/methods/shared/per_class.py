@@ -1,7 +1,7 @@
 """Methods that keep something for each class they were trained on."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from dear.core.config import Config as Settings
 from dear.core.errors import DearError
 from dear.core.runtime import once
 from dear.methods.base import Method
+from dear.methods.shared.fair_lists import beside, share_weights
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -21,6 +22,8 @@ class PerClass(Method):
     """A method whose tensors have a row for each training class, and are of other sizes in each adapter."""
 
     trained: tuple[str, ...] = ()
+    fair: ClassVar[bool] = False
+    """Whether answers for lists of names with and without labelled images are fair to both (`fair_lists`)."""
     set_sizes: Callable[..., None]
     """Sets empty tensors: `set_sizes(number of training classes, **sizes())`."""
 
@@ -58,6 +61,19 @@ class PerClass(Method):
             return torch.tensor(list(rows), dtype=torch.long, device=self.backbone.device)
 
         return once(self._rows, key, compute)
+
+    def fair_logits(self, adapted: Tensor, plain: Tensor, offsets: Tensor | float = 0.0) -> Tensor:
+        """`adapted` [images, names] for the current names, fair to those that were not trained (`beside`).
+
+        `plain`: logits of CLIP; `offsets` for each of `SHARES`.
+        """
+        names = self.classes.names
+        new = len([name for name in names if name not in self.trained])
+        if new in (0, len(names)):
+            return adapted
+        if isinstance(offsets, Tensor):
+            offsets = offsets @ offsets.new_tensor(share_weights(new / len(names)))
+        return beside(adapted, plain, self.trained_rows(names) < 0, offsets)
 
     def own_or(self, own: Tensor, names: Sequence[str], others: Callable[[], Tensor]) -> Tensor:
         """Rows of `own` [training classes, dim] for names that were trained, of `others` [names, dim] for the rest.

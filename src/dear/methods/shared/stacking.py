@@ -1,6 +1,7 @@
 """Convex fits: weights of scores of images left out (stacking, temperature scaling), and any loss by L-BFGS."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import combinations
 from typing import Any
 
@@ -63,7 +64,8 @@ def _newton(scores: Tensor, labels: Tensor, counting: Tensor) -> tuple[Tensor, f
         gradient = (counting * (means - truth)).mean(1)
         weighted *= counting[:, None]
         hessian = weighted.flatten(1) @ scores.flatten(1).T - (counting * means) @ means.T
-        step = torch.linalg.solve(hessian / count + 1e-9 * torch.eye(len(hessian)).to(hessian), gradient)
+        ridge = 1e-9 + 10 * torch.finfo(scores.dtype).eps * hessian.trace() / count  # parts may be multiples
+        step = torch.linalg.solve(hessian / count + ridge * torch.eye(len(hessian)).to(hessian), gradient)
         for size in (1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001):
             candidate = weights - size * step
             now = logits(candidate)
@@ -77,16 +79,30 @@ def _newton(scores: Tensor, labels: Tensor, counting: Tensor) -> tuple[Tensor, f
 
 
 def minimise(values: Sequence[Tensor], loss: Callable[[], Tensor], **settings: Any) -> None:
-    """Moves `values` to the minimum of a loss of them by L-BFGS, from their present content on."""
+    """Moves `values` to the minimum of a loss of them by L-BFGS, from their present content on.
+
+    L-BFGS may step to infinity, where a loss falls without end or overflows: then they end at the best finite step.
+    """
     optimizer = torch.optim.LBFGS([v.requires_grad_() for v in values], line_search_fn="strong_wolfe", **settings)
 
+    def finite(tensors: Sequence[Tensor]) -> bool:
+        return all(bool(tensor.isfinite().all()) for tensor in tensors)
+
+    least, best = float("inf"), [value.detach().clone() for value in values]
+
     def closure() -> Tensor:
+        nonlocal least, best
         optimizer.zero_grad()
         now = loss()
         now.backward()
+        if now.isfinite() and now < least and finite(values):
+            least, best = now.item(), [value.detach().clone() for value in values]
         return now
 
-    with torch.enable_grad():
+    with torch.enable_grad(), suppress(IndexError):  # of the line search of PyTorch, where a loss is not a number
         optimizer.step(closure)
     for value in values:
         value.requires_grad_(False).grad = None
+    if not finite([*values, loss()]):
+        for value, kept in zip(values, best, strict=True):
+            value.copy_(kept)
