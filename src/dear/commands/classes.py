@@ -10,7 +10,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="add | remove | rename", required=True)
     for action in (
         add_action(actions, "add", _add, "fit a run again with more classes, a folder of images each, in seconds"),
-        add_action(actions, "remove", _remove, "leave classes out; the scores of the others stay"),
+        add_action(actions, "remove", _remove_class, "leave classes out; the scores of the others stay"),
         add_action(actions, "rename", _rename, "give a class another name; its text follows the name"),
     ):
         action.add_argument("run_folder", type=Path, metavar="RUN", help="folder made by `dear fit` or `dear train`")
@@ -36,7 +36,7 @@ def _add(args: argparse.Namespace) -> tuple[str, ...]:
     return add_classes(args.run_folder, args.folders, args.out, args.device)
 
 
-def _remove(args: argparse.Namespace) -> tuple[str, ...]:
+def _remove_class(args: argparse.Namespace) -> tuple[str, ...]:
     from dear.model.classes import remove_classes
 
     return remove_classes(args.run_folder, args.names, args.out)
