@@ -1,0 +1,335 @@
+"""`dear decide`: measures a decision for a finished run on images that its fit has not seen, and writes it there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from dear.clip import MINI
+from dear.clip.text_table import TextTable
+from dear.core.errors import DearError, warn
+from dear.core.files import read_text
+from dear.core.metrics import wilson_interval
+from dear.core.names import inferences
+from dear.data.check import picture_hash
+from dear.data.dataset import Dataset, Example, ImageFile
+from dear.data.folder import find_images
+from dear.data.resolve import resolve_dataset
+from dear.decisions.apply import ridge_sets
+from dear.decisions.decision import (
+    BY_WORDS,
+    FULL,
+    HELD_OUT,
+    LEFT_OUT,
+    LOGIT,
+    Abstain,
+    Coverage,
+    Decision,
+    Measured,
+    Reject,
+    above_strangers,
+    least_accepted,
+    least_probability,
+    least_sure,
+    score_of,
+    write_decision,
+)
+from dear.methods.base import Method
+from dear.methods.closed_forms import ProKeRHead
+from dear.methods.registry import METHODS, UNFITTED
+from dear.methods.shared.closed_form import ClosedForm
+from dear.methods.shared.stacking import classes_alike, stack
+from dear.training.adapt import predict_logits
+from dear.training.adapter import load_adapter, read_config
+from dear.training.images import ImageSource
+from dear.training.run_folder import RunFolder
+from dear.trials.curve import some_names
+from dear.trials.fit import cache_folder
+from dear.trials.outcome import labels_of
+from dear.trials.task import Task
+from dear.trials.trial import Trial
+
+ESTIMATE = "classes"  # in place of a folder of strangers: the classes themselves, each left out in turn
+NOUNS = Path(__file__).parent / "assets" / "nouns.txt"
+_ALIKE = 0.9  # cosine from which a word means a class
+
+
+@dataclass(frozen=True)
+class DecideConfig:
+    """What is asked for; None: it is not."""
+
+    reject: float | None = None
+    strangers: str | None = None
+    other: tuple[str, ...] = ()
+    coverage: float | None = None
+    abstain: float | None = None
+
+    def check(self) -> None:
+        for name in ("reject", "coverage", "abstain"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < 1:
+                raise DearError(f"--{name} is a share between 0 and 1, such as 0.05 or 0.95, not {value:g}.")
+
+    @property
+    def refuses(self) -> float | None:
+        """The promised share of errors, if images are to be refused."""
+        return self.reject or (0.05 if self.strangers is not None or self.other else None)
+
+
+@dataclass(frozen=True)
+class _Own:
+    """Labelled images with logits [images, classes], labels, and class features [images, dim] of the fitted model.
+
+    `features` is empty where images were left out by folds, whose features are those of other fits.
+    """
+
+    examples: Sequence[Example]
+    logits: np.ndarray
+    labels: np.ndarray
+    features: np.ndarray
+    how: str
+
+
+def decide_run(
+    run: Path,
+    asked: DecideConfig,
+    data: str | Dataset | None = None,
+    cache: Path | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+) -> Decision:
+    """The decision of the adapter in `run`, which is also written there. `data`: labelled images to measure it on."""
+    asked.check()
+    config = read_config(run)
+    adapter = load_adapter(run, device=device, precision=precision)
+    model, source = adapter.model, ImageSource(adapter.model.backbone, cache_folder(cache))
+    method = _Measure(model, adapter.method, adapter.template, source, RunFolder(run))
+    own = method.own(config, data)
+    temperature, alpha = 1.0, asked.refuses
+    if len(own.labels):
+        labels = torch.from_numpy(own.labels)
+        temperature = 1 / max(1e-3, stack([torch.from_numpy(own.logits)], labels, classes_alike(labels))[0].item())
+    elif asked.coverage or asked.abstain or (alpha and asked.strangers in (None, ESTIMATE)):
+        raise DearError(
+            "No class has a second image, so none can be answered by a fit without it and nothing can be promised: "
+            "label more images, or give held-out ones with --data."
+        )
+    own = replace(own, logits=own.logits / temperature)
+    names, words = method.words(asked.other) if alpha and own.features.size else ((), None)
+    reject = None if alpha is None else method.reject(own, alpha, asked.strangers, words, temperature)
+    coverage = None if asked.coverage is None else method.coverage(own, asked.coverage, temperature)
+    abstain = None
+    if asked.abstain is not None:
+        probabilities = _softmax(own.logits)
+        right = probabilities.argmax(1) == own.labels
+        abstain = Abstain(asked.abstain, *least_sure(probabilities.max(1), right, asked.abstain))
+    decision = Decision(
+        config["config_sha256"], own.how, len(own.labels), temperature, len(own.labels) > 0, reject, coverage, abstain,
+        names,
+    )  # fmt: skip
+    write_decision(run, decision, words)
+    return decision
+
+
+class _Measure:
+    """The adapted model with the images of its run."""
+
+    def __init__(self, model: Method, name: str, template: str, source: ImageSource, folder: RunFolder) -> None:
+        self.model, self.name, self.template, self.source, self.folder = model, name, template, source, folder
+        self.way = inferences(model.components)[0]
+        with torch.no_grad():
+            self.text = F.normalize(model.encode_text(model.classes), dim=-1).cpu().numpy()
+        self.tau = float(model.backbone.temperature)
+
+    def logits(self, examples: Sequence[Example], title: str) -> tuple[np.ndarray, np.ndarray]:
+        """Logits [images, classes] and class features [images, dim] by the fitted model."""
+        features: list[torch.Tensor] = []
+        logits = predict_logits(
+            self.model, examples, self.source, title, [self.way], lambda rows, _: features.append(rows[:, 0].cpu())
+        )
+        return logits[self.way].float().cpu().numpy(), torch.cat(features).float().numpy()
+
+    def own(self, config: dict[str, Any], data: str | Dataset | None) -> _Own:
+        """The labelled images that the decision is measured on, answered by a fit that has not seen them."""
+        drawn = self.folder.few_shot()
+        if data is not None:
+            held_out = _held_out(data, self.template, self.model.classes.names, drawn)
+        else:
+            whole = self._data(drawn)
+            held_out = whole.val
+            closed = isinstance(self.model, ClosedForm) or self.name in UNFITTED
+            if not held_out and (closed or METHODS[self.name].kind == "fitted at once" or self._is_fit):
+                return self._left_out(whole, config, closed)
+            if not held_out:
+                raise DearError(
+                    f"{self.name} has seen all labelled images of {self.folder.path}: give others with --data, or "
+                    "train with validation images."
+                )
+        logits, features = self.logits(held_out, "held-out images")
+        return _Own(held_out, logits, labels_of(held_out).numpy(), features, HELD_OUT)
+
+    @property
+    def _is_fit(self) -> bool:
+        return self.folder.uses_all_images
+
+    def _data(self, drawn: dict[str, Any]) -> Dataset:
+        """The images that the run has drawn, found again in its data."""
+        settings, names = self.folder.settings(), self.model.classes.names
+        if "data" not in settings:
+            raise DearError(f"{self.folder.path} does not say what it was fitted to: give labelled images with --data.")
+        whole = resolve_dataset(settings["data"], self.template, settings.get("class_names"), settings.get("data_root"))
+        found = {str(example.picture): example for example in (*whole.train, *whole.val, *whole.test)}
+        parts = {part: [found.get(name) for name, _ in drawn.get(part, ())] for part in ("train", "val")}
+        if None in (*parts["train"], *parts["val"]) or whole.classes[: len(names)] != names or not parts["train"]:
+            raise DearError(f"The data of {self.folder.path} has changed: give labelled images with --data.")
+        return replace(whole, classes=names, train=tuple(parts["train"]), val=tuple(parts["val"]), test=())  # type: ignore[arg-type]
+
+    def _left_out(self, data: Dataset, config: dict[str, Any], closed: bool) -> _Own:
+        labels = labels_of(data.train)
+        rows = (torch.bincount(labels)[labels] > 1).nonzero()[:, 0]
+        examples = [data.train[row] for row in rows.tolist()]
+        nothing = np.zeros((0, len(data.classes)), np.float32)
+        if not len(rows):
+            return _Own((), nothing, labels[rows].numpy(), nothing, LEFT_OUT)
+        kind = type(self.model)
+        trial = Trial(self.name, Task.left_out(data), kind.Config(**config["settings"])).run(self.source)
+        logits = trial.logits()
+        assert logits is not None
+        features = self.logits(examples, "labelled images")[1] if closed else nothing[:, :0]
+        how = HELD_OUT if self.name in UNFITTED else LEFT_OUT  # what is not fitted has seen no image
+        return _Own(examples, logits[rows].float().cpu().numpy(), labels[rows].numpy(), features, how)
+
+    def words(self, other: Sequence[str]) -> tuple[tuple[str, ...], np.ndarray | None]:
+        """What strangers may be, and its features: `other`, and common nouns that name no class, if they are known."""
+        text = self.model.backbone.text
+        no_words = METHODS[self.name].texts_per_image or isinstance(text, TextTable)
+        if no_words or not self.model.can_answer(("anything",)):
+            if other:
+                raise DearError(f"--other needs a text tower, and {self.name} has none for single words: leave it out.")
+            return (), None
+        known = [] if self.model.backbone.identity.model == MINI else read_text(NOUNS).split()
+        names = tuple(dict.fromkeys((*other, *known)))
+        if not names:
+            return (), None
+        with torch.no_grad():
+            features = self.model.encode_text(self.model.encode_classes(names, self.template))
+        words = F.normalize(features, dim=-1).float().cpu().numpy()
+        keep = [row < len(other) or like < _ALIKE for row, like in enumerate((words @ self.text.T).max(1))]
+        return tuple(name for name, kept in zip(names, keep, strict=True) if kept), words[keep]
+
+    def reject(
+        self, own: _Own, alpha: float, strangers: str | None, words: np.ndarray | None, temperature: float
+    ) -> Reject:
+        def scores(logits: np.ndarray, features: np.ndarray, without: int | None = None) -> np.ndarray:
+            text = self.text
+            if without is not None:
+                logits, text = np.delete(logits, without, 1), np.delete(text, without, 0)
+            if words is None:
+                return score_of(logits)
+            return score_of(logits, self.tau * features @ text.T, self.tau * features @ words.T)
+
+        mine = scores(own.logits, own.features) if len(own.labels) else np.zeros(0)
+        left = np.zeros(len(mine))
+        present = np.unique(own.labels)
+        if len(self.text) > 2:
+            for c in present:
+                rows = own.labels == c
+                left[rows] = scores(own.logits[rows], own.features[rows], c)
+        measured, promise, theirs, title = [], "own", None, ""
+        if strangers is not None and strangers != ESTIMATE:
+            files = _strangers(strangers, (*own.examples, *self._fitted()))
+            logits, features = self.logits(files, "strangers")
+            theirs, title, promise = scores(logits / temperature, features), Path(strangers).name, "strangers"
+            threshold = above_strangers(theirs, alpha)
+        elif strangers is not None:
+            promise = "estimate"
+            if len(self.text) < 3:
+                raise DearError("Leaving classes out needs three classes or more: give a folder with --strangers.")
+            threshold = above_strangers(left, alpha)
+        else:
+            threshold = least_accepted(mine, alpha)
+        if theirs is not None:
+            measured.append(_told(title, mine, theirs, threshold, np.arange(len(theirs))))
+        if len(mine) and len(self.text) > 2:
+            measured.append(_told("each class in turn, left out", mine, left, threshold, own.labels))
+        refused = 100 * float((mine < threshold).mean()) if len(mine) else 0.0
+        score = LOGIT if words is None else BY_WORDS
+        return Reject(promise, alpha, score, threshold, refused, tuple(measured))  # type: ignore[arg-type]
+
+    def _fitted(self) -> list[Example]:
+        rows = self.folder.few_shot().get("train", ())
+        return [Example(ImageFile(Path(name)), label) for name, label in rows if Path(name).is_file()]
+
+    def coverage(self, own: _Own, level: float, temperature: float) -> Coverage:
+        probabilities = _softmax(own.logits)
+        threshold = least_probability(probabilities[np.arange(len(own.labels)), own.labels], level)
+        size = float((probabilities >= threshold).sum(1).mean())
+        head = getattr(self.model, "head", None)
+        complete = isinstance(head, ProKeRHead) and own.how == LEFT_OUT and len(head.landmarks) == len(own.labels)
+        if complete and head.mix[0] > 0 and head.mix[1] > 0:
+            labels = own.labels[(head.landmarks.cpu().numpy() @ own.features.T).argmax(1)]
+            ridge = _ridge_of(head, self.text, labels)
+            sets = ridge_sets(head, self.text, labels, ridge, temperature)
+            some = np.random.default_rng(0).permutation(len(labels))[: max(1, min(50, len(labels) // 10))]
+            values = sets.without(some).p_values(sets.images[some])
+            size = float((values > 1 - level).sum(1).mean())
+            return Coverage(level, FULL, 1 - level, size, tuple(labels.tolist()), ridge)
+        how = "split conformal" if own.how == HELD_OUT else "jackknife: measured, not guaranteed"
+        return Coverage(level, how, threshold, size)
+
+
+def _ridge_of(head: ProKeRHead, text: np.ndarray, labels: np.ndarray) -> float:
+    """The ridge of a fitted head, by its solution: (K + ridge) values = residuals."""
+    images, values = head.landmarks.double().cpu().numpy(), head.values.double().cpu().numpy()
+    residuals = np.eye(len(text))[labels] - images @ text.T
+    rest = residuals - np.exp(float(head.beta) * (images @ images.T - 1)) @ values
+    return float((rest * values).sum() / (values**2).sum())
+
+
+def _held_out(data: str | Dataset, template: str, classes: tuple[str, ...], drawn: dict[str, Any]) -> list[Example]:
+    """Labelled images of the classes that the run has not drawn; those of a test split are left alone."""
+    dataset = resolve_dataset(data, template, None, None)
+    if strange := [name for name in dataset.classes if name not in classes]:
+        raise DearError(f"--data has classes that the run has not: {', '.join(some_names(strange))}.")
+    seen = {name for name, _ in drawn.get("train", ())}
+    images = (*dataset.train, *dataset.val, *(dataset.test if dataset.rule else ()))
+    examples = [
+        Example(example.picture, classes.index(dataset.classes[example.label]))
+        for example in images
+        if str(example.picture) not in seen
+    ]
+    if not examples:
+        raise DearError(f"All images of {dataset.name} were trained on: give --data that the run has not seen.")
+    present = {example.label for example in examples}
+    if lacking := [name for label, name in enumerate(classes) if label not in present]:
+        warn(f"the held-out images have none of {', '.join(some_names(lacking))}: no promise holds for these classes")
+    return examples
+
+
+def _strangers(folder: str, own: Sequence[Example]) -> list[Example]:
+    """The images of a folder; refuses images of the classes themselves."""
+    pictures = [ImageFile(file) for file in find_images([folder])]
+    known = {picture_hash(example.picture) for example in own}
+    if same := [str(picture) for picture in pictures if picture_hash(picture) in known]:
+        raise DearError(f"{len(same)} strangers are labelled images of the run, such as {same[0]}: take them out.")
+    return [Example(picture, 0) for picture in pictures]
+
+
+def _told(name: str, own: np.ndarray, others: np.ndarray, threshold: float, units: np.ndarray) -> Measured:
+    """How well scores tell strangers; `units` [strangers]: what counts as one in the interval of the share accepted."""
+    kinds = np.unique(units)
+    share = float(np.mean([(others[units == kind] >= threshold).mean() for kind in kinds]))
+    ordered, scores = np.sort(others), own if len(own) else np.full(1, -np.inf)
+    ranks = np.searchsorted(ordered, scores, "left") + np.searchsorted(ordered, scores, "right")
+    fpr = float((others >= np.quantile(scores, 0.05)).mean())
+    interval = wilson_interval(share * len(kinds), len(kinds))
+    return Measured(name, len(others), 50 * float(ranks.mean()) / len(others), 100 * fpr, 100 * share, interval)
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    likelihood = np.exp(logits - logits.max(1, keepdims=True))
+    return likelihood / likelihood.sum(1, keepdims=True)
