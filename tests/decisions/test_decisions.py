@@ -8,8 +8,8 @@ import pytest
 import dear
 from dear.cli import main
 from dear.data.resolve import resolve_dataset
-from dear.decisions.decision import above_strangers, least_accepted, least_probability, least_sure, score_of
 from dear.decisions.ridge import RidgeSets
+from dear.decisions.thresholds import above_strangers, least_accepted, least_probability, least_sure, score_of
 
 BETA, RIDGE, WEIGHT, SCALE = 1.5, 0.05, 0.7, 8.0
 
@@ -108,7 +108,7 @@ def run(tmp_path_factory):
         (folder / name).mkdir(parents=True)
         for number, example in enumerate(examples):
             example.picture.open().save(folder / name / f"{number}.png")
-    dear.fit(folder / "photos", method="proker", out=folder / "run", cache=folder / "cache")
+    dear.fit(folder / "photos", method="proker", model="dear-mini", out=folder / "run", cache=folder / "cache")
     return folder
 
 

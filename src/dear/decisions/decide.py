@@ -1,5 +1,6 @@
 """`dear decide`: measures a decision for a finished run on images that its fit has not seen, and writes it there."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
 from dear.clip import MINI
 from dear.clip.text_table import TextTable
@@ -19,25 +19,10 @@ from dear.data.check import picture_hash
 from dear.data.dataset import Dataset, Example, ImageFile
 from dear.data.folder import find_images
 from dear.data.resolve import resolve_dataset
+from dear.data.splits import divide_again
+from dear.decisions import thresholds
 from dear.decisions.apply import ridge_sets
-from dear.decisions.decision import (
-    BY_WORDS,
-    FULL,
-    HELD_OUT,
-    LEFT_OUT,
-    LOGIT,
-    Abstain,
-    Coverage,
-    Decision,
-    Measured,
-    Reject,
-    above_strangers,
-    least_accepted,
-    least_probability,
-    least_sure,
-    score_of,
-    write_decision,
-)
+from dear.decisions.decision import FULL, HELD_OUT, LEFT_OUT, Abstain, Coverage, Decision, Measured, Reject
 from dear.methods.base import Method
 from dear.methods.closed_forms import ProKeRHead
 from dear.methods.registry import METHODS, UNFITTED
@@ -68,16 +53,13 @@ class DecideConfig:
     coverage: float | None = None
     abstain: float | None = None
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         for name in ("reject", "coverage", "abstain"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 1:
                 raise DearError(f"--{name} is a share between 0 and 1, such as 0.05 or 0.95, not {value:g}.")
-
-    @property
-    def refuses(self) -> float | None:
-        """The promised share of errors, if images are to be refused."""
-        return self.reject or (0.05 if self.strangers is not None or self.other else None)
+        if self.reject is None and (self.strangers is not None or self.other):
+            object.__setattr__(self, "reject", 0.05)
 
 
 @dataclass(frozen=True)
@@ -103,35 +85,34 @@ def decide_run(
     precision: str = "auto",
 ) -> Decision:
     """The decision of the adapter in `run`, which is also written there. `data`: labelled images to measure it on."""
-    asked.check()
-    config = read_config(run)
-    adapter = load_adapter(run, device=device, precision=precision)
-    model, source = adapter.model, ImageSource(adapter.model.backbone, cache_folder(cache))
-    method = _Measure(model, adapter.method, adapter.template, source, RunFolder(run))
-    own = method.own(config, data)
-    temperature, alpha = 1.0, asked.refuses
+    config, adapter = read_config(run), load_adapter(run, device=device, precision=precision)
+    source = ImageSource(adapter.model.backbone, cache_folder(cache))
+    method = _Measure(adapter.model, adapter.method, adapter.template, source, RunFolder(run))
+    own, temperature = method.own(config, data), 1.0
     if len(own.labels):
         labels = torch.from_numpy(own.labels)
         temperature = 1 / max(1e-3, stack([torch.from_numpy(own.logits)], labels, classes_alike(labels))[0].item())
-    elif asked.coverage or asked.abstain or (alpha and asked.strangers in (None, ESTIMATE)):
+    elif asked.coverage or asked.abstain or (asked.reject and asked.strangers in (None, ESTIMATE)):
         raise DearError(
             "No class has a second image, so none can be answered by a fit without it and nothing can be promised: "
             "label more images, or give held-out ones with --data."
         )
     own = replace(own, logits=own.logits / temperature)
-    names, words = method.words(asked.other) if alpha and own.features.size else ((), None)
-    reject = None if alpha is None else method.reject(own, alpha, asked.strangers, words, temperature)
-    coverage = None if asked.coverage is None else method.coverage(own, asked.coverage, temperature)
-    abstain = None
+    words: tuple[tuple[str, ...], np.ndarray | None] = (), None
+    reject = coverage = abstain = None
+    if asked.reject is not None:
+        words = method.words(asked.other, own)
+        reject = method.reject(own, asked.reject, asked.strangers, words[1], temperature)
+    if asked.coverage is not None:
+        coverage = method.coverage(own, asked.coverage, temperature)
     if asked.abstain is not None:
-        probabilities = _softmax(own.logits)
-        right = probabilities.argmax(1) == own.labels
-        abstain = Abstain(asked.abstain, *least_sure(probabilities.max(1), right, asked.abstain))
-    decision = Decision(
-        config["config_sha256"], own.how, len(own.labels), temperature, len(own.labels) > 0, reject, coverage, abstain,
-        names,
-    )  # fmt: skip
-    write_decision(run, decision, words)
+        likely = thresholds.probabilities_of(own.logits)
+        abstain = Abstain(
+            asked.abstain, *thresholds.least_sure(likely.max(1), likely.argmax(1) == own.labels, asked.abstain)
+        )
+    images, sha = len(own.labels), config["config_sha256"]
+    decision = Decision(sha, own.how, images, temperature, images > 0, reject, coverage, abstain, words[0])
+    decision.write(run, words[1])
     return decision
 
 
@@ -142,7 +123,7 @@ class _Measure:
         self.model, self.name, self.template, self.source, self.folder = model, name, template, source, folder
         self.way = inferences(model.components)[0]
         with torch.no_grad():
-            self.text = F.normalize(model.encode_text(model.classes), dim=-1).cpu().numpy()
+            self.text = model.encode_text(model.classes).float().cpu().numpy()
         self.tau = float(model.backbone.temperature)
 
     def logits(self, examples: Sequence[Example], title: str) -> tuple[np.ndarray, np.ndarray]:
@@ -157,24 +138,16 @@ class _Measure:
         """The labelled images that the decision is measured on, answered by a fit that has not seen them."""
         drawn = self.folder.few_shot()
         if data is not None:
-            held_out = _held_out(data, self.template, self.model.classes.names, drawn)
+            held_out = _held_out(data, self.template, self.model.classes.names, drawn, self.folder.settings())
         else:
             whole = self._data(drawn)
             held_out = whole.val
-            closed = isinstance(self.model, ClosedForm) or self.name in UNFITTED
-            if not held_out and (closed or METHODS[self.name].kind == "fitted at once" or self._is_fit):
-                return self._left_out(whole, config, closed)
+            if not held_out and (METHODS[self.name].kind != "trained" or self.folder.uses_all_images):
+                return self._left_out(whole, config)
             if not held_out:
-                raise DearError(
-                    f"{self.name} has seen all labelled images of {self.folder.path}: give others with --data, or "
-                    "train with validation images."
-                )
+                raise DearError(f"{self.name} was trained on all labelled images of the run: give others with --data.")
         logits, features = self.logits(held_out, "held-out images")
         return _Own(held_out, logits, labels_of(held_out).numpy(), features, HELD_OUT)
-
-    @property
-    def _is_fit(self) -> bool:
-        return self.folder.uses_all_images
 
     def _data(self, drawn: dict[str, Any]) -> Dataset:
         """The images that the run has drawn, found again in its data."""
@@ -188,7 +161,7 @@ class _Measure:
             raise DearError(f"The data of {self.folder.path} has changed: give labelled images with --data.")
         return replace(whole, classes=names, train=tuple(parts["train"]), val=tuple(parts["val"]), test=())  # type: ignore[arg-type]
 
-    def _left_out(self, data: Dataset, config: dict[str, Any], closed: bool) -> _Own:
+    def _left_out(self, data: Dataset, config: dict[str, Any]) -> _Own:
         labels = labels_of(data.train)
         rows = (torch.bincount(labels)[labels] > 1).nonzero()[:, 0]
         examples = [data.train[row] for row in rows.tolist()]
@@ -199,100 +172,96 @@ class _Measure:
         trial = Trial(self.name, Task.left_out(data), kind.Config(**config["settings"])).run(self.source)
         logits = trial.logits()
         assert logits is not None
-        features = self.logits(examples, "labelled images")[1] if closed else nothing[:, :0]
+        frozen = isinstance(self.model, ClosedForm) or self.name in UNFITTED  # else each fold has other features
+        features = self.logits(examples, "labelled images")[1] if frozen else np.zeros((len(rows), 0))
         how = HELD_OUT if self.name in UNFITTED else LEFT_OUT  # what is not fitted has seen no image
         return _Own(examples, logits[rows].float().cpu().numpy(), labels[rows].numpy(), features, how)
 
-    def words(self, other: Sequence[str]) -> tuple[tuple[str, ...], np.ndarray | None]:
+    def words(self, other: Sequence[str], own: _Own) -> tuple[tuple[str, ...], np.ndarray | None]:
         """What strangers may be, and its features: `other`, and common nouns that name no class, if they are known."""
-        text = self.model.backbone.text
-        no_words = METHODS[self.name].texts_per_image or isinstance(text, TextTable)
-        if no_words or not self.model.can_answer(("anything",)):
+        model = self.model
+        unknown = METHODS[self.name].texts_per_image or isinstance(model.backbone.text, TextTable)
+        if unknown or not own.features.shape[1] or not model.can_answer(("anything",)):
             if other:
-                raise DearError(f"--other needs a text tower, and {self.name} has none for single words: leave it out.")
+                raise DearError(
+                    f"--other needs single words beside the classes, which {self.name} has not: leave it out."
+                )
             return (), None
-        known = [] if self.model.backbone.identity.model == MINI else read_text(NOUNS).split()
-        names = tuple(dict.fromkeys((*other, *known)))
+        nouns = [] if model.backbone.identity.model == MINI else read_text(NOUNS).split()
+        names = tuple(dict.fromkeys((*other, *nouns)))
         if not names:
             return (), None
         with torch.no_grad():
-            features = self.model.encode_text(self.model.encode_classes(names, self.template))
-        words = F.normalize(features, dim=-1).float().cpu().numpy()
+            words = model.encode_text(model.encode_classes(names, self.template)).float().cpu().numpy()
         keep = [row < len(other) or like < _ALIKE for row, like in enumerate((words @ self.text.T).max(1))]
         return tuple(name for name, kept in zip(names, keep, strict=True) if kept), words[keep]
 
     def reject(
         self, own: _Own, alpha: float, strangers: str | None, words: np.ndarray | None, temperature: float
     ) -> Reject:
-        def scores(logits: np.ndarray, features: np.ndarray, without: int | None = None) -> np.ndarray:
-            text = self.text
-            if without is not None:
-                logits, text = np.delete(logits, without, 1), np.delete(text, without, 0)
+        def scores(logits: np.ndarray, features: np.ndarray, without: Sequence[int] = ()) -> np.ndarray:
+            logits, text = np.delete(logits, without, 1), np.delete(self.text, without, 0)
             if words is None:
-                return score_of(logits)
-            return score_of(logits, self.tau * features @ text.T, self.tau * features @ words.T)
+                return thresholds.score_of(logits)
+            return thresholds.score_of(logits, self.tau * features @ text.T, self.tau * features @ words.T)
 
-        mine = scores(own.logits, own.features) if len(own.labels) else np.zeros(0)
-        left = np.zeros(len(mine))
-        present = np.unique(own.labels)
-        if len(self.text) > 2:
-            for c in present:
-                rows = own.labels == c
-                left[rows] = scores(own.logits[rows], own.features[rows], c)
-        measured, promise, theirs, title = [], "own", None, ""
-        if strangers is not None and strangers != ESTIMATE:
-            files = _strangers(strangers, (*own.examples, *self._fitted()))
-            logits, features = self.logits(files, "strangers")
-            theirs, title, promise = scores(logits / temperature, features), Path(strangers).name, "strangers"
-            threshold = above_strangers(theirs, alpha)
-        elif strangers is not None:
-            promise = "estimate"
+        mine, left, measured = scores(own.logits, own.features), np.zeros(len(own.labels)), []
+        for label in np.unique(own.labels) if len(self.text) > 2 else ():
+            rows = own.labels == label
+            left[rows] = scores(own.logits[rows], own.features[rows], [label])
+        if strangers is None:
+            promise, threshold = "own", thresholds.least_accepted(mine, alpha)
+        elif strangers == ESTIMATE:
             if len(self.text) < 3:
                 raise DearError("Leaving classes out needs three classes or more: give a folder with --strangers.")
-            threshold = above_strangers(left, alpha)
+            promise, threshold = "estimate", thresholds.above_strangers(left, alpha)
         else:
-            threshold = least_accepted(mine, alpha)
-        if theirs is not None:
-            measured.append(_told(title, mine, theirs, threshold, np.arange(len(theirs))))
+            logits, features = self.logits(self._strangers(strangers, own.examples), "strangers")
+            theirs = scores(logits / temperature, features)
+            promise, threshold = "strangers", thresholds.above_strangers(theirs, alpha)
+            measured.append(_told(Path(strangers).name, mine, theirs, threshold, np.arange(len(theirs))))
         if len(mine) and len(self.text) > 2:
             measured.append(_told("each class in turn, left out", mine, left, threshold, own.labels))
         refused = 100 * float((mine < threshold).mean()) if len(mine) else 0.0
-        score = LOGIT if words is None else BY_WORDS
-        return Reject(promise, alpha, score, threshold, refused, tuple(measured))  # type: ignore[arg-type]
+        return Reject(promise, alpha, threshold, refused, tuple(measured))  # type: ignore[arg-type]
 
-    def _fitted(self) -> list[Example]:
-        rows = self.folder.few_shot().get("train", ())
-        return [Example(ImageFile(Path(name)), label) for name, label in rows if Path(name).is_file()]
+    def _strangers(self, folder: str, own: Sequence[Example]) -> list[Example]:
+        """The images of a folder; refuses labelled images of the run."""
+        pictures = [ImageFile(file) for file in find_images([folder])]
+        files = [Path(name) for name, _ in self.folder.few_shot().get("train", ())]
+        labelled = [*(example.picture for example in own), *(ImageFile(file) for file in files if file.is_file())]
+        known = {picture_hash(picture) for picture in labelled}
+        if same := [str(picture) for picture in pictures if picture_hash(picture) in known]:
+            raise DearError(f"{len(same)} strangers are labelled images of the run, such as {same[0]}: take them out.")
+        return [Example(picture, 0) for picture in pictures]
 
     def coverage(self, own: _Own, level: float, temperature: float) -> Coverage:
-        probabilities = _softmax(own.logits)
-        threshold = least_probability(probabilities[np.arange(len(own.labels)), own.labels], level)
+        probabilities = thresholds.probabilities_of(own.logits)
+        threshold = thresholds.least_probability(probabilities[np.arange(len(own.labels)), own.labels], level)
         size = float((probabilities >= threshold).sum(1).mean())
         head = getattr(self.model, "head", None)
         complete = isinstance(head, ProKeRHead) and own.how == LEFT_OUT and len(head.landmarks) == len(own.labels)
         if complete and head.mix[0] > 0 and head.mix[1] > 0:
             labels = own.labels[(head.landmarks.cpu().numpy() @ own.features.T).argmax(1)]
-            ridge = _ridge_of(head, self.text, labels)
-            sets = ridge_sets(head, self.text, labels, ridge, temperature)
+            sets = ridge_sets(head, self.text, labels, temperature)
             some = np.random.default_rng(0).permutation(len(labels))[: max(1, min(50, len(labels) // 10))]
             values = sets.without(some).p_values(sets.images[some])
-            size = float((values > 1 - level).sum(1).mean())
-            return Coverage(level, FULL, 1 - level, size, tuple(labels.tolist()), ridge)
+            least = (math.floor((1 - level) * (len(labels) + 1) + 1e-9) + 1) / (
+                len(labels) + 1
+            ) - 1e-9  # the next p-value
+            size = float((values >= least).sum(1).mean())
+            return Coverage(level, FULL, least, size, tuple(labels.tolist()))
         how = "split conformal" if own.how == HELD_OUT else "jackknife: measured, not guaranteed"
         return Coverage(level, how, threshold, size)
 
 
-def _ridge_of(head: ProKeRHead, text: np.ndarray, labels: np.ndarray) -> float:
-    """The ridge of a fitted head, by its solution: (K + ridge) values = residuals."""
-    images, values = head.landmarks.double().cpu().numpy(), head.values.double().cpu().numpy()
-    residuals = np.eye(len(text))[labels] - images @ text.T
-    rest = residuals - np.exp(float(head.beta) * (images @ images.T - 1)) @ values
-    return float((rest * values).sum() / (values**2).sum())
-
-
-def _held_out(data: str | Dataset, template: str, classes: tuple[str, ...], drawn: dict[str, Any]) -> list[Example]:
+def _held_out(
+    data: str | Dataset, template: str, classes: tuple[str, ...], drawn: dict[str, Any], run: dict[str, Any]
+) -> list[Example]:
     """Labelled images of the classes that the run has not drawn; those of a test split are left alone."""
-    dataset = resolve_dataset(data, template, None, None)
+    dataset = resolve_dataset(data, template)
+    if dataset.rule and run.get("split") and str(data) == run.get("data"):  # the run's own test images
+        dataset = replace(divide_again(dataset, run["split"]), rule="")
     if strange := [name for name in dataset.classes if name not in classes]:
         raise DearError(f"--data has classes that the run has not: {', '.join(some_names(strange))}.")
     seen = {name for name, _ in drawn.get("train", ())}
@@ -310,15 +279,6 @@ def _held_out(data: str | Dataset, template: str, classes: tuple[str, ...], draw
     return examples
 
 
-def _strangers(folder: str, own: Sequence[Example]) -> list[Example]:
-    """The images of a folder; refuses images of the classes themselves."""
-    pictures = [ImageFile(file) for file in find_images([folder])]
-    known = {picture_hash(example.picture) for example in own}
-    if same := [str(picture) for picture in pictures if picture_hash(picture) in known]:
-        raise DearError(f"{len(same)} strangers are labelled images of the run, such as {same[0]}: take them out.")
-    return [Example(picture, 0) for picture in pictures]
-
-
 def _told(name: str, own: np.ndarray, others: np.ndarray, threshold: float, units: np.ndarray) -> Measured:
     """How well scores tell strangers; `units` [strangers]: what counts as one in the interval of the share accepted."""
     kinds = np.unique(units)
@@ -328,8 +288,3 @@ def _told(name: str, own: np.ndarray, others: np.ndarray, threshold: float, unit
     fpr = float((others >= np.quantile(scores, 0.05)).mean())
     interval = wilson_interval(share * len(kinds), len(kinds))
     return Measured(name, len(others), 50 * float(ranks.mean()) / len(others), 100 * fpr, 100 * share, interval)
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    likelihood = np.exp(logits - logits.max(1, keepdims=True))
-    return likelihood / likelihood.sum(1, keepdims=True)

@@ -1,0 +1,187 @@
+"""What decisions promise, and what comes of it, on genuine features of CLIP's ViT-B/16.
+
+    DEAR_SHARED=shared python benchmarks/decisions.py [--draws 3]
+
+Known: the first half of the classes of UCF101 and of Caltech101, with 1, 4 or 16 images each. Strangers: the other half
+(near), the other set, textures and dishes (far). Scores are compared by AUROC on validation images; the rule takes the
+score with the highest mean over sets, methods and numbers of images. All else is measured on test images.
+"""
+
+import argparse
+import json
+import os
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from dear.core.metrics import calibration_error, reliability
+from dear.core.table import Table
+from dear.decisions.apply import ridge_sets
+from dear.decisions.decide import NOUNS
+from dear.decisions.thresholds import above_strangers, least_accepted, least_probability, least_sure, score_of
+from dear.methods.closed_forms import GdaHead, ProKeRHead
+from dear.methods.shared.stacking import classes_alike, stack
+
+TAU = 100.0
+SETS = {"ucf101": "UCF101", "caltech101": "Caltech101"}
+FAR = {"textures": "dtd/keys_16shots", "dishes": "food101/keys_16shots"}
+LIKE = torch.zeros(1)
+
+
+class Zero(torch.nn.Module):
+    """Zero-shot in the form of a head, calibrated as published."""
+
+    def fit(self, features, labels, text):
+        self.left_out = TAU * features @ text.T
+
+    def forward(self, features, text):
+        return TAU * features @ text.T
+
+
+def auroc(own, others):
+    order = np.sort(others)
+    return 50 * (np.searchsorted(order, own, "left") + np.searchsorted(order, own, "right")).mean() / len(others)
+
+
+def log_sum(values):
+    return torch.logsumexp(torch.from_numpy(values), 1).numpy()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draws", type=int, default=3)
+    draws = parser.parse_args().draws
+    data = Path(os.environ["DEAR_SHARED"]) / "data"
+    arrays = np.load(data / "full_features" / "vit_b_16.npz")
+
+    def features(name):
+        return F.normalize(torch.from_numpy(arrays[name].astype(np.float32)), dim=1)
+
+    embedded = data / "text_embeddings" / "b16_text_single"
+    texts = [entry["text"] for entry in json.loads(embedded.with_suffix(".json").read_text())]
+    places = {text: row for row, text in enumerate(texts)}
+    rows = [places[noun] for noun in NOUNS.read_text().split() if noun in places]
+    nouns = F.normalize(torch.from_numpy(np.load(embedded.with_suffix(".npz"))["emb"][rows].astype(np.float32)), dim=1)
+    print(f"{len(rows)} nouns of the package have genuine embeddings")
+    scored, promised, sets = defaultdict(list), defaultdict(list), defaultdict(list)
+    for name, long in SETS.items():
+        weights = data / "text_embeddings" / "class_weights" / f"{long}.npy"
+        text = F.normalize(torch.from_numpy(np.load(weights).astype(np.float32)), dim=1)
+        half = (len(text) + 1) // 2
+        text = text[:half]
+        keys, key_labels = features(f"{name}/keys_16shots"), arrays[f"{name}/labels_16shots"].astype(int)
+        parts = {
+            part: (features(f"{name}/{part}_f"), arrays[f"{name}/{part}_l"].astype(int)) for part in ("val", "test")
+        }
+        known = {part: images[labels < half] for part, (images, labels) in parts.items()}
+        truth = torch.from_numpy(parts["test"][1][parts["test"][1] < half])
+        strangers = {part: images[labels >= half] for part, (images, labels) in parts.items()}
+        far = {"other set": f"{next(o for o in SETS if o != name)}/test_f", **FAR}
+        strangers |= {title: features(place) for title, place in far.items()}
+        for shots in (1, 4, 16):
+            for draw in range(draws):
+                rng = np.random.default_rng(draw)
+                rows = np.concatenate([rng.permutation((key_labels == c).nonzero()[0])[:shots] for c in range(half)])
+                images, labels = keys[rows], torch.from_numpy(key_labels[rows])
+                for method, head in (
+                    ("zero-shot", Zero()), ("gda", GdaHead(text.shape[1], TAU, LIKE)),
+                    ("proker", ProKeRHead(text.shape[1], TAU, LIKE)),
+                ):  # fmt: skip
+                    if method != "zero-shot":
+                        head.set_sizes(half, len(images))
+                    head.fit(images, labels, text)
+                    calibrates = shots > 1 or method == "zero-shot"
+                    scale = stack([head.left_out], labels, classes_alike(labels))[0].item() if calibrates else 1.0
+
+                    def answers(x, head=head, scale=scale, text=text, images=images):
+                        """Logits, and the candidates for a score."""
+                        logits = scale * head(x, text).numpy()
+                        plain, others = (TAU * x @ text.T).numpy(), (TAU * x @ nouns.T).numpy()
+                        return logits, {
+                            "largest probability": logits.max(1) - log_sum(logits), "energy": log_sum(logits),
+                            "largest logit": score_of(logits), "nearest image": (x @ images.T).numpy().max(1),
+                            "words": score_of(logits, plain, others),
+                        }  # fmt: skip
+
+                    all_known = {part: answers(x) for part, x in known.items()}
+                    all_others = {part: answers(x)[1] for part, x in strangers.items()}
+                    for score in all_known["val"][1]:
+                        for part, others in all_others.items():
+                            own = all_known["val" if part == "val" else "test"][1][score]
+                            key = (score, part)
+                            scored[key].append(
+                                (auroc(own, others[score]), 100 * (others[score] >= np.quantile(own, 0.05)).mean())
+                            )
+                    if not calibrates:
+                        continue
+                    logits, tests = all_known["test"]
+                    left = (scale * head.left_out).numpy()
+                    plain, others = (TAU * images @ text.T).numpy(), (TAU * images @ nouns.T).numpy()
+                    cut = least_accepted(score_of(left, plain, others), 0.05)
+                    near = above_strangers(all_others["val"]["words"], 0.05)
+                    probabilities, test = (
+                        F.softmax(torch.from_numpy(left), 1).numpy(),
+                        F.softmax(torch.from_numpy(logits), 1),
+                    )
+                    before = F.softmax(head(known["test"], text), 1)
+                    least = least_probability(probabilities[np.arange(len(left)), labels], 0.95)
+                    row = [100 * (tests["words"] < cut).mean(), 100 * (all_others["test"]["words"] >= cut).mean()]
+                    row += [100 * (all_others["test"]["words"] >= near).mean(), 100 * (tests["words"] < near).mean()]
+                    try:
+                        sure, _ = least_sure(probabilities.max(1), probabilities.argmax(1) == labels.numpy(), 0.95)
+                        given = test.max(1).values >= sure
+                        row += [
+                            100 * given.float().mean().item(),
+                            100 * (test.argmax(1) == truth)[given].float().mean().item(),
+                        ]
+                    except Exception:  # no such share
+                        row += [np.nan, np.nan]
+                    one_hot = F.one_hot(truth, half)
+                    for p in (before, test):
+                        row += [
+                            calibration_error(reliability(p.log(), truth)),
+                            F.nll_loss(p.clamp(min=1e-12).log(), truth).item(),
+                            (p - one_hot).square().sum(1).mean().item(),
+                        ]  # fmt: skip
+                    promised[method, shots].append(row)
+                    inside = test.numpy() >= least
+                    found = [("left out", inside)]
+                    if method == "proker" and shots > 1 and len(images) <= 1000 and head.mix[1] > 0:
+                        order = labels.numpy()[(head.landmarks @ images.T).argmax(1).numpy()]
+                        exact = ridge_sets(head, text.numpy(), order, 1 / scale)
+                        found.append(("full conformal", exact.p_values(known["test"].numpy()) > 0.05))
+                    for how, inside in found:
+                        sets[method, shots, how].append(
+                            (100 * inside[np.arange(len(truth)), truth].mean(), inside.sum(1).mean())
+                        )
+        print(f"{name} done", flush=True)
+
+    scores = list(dict.fromkeys(score for score, _ in scored))
+    table = Table(["score: AUROC (FPR95)", *list(dict.fromkeys(part for _, part in scored))])
+    for score in scores:
+        means = [np.mean(values, 0) for (of, _), values in scored.items() if of == score]
+        table.add(score, *(f"{mean[0]:.1f} ({mean[1]:.0f})" for mean in means))
+    print(table.text())
+    best = max(scores, key=lambda score: np.mean([value[0] for value in scored[score, "val"]]))
+    print(f"the rule takes: {best}\n")
+    table = Table(["method, images", "own refused", "near answered", "near answered, promised", "own refused then",
+                   "answered", "right", "ECE", "log loss", "Brier", "ECE after", "log loss after",
+                   "Brier after"])  # fmt: skip
+    for (method, shots), rows in promised.items():
+        mean = np.nanmean(rows, 0)
+        table.add(f"{method}, {shots}", *(f"{v:.1f}" for v in mean[:7]), *(f"{v:.3f}" for v in mean[7:9]),
+                  f"{mean[9]:.1f}", *(f"{v:.3f}" for v in mean[10:]))  # fmt: skip
+    print(table.text(), "\n")
+    table = Table(["sets of 95%", "coverage", "sd", "classes"])
+    for (method, shots, how), rows in sets.items():
+        mean, sd = np.mean(rows, 0), np.std([row[0] for row in rows])
+        table.add(f"{method}, {shots}, {how}", f"{mean[0]:.1f}", f"{sd:.1f}", f"{mean[1]:.2f}")
+    print(table.text())
+
+
+if __name__ == "__main__":
+    torch.set_grad_enabled(False)
+    main()
