@@ -157,7 +157,7 @@ def decide(
 
     with os_errors_as_dear_errors(), caller_random_state():
         asked = DecideConfig(reject, None if strangers is None else str(strangers), tuple(other), coverage, abstain)
-        labelled = data if data is None or isinstance(data, str | Path) else dataset(data)
+        labelled = str(data) if isinstance(data, str | Path) else None if data is None else dataset(data)
         return decide_run(Path(run), asked, labelled, None if cache is None else Path(cache), device, precision)
 
 

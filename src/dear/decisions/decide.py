@@ -107,9 +107,8 @@ def decide_run(
         coverage = method.coverage(own, asked.coverage, temperature)
     if asked.abstain is not None:
         likely = thresholds.probabilities_of(own.logits)
-        abstain = Abstain(
-            asked.abstain, *thresholds.least_sure(likely.max(1), likely.argmax(1) == own.labels, asked.abstain)
-        )
+        right = likely.argmax(1) == own.labels
+        abstain = Abstain(asked.abstain, *thresholds.least_sure(likely.max(1), right, asked.abstain))
     images, sha = len(own.labels), config["config_sha256"]
     decision = Decision(sha, own.how, images, temperature, images > 0, reject, coverage, abstain, words[0])
     decision.write(run, words[1])
@@ -138,7 +137,9 @@ class _Measure:
         """The labelled images that the decision is measured on, answered by a fit that has not seen them."""
         drawn = self.folder.few_shot()
         if data is not None:
-            held_out = _held_out(data, self.template, self.model.classes.names, drawn, self.folder.settings())
+            held_out: Sequence[Example] = _held_out(
+                data, self.template, self.model.classes.names, drawn, self.folder.settings()
+            )
         else:
             whole = self._data(drawn)
             held_out = whole.val
@@ -164,15 +165,15 @@ class _Measure:
     def _left_out(self, data: Dataset, config: dict[str, Any]) -> _Own:
         labels = labels_of(data.train)
         rows = (torch.bincount(labels)[labels] > 1).nonzero()[:, 0]
-        examples = [data.train[row] for row in rows.tolist()]
-        nothing = np.zeros((0, len(data.classes)), np.float32)
         if not len(rows):
+            nothing = np.zeros((0, len(data.classes)), np.float32)
             return _Own((), nothing, labels[rows].numpy(), nothing, LEFT_OUT)
         kind = type(self.model)
         trial = Trial(self.name, Task.left_out(data), kind.Config(**config["settings"])).run(self.source)
         logits = trial.logits()
         assert logits is not None
         frozen = isinstance(self.model, ClosedForm) or self.name in UNFITTED  # else each fold has other features
+        examples = [data.train[row] for row in rows.tolist()]
         features = self.logits(examples, "labelled images")[1] if frozen else np.zeros((len(rows), 0))
         how = HELD_OUT if self.name in UNFITTED else LEFT_OUT  # what is not fitted has seen no image
         return _Own(examples, logits[rows].float().cpu().numpy(), labels[rows].numpy(), features, how)
@@ -240,15 +241,16 @@ class _Measure:
         threshold = thresholds.least_probability(probabilities[np.arange(len(own.labels)), own.labels], level)
         size = float((probabilities >= threshold).sum(1).mean())
         head = getattr(self.model, "head", None)
-        complete = isinstance(head, ProKeRHead) and own.how == LEFT_OUT and len(head.landmarks) == len(own.labels)
-        if complete and head.mix[0] > 0 and head.mix[1] > 0:
+        if (
+            isinstance(head, ProKeRHead) and own.how == LEFT_OUT and len(head.landmarks) == len(own.labels)
+            and (head.mix > 0).all()
+        ):  # fmt: skip
             labels = own.labels[(head.landmarks.cpu().numpy() @ own.features.T).argmax(1)]
             sets = ridge_sets(head, self.text, labels, temperature)
             some = np.random.default_rng(0).permutation(len(labels))[: max(1, min(50, len(labels) // 10))]
             values = sets.without(some).p_values(sets.images[some])
-            least = (math.floor((1 - level) * (len(labels) + 1) + 1e-9) + 1) / (
-                len(labels) + 1
-            ) - 1e-9  # the next p-value
+            rank = math.floor((1 - level) * (len(labels) + 1) + 1e-9) + 1
+            least = rank / (len(labels) + 1) - 1e-9  # the p-value next to 1 - level
             size = float((values >= least).sum(1).mean())
             return Coverage(level, FULL, least, size, tuple(labels.tolist()))
         how = "split conformal" if own.how == HELD_OUT else "jackknife: measured, not guaranteed"
@@ -266,11 +268,8 @@ def _held_out(
         raise DearError(f"--data has classes that the run has not: {', '.join(some_names(strange))}.")
     seen = {name for name, _ in drawn.get("train", ())}
     images = (*dataset.train, *dataset.val, *(dataset.test if dataset.rule else ()))
-    examples = [
-        Example(example.picture, classes.index(dataset.classes[example.label]))
-        for example in images
-        if str(example.picture) not in seen
-    ]
+    numbers = [classes.index(name) for name in dataset.classes]
+    examples = [Example(one.picture, numbers[one.label]) for one in images if str(one.picture) not in seen]
     if not examples:
         raise DearError(f"All images of {dataset.name} were trained on: give --data that the run has not seen.")
     present = {example.label for example in examples}

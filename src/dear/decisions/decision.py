@@ -23,6 +23,10 @@ from dear.decisions.ridge import RidgeSets
 FILE, WORDS = "decision.json", "decision.npy"
 HELD_OUT, LEFT_OUT, FULL = "held-out images", "images left out of their own fit", "full conformal"
 _AGAIN = "run `dear decide` again"
+_WHOM = {
+    "own": "own images refused", "strangers": "strangers accepted",
+    "estimate": "other classes accepted (estimated by leaving classes out: no promise)",
+}  # fmt: skip
 _Share = limited(float, 0, 1)
 _Scale = limited(float, 1e-4, 1e4)
 
@@ -91,19 +95,13 @@ class Decision(Struct, frozen=True, omit_defaults=True):
         write_json(folder / FILE, to_builtins(decision))
 
     def __str__(self) -> str:
-        lines = [f"measured on {self.images} {self.on}"] if self.images else []
-        if self.calibrated:
-            lines.append(f"temperature: {self.temperature:.2f}")
-        else:
-            lines.append("not calibrated: no image could be answered by a fit without it")
+        lines = [f"measured on {self.images} {self.on}; temperature: {self.temperature:.2f}"]
+        if not self.calibrated:
+            lines = ["not calibrated: no image could be answered by a fit without it"]
         if (reject := self.reject) is not None:
-            whom = {"own": "own images refused", "strangers": "strangers accepted"}.get(reject.promise)
             score = f"evidence against {len(self.words)} words" if self.words else "the largest logit"
-            whom = whom or "images of other classes accepted (an estimate by leaving classes out, no promise)"
-            lines.append(
-                f"none of these: at most {100 * reject.alpha:g}% of {whom}; by {score}; "
-                f"{reject.refused:.1f}% of own images are refused"
-            )
+            lines.append(f"none of these: at most {100 * reject.alpha:g}% of {_WHOM[reject.promise]}, by {score};")
+            lines.append(f"  {reject.refused:.1f}% of own images are refused")
             lines += [
                 f"  strangers, {one.strangers} ({one.images} images): {one.accepted:.0f}% accepted "
                 f"({one.interval[0]:.0f} to {one.interval[1]:.0f}), AUROC {one.auroc:.1f}, FPR95 {one.fpr95:.1f}"
@@ -153,15 +151,13 @@ class Decider:
             values = probabilities if self.sets is None else self.sets.p_values(features)
             inside = values >= sets.threshold
             empty, order = ~inside.any(1), np.argsort(-logits, axis=1, kind="stable")
-            fields["set"] = [
-                tuple(self.classes[i] for i in row if of[i]) for row, of in zip(order, inside, strict=True)
-            ]
+            rows = zip(order, inside, strict=True)
+            fields["set"] = [tuple(self.classes[i] for i in row if of[i]) for row, of in rows]
             fields["rejected"] = empty.tolist()
         if decision.reject is not None:
-            others = (
-                () if self.words is None else (self.tau * features @ self.text.T, self.tau * features @ self.words.T)
-            )
-            fields["rejected"] = (empty | (thresholds.score_of(logits, *others) < decision.reject.threshold)).tolist()
+            by = () if self.words is None else (self.text, self.words)
+            scores = thresholds.score_of(logits, *(self.tau * features @ rows.T for rows in by))
+            fields["rejected"] = (empty | (scores < decision.reject.threshold)).tolist()
         if decision.abstain is not None:
             fields["abstains"] = (probabilities.max(1) < decision.abstain.threshold).tolist()
         return [{name: values[row] for name, values in fields.items()} for row in range(len(logits))]

@@ -70,12 +70,9 @@ def fetch(source: str) -> Path:
             f"{name} was not loaded, because it holds {strange[0]}, which does not belong to an adapter of dear: "
             f"expected are {', '.join(_PUSHED)}."
         )
+    wanted = [WEIGHTS, CONFIG, TEXT_TABLE, DECISION, WORDS]
     try:
-        return Path(
-            snapshot_download(
-                name, revision=revision or None, allow_patterns=[WEIGHTS, CONFIG, TEXT_TABLE, DECISION, WORDS]
-            )
-        )
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=wanted))
     except Exception as error:  # the hub client raises many kinds
         raise DearError(
             f"{name} could not be fetched: check the name and the network ({first_line(error)})."
