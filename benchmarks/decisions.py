@@ -23,7 +23,14 @@ from dear.core.metrics import calibration_error, reliability
 from dear.core.table import Table
 from dear.decisions.apply import ridge_sets
 from dear.decisions.decide import NOUNS
-from dear.decisions.thresholds import above_strangers, least_accepted, least_probability, least_sure, score_of
+from dear.decisions.thresholds import (
+    above_strangers,
+    least_accepted,
+    least_probability,
+    least_sure,
+    probabilities_of,
+    score_of,
+)
 from dear.methods.closed_forms import GdaHead, ProKeRHead
 from dear.methods.shared.stacking import classes_alike, stack
 
@@ -46,6 +53,11 @@ class Zero(torch.nn.Module):
 def auroc(own, others):
     order = np.sort(others)
     return 50 * (np.searchsorted(order, own, "left") + np.searchsorted(order, own, "right")).mean() / len(others)
+
+
+def share_of(flags, labels):
+    """Share (%) of flags, all classes alike, as among the labelled images."""
+    return 100 * np.average(flags, weights=1 / np.bincount(labels)[labels])
 
 
 def log_sum(values):
@@ -89,7 +101,9 @@ def main():
                 of_class = [rng.permutation((pool_labels == c).nonzero()[0]) for c in range(half)]
                 rows = np.concatenate([mine[: min(shots, len(mine) - 1)] for mine in of_class])
                 images, labels = pool[rows], torch.from_numpy(pool_labels[rows])
-                known["val"] = pool[np.setdiff1d(np.arange(len(pool)), rows)]
+                rest = np.setdiff1d(np.arange(len(pool)), rows)
+                known["val"] = pool[rest]
+                truths = {"val": pool_labels[rest], "test": truth.numpy()}
                 for method, head in (
                     ("zero-shot", Zero()), ("gda", GdaHead(text.shape[1], TAU, LIKE)),
                     ("proker", ProKeRHead(text.shape[1], TAU, LIKE)),
@@ -132,8 +146,12 @@ def main():
                     )
                     before = F.softmax(head(known["test"], text), 1)
                     least = least_probability(probabilities[np.arange(len(left)), labels], 0.95)
-                    row = [100 * (tests["words"] < cut).mean(), 100 * (all_others["test"]["words"] >= cut).mean()]
-                    row += [100 * (all_others["test"]["words"] >= near).mean(), 100 * (tests["words"] < near).mean()]
+                    row = [share_of(all_known[part][1]["words"] < cut, truths[part]) for part in truths]
+                    row += [100 * (all_others["test"]["words"] >= cut).mean()]
+                    row += [
+                        100 * (all_others["test"]["words"] >= near).mean(),
+                        share_of(tests["words"] < near, truths["test"]),
+                    ]
                     try:
                         sure, _ = least_sure(probabilities.max(1), probabilities.argmax(1) == labels.numpy(), 0.95)
                         given = test.max(1).values >= sure
@@ -151,16 +169,18 @@ def main():
                             (p - one_hot).square().sum(1).mean().item(),
                         ]  # fmt: skip
                     promised[name, method, shots].append(row)
-                    inside = test.numpy() >= least
-                    found = [("left out", inside)]
-                    if method == "proker" and shots > 1 and len(images) <= 1000 and head.mix[1] > 0:
+                    order = None
+                    if method == "proker" and head.mix[1] > 0:
                         order = labels.numpy()[(head.landmarks @ images.T).argmax(1).numpy()]
                         exact = ridge_sets(head, text.numpy(), order, 1 / scale)
-                        found.append(("full conformal", exact.p_values(known["test"].numpy()) > 0.05))
-                    for how, inside in found:
-                        sets[name, method, shots, how].append(
-                            (100 * inside[np.arange(len(truth)), truth].mean(), inside.sum(1).mean())
-                        )
+                    for how in ("left out",) if order is None else ("left out", "full conformal"):
+                        row = []
+                        for part, of in truths.items():
+                            inside = probabilities_of(all_known[part][0]) >= least
+                            if how != "left out":
+                                inside = exact.p_values(known[part].numpy()) > 0.05
+                            row += [share_of(inside[np.arange(len(of)), of], of), inside.sum(1).mean()]
+                        sets[name, method, shots, how].append(row)
         print(f"{name} done", flush=True)
 
     scores = list(dict.fromkeys(score for score, _ in scored))
@@ -171,18 +191,21 @@ def main():
     print(table.text())
     best = max(scores, key=lambda score: np.mean([value[0] for value in scored[score, "val"]]))
     print(f"the rule takes: {best}\n")
-    table = Table(["method, images", "own refused", "near answered", "near answered, promised", "own refused then",
-                   "answered", "right", "ECE", "log loss", "Brier", "ECE after", "log loss after",
-                   "Brier after"])  # fmt: skip
+    names = (
+        "own refused, other val", "own refused, test", "near answered", "near answered, promised", "own refused then",
+        "answered", "right", "ECE", "log loss", "Brier", "ECE after", "log loss after", "Brier after",
+    )  # fmt: skip
+    table = Table(["set, method, images", *names])
     for (name, method, shots), rows in promised.items():
-        mean = np.nanmean(rows, 0)
-        table.add(f"{name}, {method}, {shots}", *(f"{v:.1f}" for v in mean[:7]), *(f"{v:.3f}" for v in mean[7:9]),
-                  f"{mean[9]:.1f}", *(f"{v:.3f}" for v in mean[10:]))  # fmt: skip
+        digits = [3 if of.startswith(("log", "Brier")) else 1 for of in names]
+        cells = [f"{value:.{count}f}" for value, count in zip(np.nanmean(rows, 0), digits, strict=True)]
+        table.add(f"{name}, {method}, {shots}", *cells)
     print(table.text(), "\n")
-    table = Table(["sets of 95%", "coverage", "sd", "classes"])
+    table = Table(["sets of 95%", "coverage, other val", "sd", "classes", "coverage, test", "sd", "classes"])
     for (name, method, shots, how), rows in sets.items():
-        mean, sd = np.mean(rows, 0), np.std([row[0] for row in rows])
-        table.add(f"{name}, {method}, {shots}, {how}", f"{mean[0]:.1f}", f"{sd:.1f}", f"{mean[1]:.2f}")
+        both, sd = np.mean(rows, 0), np.std(rows, 0)
+        cells = [f"{both[0]:.1f}", f"{sd[0]:.1f}", f"{both[1]:.2f}", f"{both[2]:.1f}", f"{sd[2]:.1f}", f"{both[3]:.2f}"]
+        table.add(f"{name}, {method}, {shots}, {how}", *cells)
     print(table.text())
 
 

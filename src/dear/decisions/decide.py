@@ -21,7 +21,6 @@ from dear.data.folder import find_images
 from dear.data.resolve import resolve_dataset
 from dear.data.splits import divide_again
 from dear.decisions import thresholds
-from dear.decisions.apply import ridge_sets
 from dear.decisions.decision import FULL, HELD_OUT, LEFT_OUT, Abstain, Coverage, Decision, Measured, Reject
 from dear.methods.base import Method
 from dear.methods.closed_forms import ProKeRHead
@@ -64,10 +63,8 @@ class DecideConfig:
 
 @dataclass(frozen=True)
 class _Own:
-    """Labelled images with logits [images, classes], labels, and class features [images, dim] of the fitted model.
-
-    `features` is empty where images were left out by folds, whose features are those of other fits.
-    """
+    """Labelled images with logits [images, classes], labels, and class features [images, dim] of the fitted model, or
+    none where they were left out by folds."""
 
     examples: Sequence[Example]
     logits: np.ndarray
@@ -77,13 +74,9 @@ class _Own:
 
 
 def decide_run(
-    run: Path,
-    asked: DecideConfig,
-    data: str | Dataset | None = None,
-    cache: Path | None = None,
-    device: str = "auto",
-    precision: str = "auto",
-) -> Decision:
+    run: Path, asked: DecideConfig, data: str | Dataset | None = None, cache: Path | None = None,
+    device: str = "auto", precision: str = "auto",
+) -> Decision:  # fmt: skip
     """The decision of the adapter in `run`, which is also written there. `data`: labelled images to measure it on."""
     config, adapter = read_config(run), load_adapter(run, device=device, precision=precision)
     source = ImageSource(adapter.model.backbone, cache_folder(cache))
@@ -246,12 +239,8 @@ class _Measure:
             and (head.mix > 0).all()
         ):  # fmt: skip
             labels = own.labels[(head.landmarks.cpu().numpy() @ own.features.T).argmax(1)]
-            sets = ridge_sets(head, self.text, labels, temperature)
-            some = np.random.default_rng(0).permutation(len(labels))[: max(1, min(50, len(labels) // 10))]
-            values = sets.without(some).p_values(sets.images[some])
             rank = math.floor((1 - level) * (len(labels) + 1) + 1e-9) + 1
             least = rank / (len(labels) + 1) - 1e-9  # the p-value next to 1 - level
-            size = float((values >= least).sum(1).mean())
             return Coverage(level, FULL, least, size, tuple(labels.tolist()))
         how = "split conformal" if own.how == HELD_OUT else "jackknife: measured, not guaranteed"
         return Coverage(level, how, threshold, size)

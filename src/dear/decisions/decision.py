@@ -58,7 +58,7 @@ class Coverage(Struct, frozen=True):
     level: _Share  # type: ignore[valid-type]
     how: str
     threshold: _Share  # type: ignore[valid-type]  # the least probability of a class in the set, or its p-value
-    mean_size: Finite
+    mean_size: Finite  # by images left out, also for full conformal
     labels: Annotated[tuple[int, ...], Meta(max_length=10_000)] = ()  # of the landmarks, for full conformal
 
 
@@ -108,7 +108,7 @@ class Decision(Struct, frozen=True, omit_defaults=True):
                 for one in reject.measured
             ]
         if (sets := self.coverage) is not None:
-            lines.append(f"sets: the true class in {100 * sets.level:g}%, {sets.mean_size:.2f} classes ({sets.how})")
+            lines.append(f"sets: the class in {100 * sets.level:g}%, about {sets.mean_size:.1f} classes ({sets.how})")
         if (abstain := self.abstain) is not None:
             lines.append(f"answers: {abstain.answered:.0f}%, of which {100 * abstain.promised:g}% are right")
         return "\n".join(lines)

@@ -18,17 +18,12 @@ class RidgeSets:
     def __init__(self, images: np.ndarray, labels: np.ndarray, text: np.ndarray, *settings: float) -> None:
         """`images` [images, dim], `labels` [images], `text` [classes, dim]; then beta, ridge, weight and scale."""
         self.images, self.labels, self.text = images.astype(float), labels, text.astype(float)
-        self.beta, ridge, weight, self.scale = self.settings = settings
+        self.beta, ridge, self.weight, self.scale = settings
         cosines = self.images @ self.text.T  # [images, classes]
         residuals = np.eye(len(text))[labels] - cosines
         self.inverse = np.linalg.inv(self._kernel(self.images) + ridge * np.eye(len(labels)))
         self.dual, self.diagonal = self.inverse @ residuals, np.diag(self.inverse)
-        self.constant, self.ridge, self.weight = cosines + weight * residuals, ridge, weight
-
-    def without(self, rows: np.ndarray) -> "RidgeSets":
-        """The sets without some labelled images, to be tried on these."""
-        rest = np.setdiff1d(np.arange(len(self.labels)), rows)
-        return RidgeSets(self.images[rest], self.labels[rest], self.text, *self.settings)
+        self.constant, self.ridge = cosines + self.weight * residuals, ridge
 
     def _kernel(self, features: np.ndarray) -> np.ndarray:
         return np.exp(self.beta * (features @ self.images.T - 1))
