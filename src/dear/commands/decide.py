@@ -30,17 +30,17 @@ def add_decision_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    decide(args, args.run_folder, args.data, args.device, args.precision)
+    _decide(args, args.run_folder, args.data, args.device, args.precision)
 
 
 def decide_if_asked(args: argparse.Namespace, device: str, precision: str) -> None:
     """The same at the end of `dear fit` and `dear train`, if one of the flags was given."""
     if args.other or any(given is not None for given in (args.reject, args.strangers, args.coverage, args.abstain)):
         print()
-        decide(args, args.out, None, device, precision)
+        _decide(args, args.out, None, device, precision)
 
 
-def decide(args: argparse.Namespace, run: Path, data: str | None, device: str, precision: str) -> None:
+def _decide(args: argparse.Namespace, run: Path, data: str | None, device: str, precision: str) -> None:
     from dear.decisions.decide import DecideConfig, decide_run
 
     asked = DecideConfig(args.reject, args.strangers, tuple(args.other), args.coverage, args.abstain)

@@ -26,7 +26,7 @@ def ridge_sets(head: ProKeRHead, text: np.ndarray, labels: np.ndarray, temperatu
 
 @torch.no_grad()
 def decider_of(folder: Path, adapter: Adapter) -> Decider | None:
-    """What a run folder decides on the answers of its adapter; None if it decides nothing."""
+    """The decision in a run folder, for its adapter; None if there is none."""
     found = read_decision(folder, lambda: read_config_alone(folder)["config_sha256"])
     if found is None:
         return None

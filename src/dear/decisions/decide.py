@@ -44,7 +44,7 @@ _ALIKE = 0.9  # cosine from which a word means a class
 
 @dataclass(frozen=True)
 class DecideConfig:
-    """What is asked for; None: it is not."""
+    """The promises that are asked for; None: not this one."""
 
     reject: float | None = None
     strangers: str | None = None
@@ -130,7 +130,7 @@ class _Measure:
         """The labelled images that the decision is measured on, answered by a fit that has not seen them."""
         drawn = self.folder.few_shot()
         if data is not None:
-            held_out: Sequence[Example] = _held_out(
+            held_out: Sequence[Example] = _unseen_images(
                 data, self.template, self.model.classes.names, drawn, self.folder.settings()
             )
         else:
@@ -172,7 +172,7 @@ class _Measure:
         return _Own(examples, logits[rows].float().cpu().numpy(), labels[rows].numpy(), features, how)
 
     def words(self, other: Sequence[str], own: _Own) -> tuple[tuple[str, ...], np.ndarray | None]:
-        """What strangers may be, and its features: `other`, and common nouns that name no class, if they are known."""
+        """Words for strangers and their features: `other`, and common nouns that name no class, if they are known."""
         model = self.model
         unknown = METHODS[self.name].texts_per_image or isinstance(model.backbone.text, TextTable)
         if unknown or not own.features.shape[1] or not model.can_answer(("anything",)):
@@ -246,7 +246,7 @@ class _Measure:
         return Coverage(level, how, threshold, size)
 
 
-def _held_out(
+def _unseen_images(
     data: str | Dataset, template: str, classes: tuple[str, ...], drawn: dict[str, Any], run: dict[str, Any]
 ) -> list[Example]:
     """Labelled images of the classes that the run has not drawn; those of a test split are left alone."""

@@ -22,7 +22,7 @@ from dear.decisions.ridge import RidgeSets
 
 FILE, WORDS = "decision.json", "decision.npy"
 HELD_OUT, LEFT_OUT, FULL = "held-out images", "images left out of their own fit", "full conformal"
-_AGAIN = "run `dear decide` again"
+_MEASURE_AGAIN = "run `dear decide` again"
 _WHOM = {
     "own": "own images refused", "strangers": "strangers accepted",
     "estimate": "other classes accepted (estimated by leaving classes out: no promise)",
@@ -71,7 +71,7 @@ class Abstain(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True, omit_defaults=True):
-    """What is done with scores, and on what it was measured; printed, a paragraph."""
+    """The use of scores, and the images on which it was measured; printed, a paragraph."""
 
     adapter: str  # config_sha256
     on: str
@@ -119,11 +119,11 @@ def read_decision(folder: Path, adapter: Callable[[], str]) -> tuple[Decision, n
     path, words = folder / FILE, None
     if not path.is_file():
         return None
-    decision: Decision = check_shape(read_json(path), Decision, str(path), _AGAIN)
+    decision: Decision = check_shape(read_json(path), Decision, str(path), _MEASURE_AGAIN)
     if decision.adapter != adapter():
-        raise DearError(f"{path} is the decision of another adapter: remove it, or {_AGAIN}.")
+        raise DearError(f"{path} is the decision of another adapter: remove it, or {_MEASURE_AGAIN}.")
     if decision.words:
-        with damaged(str(folder / WORDS), _AGAIN):
+        with damaged(str(folder / WORDS), _MEASURE_AGAIN):
             words = np.load(BytesIO(read_bytes(folder / WORDS)), allow_pickle=False)
             if checksum_of(folder / WORDS) != decision.words_sha256 or len(words) != len(decision.words):
                 raise ValueError("it belongs to another decision")
