@@ -9,11 +9,12 @@ from dear.core.version import __version__
 
 if TYPE_CHECKING:
     from dear.data.dataset import Dataset
+    from dear.decisions.decision import Decision
     from dear.methods.base import Method
     from dear.model.predictor import Predictor
     from dear.trials.outcome import Outcome
 
-__all__ = ["DearError", "__version__", "create", "dataset", "evaluate", "fit", "load", "train"]
+__all__ = ["DearError", "__version__", "create", "dataset", "decide", "evaluate", "fit", "load", "train"]
 
 
 def __dir__() -> list[str]:
@@ -116,6 +117,7 @@ def load(
     weights is refused.
     """
     from dear.clip import load_backbone
+    from dear.decisions.apply import decider_of
     from dear.model.hub import HUB_PREFIX, fetch
     from dear.model.predictor import Predictor
     from dear.training.adapter import load_adapter
@@ -127,7 +129,37 @@ def load(
         if str(folder).startswith(HUB_PREFIX):
             folder = fetch(str(folder))
         run, adapter = RunFolder(folder), load_adapter(folder, classes, template, backbone, device, precision)
-        return Predictor(adapter, run, run.fit(Selection))
+        own = classes is None and template is None  # others were not decided on
+        return Predictor(adapter, run, run.fit(Selection), decider_of(Path(folder), adapter) if own else None)
+
+
+def decide(
+    run: str | Path,
+    *,
+    reject: float | None = None,
+    strangers: str | Path | None = None,
+    other: Sequence[str] = (),
+    coverage: float | None = None,
+    abstain: float | None = None,
+    data: Any = None,
+    cache: str | Path | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+) -> "Decision":
+    """Measures what a finished run may promise, and writes it there for `dear.load`: honest probabilities always.
+
+    `reject`: the share of own images that may be called none of the classes; with `strangers`, a folder of images of no
+    class, the share of these that may be answered ("classes": an estimate by leaving classes out). `other`: words for
+    strangers. `coverage`: the share of sets that hold the true class. `abstain`: the share of answers that are right.
+    `data`: labelled images that the run has not seen, in place of its own, each left out.
+    """
+    from dear.core.runtime import caller_random_state
+    from dear.decisions.decide import DecideConfig, decide_run
+
+    with os_errors_as_dear_errors(), caller_random_state():
+        asked = DecideConfig(reject, None if strangers is None else str(strangers), tuple(other), coverage, abstain)
+        labelled = str(data) if isinstance(data, str | Path) else None if data is None else dataset(data)
+        return decide_run(Path(run), asked, labelled, None if cache is None else Path(cache), device, precision)
 
 
 def evaluate(model: "str | Path | Predictor", data: Any, **options: Any) -> "Outcome":

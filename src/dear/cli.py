@@ -27,6 +27,7 @@ COMMAND_GROUPS = {
     "adapt, and use it": {
         "fit": "a model in seconds: the best of the methods without training, checked on your own images",
         "train": "adapt a backbone to your classes from a few images each",
+        "decide": "let a model say none of these, a set with a promise, or not sure enough; calibrate it",
         "predict": "classify images with an adapted model, with the vote of each component",
         "evaluate": "measure an adapted model on labelled images, class by class, with a page of its mistakes",
         "explain": "draw the reasons for the prediction of an image",

@@ -47,7 +47,7 @@ def picture(tmp_path_factory) -> Path:
 
 
 def test_only_the_api_is_listed() -> None:
-    assert dir(dear) == ["DearError", "__version__", "create", "dataset", "evaluate", "fit", "load", "train"]
+    assert dir(dear) == ["DearError", "__version__", "create", "dataset", "decide", "evaluate", "fit", "load", "train"]
     assert all(hasattr(dear, name) for name in dir(dear))
     members = "comparison encode_text evaluate explain features predict predict_batch preprocess save with_gain"
     assert [name for name in dir(Predictor) if not name.startswith("_")] == members.split()

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from dear.commands.decide import add_decision_arguments, decide_if_asked
 from dear.commands.shared import add_device_arguments
 from dear.commands.train import print_next
 from dear.core.config import add_arguments as add
@@ -22,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache", type=Path, metavar="DIR", help="folder for encoded images (default: dear in your cache folder)"
     )
+    add_decision_arguments(parser)
     add_device_arguments(parser)
     add_json_argument(parser)
 
@@ -35,3 +37,4 @@ def run(args: argparse.Namespace) -> None:
     result = fit_run(FitConfig(**settings), args.device, args.out, args.cache, args.thorough, precision=args.precision)
     args.show("comparison", result)
     print_next(args.out)
+    decide_if_asked(args, args.device, args.precision)

@@ -19,7 +19,7 @@ from dear.commands.shared import (
 )
 from dear.core.config import number
 from dear.core.errors import DearError
-from dear.core.files import read_text
+from dear.core.files import checksum_of, read_text
 from dear.core.progress import Progress
 from dear.parallel.cluster import add_ray_arguments, cluster_from_args
 
@@ -75,11 +75,12 @@ def run(args: argparse.Namespace) -> None:
                 print(f"dear: skipped: {answer}", file=sys.stderr)
                 unreadable += 1
             elif file_out is not None:
-                file_out.add(str(file), {**in_json, **answer.to_json()})
+                verdict = {"choice": answer.verdict} if file_out.is_csv else {}
+                file_out.add(str(file), {**in_json, **answer.to_json(), **verdict})
             elif args.json:
                 print(json.dumps({"path": str(file), **in_json, **answer.to_json()}), file=out)
             elif args.csv:
-                writer.writerow([file, answer.choice, f"{answer.probability:.6f}"])
+                writer.writerow([file, answer.verdict, f"{answer.probability:.6f}"])
             else:
                 print(f"{file}{in_text}\n{answer}\n", file=out)
     if args.out is not None:
@@ -92,10 +93,14 @@ def run(args: argparse.Namespace) -> None:
 
 def _model_and_settings(args: argparse.Namespace, gains: Mapping[str, float]) -> str:
     """Equal for equal models with equal settings: the start of a hash."""
+    from dear.decisions.decision import FILE as DECISION
     from dear.training.adapter import read_config_alone
 
     names = read_classes(args.classes)
-    settings = read_config_alone(Path(args.run_folder))["config_sha256"], names, sorted(gains.items()), args.inference
+    run = Path(args.run_folder)
+    settings = read_config_alone(run)["config_sha256"], names, sorted(gains.items()), args.inference
+    if (run / DECISION).exists():
+        settings = *settings, checksum_of(run / DECISION)  # type: ignore[assignment]
     return hashlib.sha256(repr((*settings, args.topk, args.fast_decode)).encode()).hexdigest()[:16]
 
 

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from dear.commands.decide import add_decision_arguments, decide_if_asked
 from dear.core.config import add_arguments as add
 from dear.core.config import given_arguments
 from dear.core.files import read_json
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--time-limit", metavar="TIME", help="end after about this time, with fewer epochs: 90s, 5m, 1h"
     )
     parser.add_argument("--cache", type=Path, metavar="DIR", help="folder for cached states of images, shared by runs")
+    add_decision_arguments(parser)
     add_constants_argument(parser)
 
 
@@ -58,6 +60,7 @@ def run(args: argparse.Namespace) -> None:
         print(f"\n{result}\n")
         print(f"pictures of the mistakes, and all numbers: {args.out / RESULTS_PAGE}")
         print_next(args.out)
+    decide_if_asked(args, train.device, train.precision)
 
 
 def print_next(out: Path) -> None:

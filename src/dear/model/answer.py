@@ -1,6 +1,6 @@
 """The answer for one image, made of plain numbers: exported models answer without PyTorch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -38,6 +38,18 @@ class Answer:
     top: tuple[tuple[str, float], ...]
     votes: tuple[Vote, ...]
     without: tuple[Without, ...] = ()  # by `explain` alone
+    rejected: bool | None = None  # by a decision: none of the classes
+    set: tuple[str, ...] | None = None  # by a decision: the classes of which one is true, as promised
+    abstains: bool | None = None  # by a decision: not sure enough
+
+    @property
+    def verdict(self) -> str:
+        """The answer in words, as the decision has it."""
+        if self.rejected:
+            return f"none of these (nearest: {self.choice})"
+        if self.abstains:
+            return f"not sure enough (likeliest: {self.choice})"
+        return self.choice if self.set is None else ";".join(self.set)
 
     @property
     def lead(self) -> float:
@@ -48,11 +60,13 @@ class Answer:
         value = asdict(self)
         if not self.without:
             del value["without"]
-        return value
+        return {name: part for name, part in value.items() if part is not None}
 
     def __str__(self) -> str:
         """The best classes, then what decided: each component's part of the margin, with what it would say alone."""
         lines = [f"{name}  {100 * p:.1f}%" for name, p in self.top]
+        if self.verdict != self.choice:
+            lines.insert(0, self.verdict.replace(";", ", "))
         votes = [
             f"  {v.component:<10} {v.lead:+6.2f} (weight {v.weight:.2f})  "
             + ("agrees" if v.choice == self.choice else f"alone: {v.choice}")
@@ -69,8 +83,9 @@ def make_answer(
     classes: Sequence[str],
     components: Sequence[str],
     topk: int,
+    decided: Mapping[str, Any] | None = None,
 ) -> Answer:
-    """The answer for logits [classes], the weighted sum of votes [components, classes]."""
+    """The answer for logits [classes], the weighted sum of votes [components, classes]; `decided`: further fields."""
     fused, own_probabilities = _softmax(logits), _softmax(votes)
     order = np.argsort(-logits, kind="stable")
     best, second = order[0], order[min(1, len(order) - 1)]
@@ -86,7 +101,7 @@ def make_answer(
         )
         for name, weight, row, own in zip(components, weights, own_probabilities, votes, strict=True)
     )
-    return Answer(*top[0], top, explained)
+    return Answer(*top[0], top, explained, **(decided or {}))
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

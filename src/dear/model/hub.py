@@ -9,6 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from msgspec.structs import replace as with_fields
+
 from dear.core.errors import DearError, first_line
 from dear.core.figure import color_of, save_figure
 from dear.core.files import write_json
@@ -16,12 +18,14 @@ from dear.core.pages import render_template
 from dear.core.schema import damaged
 from dear.methods.registry import find_method
 from dear.methods.shared.fair_lists import list_note
+from dear.decisions.decision import FILE as DECISION
+from dear.decisions.decision import WORDS, read_decision
 from dear.training.adapter import CONFIG, TEXT_TABLE, WEIGHTS, read_config, write_config
 from dear.training.run_folder import RunFolder
 
 HUB_PREFIX = "hf-hub:"
 ROLES, CARD, PICTURE = "roles.json", "README.md", "fusion.png"
-_PUSHED = (WEIGHTS, CONFIG, ROLES, CARD, PICTURE)
+_PUSHED = (WEIGHTS, CONFIG, ROLES, CARD, PICTURE, DECISION, WORDS)
 _ALLOWED = {*_PUSHED, TEXT_TABLE, ".gitattributes", "LICENSE"}
 _NAMES = ("classes", "components", "template")  # words, even if they look like paths
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -68,8 +72,9 @@ def fetch(source: str) -> Path:
             f"{name} was not loaded, because it holds {strange[0]}, which does not belong to an adapter of dear: "
             f"expected are {', '.join(_PUSHED)}."
         )
+    wanted = [WEIGHTS, CONFIG, TEXT_TABLE, DECISION, WORDS]
     try:
-        return Path(snapshot_download(name, revision=revision or None, allow_patterns=[WEIGHTS, CONFIG, TEXT_TABLE]))
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=wanted))
     except Exception as error:  # the hub client raises many kinds
         raise DearError(
             f"{name} could not be fetched: check the name and the network ({first_line(error)})."
@@ -78,11 +83,15 @@ def fetch(source: str) -> Path:
 
 def write_folder(run: Path, name: str, folder: Path) -> list[str]:
     """Writes what is pushed: adapter, config, role map, card and picture, without paths of this machine."""
-    config = without_paths(read_config(run))
+    config = read_config(run)
+    config_sha256, config = config["config_sha256"], without_paths(config)
     for file in (WEIGHTS, TEXT_TABLE):
         if (run / file).is_file():
             shutil.copyfile(run / file, folder / file)
     write_config(folder, config)
+    if found := read_decision(run, lambda: config_sha256):
+        adapter = read_config(folder)["config_sha256"]  # without paths it is another
+        with_fields(found[0], adapter=adapter).write(folder, found[1])
     if roles := config["extra_state"].get("roles"):
         write_json(folder / ROLES, roles)
     opened = RunFolder(run)
@@ -94,6 +103,8 @@ def write_folder(run: Path, name: str, folder: Path) -> list[str]:
             draw_fusion(components, fusion, folder / PICTURE)
         settings = without_paths(opened.settings())
         card = model_card(name, config, settings, opened.test(), PICTURE if has_picture else None)
+        if found:
+            card += f"\n## Decision\n\n```\n{found[0]}\n```\n"
     (folder / CARD).write_text(card, encoding="utf-8")
     files = sorted(file.name for file in folder.iterdir())
     _refuse_traces(folder, run)

@@ -18,6 +18,7 @@ from dear.core.runtime import to_device
 from dear.core.tensors import LOWER_RATE, require_finite
 from dear.data.decode import ImageLike, open_image
 from dear.data.memory import images_of
+from dear.decisions.decision import Decider
 from dear.heads.gains import NOT_FROZEN, gain_text, named_gains, require_sum, with_gains
 from dear.methods.base import Method
 from dear.methods.shared.role_settings import roles_of
@@ -47,12 +48,13 @@ class Predictor:
         adapter: Adapter,
         origin: "RunFolder | Collection[str] | None" = None,
         comparison: "Selection | None" = None,
+        decider: Decider | None = None,
     ) -> None:
         """`origin`: the run, or the names of the images that `dear.fit` was given, to warn of in an evaluation."""
         self.model: Method = adapter.model
         self.method, self.classes, self.template = adapter.method, adapter.classes, adapter.template
         self.gain: dict[str, float] = {}
-        self.comparison, self._origin = comparison, origin
+        self.comparison, self._origin, self._decider = comparison, origin, decider
         with torch.no_grad():
             self._text = self.model.encode_text(self.model.classes)
 
@@ -155,7 +157,7 @@ class Predictor:
         changed = copy(method)
         changed.backbone = with_gains(method.backbone, chosen)
         predictor = copy(self)
-        predictor.model, predictor.gain = changed, names
+        predictor.model, predictor.gain, predictor._decider = changed, names, None  # measured without gains
         return predictor
 
     def save(self, folder: str | Path) -> None:
@@ -199,12 +201,17 @@ def answer_features(predictor: Predictor, features: Tensor, topk: int, inference
     model = predictor.model
     fused, votes = logits_and_votes(predictor, features, inference)
     require_finite({"answer": fused, "votes": votes}, "The answer of the model", LOWER_RATE)
+    decider = predictor._decider if inference in (None, inferences(model.components)[0]) else None
+    decided: list[dict[str, Any]] = [{}] * len(fused)
+    if decider is not None:
+        fused, votes = (logits / decider.decision.temperature for logits in (fused, votes))
+        decided = decider(fused.cpu().double().numpy(), features[:, 0].cpu().double().numpy())
     weights = model.fusion_weights().tolist()
     if inference == DECOUPLED:
         weights = [1.0] + [0.0] * (len(weights) - 1)
     return [
-        make_answer(one, each, weights, predictor.classes, model.components, topk)
-        for one, each in zip(fused.cpu().double().numpy(), votes.cpu().double().numpy(), strict=True)
+        make_answer(one, each, weights, predictor.classes, model.components, topk, fields)
+        for one, each, fields in zip(fused.cpu().double().numpy(), votes.cpu().double().numpy(), decided, strict=True)
     ]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from dear.core.names import DECOUPLED, inferences
 from dear.core.progress import report
 from dear.core.words import backbone_line
+from dear.decisions.decision import Decider, read_decision
 from dear.model.answer import Answer, make_answer
 from dear.model.export.folder import ExportFolder
 from dear.server.limits import RefusedError
@@ -73,6 +74,9 @@ class OnnxEngine:
         self.classes, self.components = self._export.classes, self._export.components
         self.inferences = inferences(self.components)
         self.backbone: str = self._export.backbone.model
+        found = read_decision(folder, lambda: self._export.adapter_sha256)
+        tau = float(self._export.temperature)
+        self._decider = None if found is None else Decider(found[0], self.classes, self._text, found[1], tau)
 
     def pixels(self, image: Any) -> np.ndarray:
         from dear.model.export.assets.classify import to_pixels
@@ -93,9 +97,13 @@ class OnnxEngine:
         weights = np.array(self._export.fusion_weights, np.float32)
         if inference == DECOUPLED:
             weights, logits = np.eye(1, len(weights))[0], votes[:, 0]
+        decided: list[dict[str, Any]] = [{}] * len(logits)
+        if self._decider is not None and inference in ("", self.inferences[0]):
+            logits, votes = (values / self._decider.decision.temperature for values in (logits, votes))
+            decided = self._decider(logits, features[:, 0])
         return [
-            make_answer(fused, each, weights.tolist(), self.classes, self.components, topk)
-            for fused, each in zip(logits, votes, strict=True)
+            make_answer(fused, each, weights.tolist(), self.classes, self.components, topk, fields)
+            for fused, each, fields in zip(logits, votes, decided, strict=True)
         ]
 
     def encode_text(self, sentences: Sequence[str]) -> np.ndarray:

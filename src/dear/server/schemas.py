@@ -190,6 +190,9 @@ class Answer(Strict):
     probability: float
     top: list[ClassProbability] = Field(description="the likeliest classes with their probabilities")
     votes: list[Vote] = Field(default_factory=list, description="absent with votes=false")
+    rejected: bool = Field(False, description="none of the classes; only with a decision on this")
+    set: list[str] = Field([], description="the classes of which one is true, as promised; only with a decision")
+    abstains: bool = Field(False, description="not sure enough to answer; only with a decision on this")
 
 
 class Predictions(Strict):

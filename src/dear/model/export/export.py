@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec.structs import replace as with_fields
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, warn
 from dear.core.extras import require_extra
 from dear.core.files import atomic_folder
 from dear.core.progress import progress
 from dear.core.version import __version__
 from dear.data.dataset import Dataset, Example
 from dear.data.resolve import resolve_dataset
+from dear.decisions.decision import FULL, read_decision
 from dear.heads.pictures import spread_evenly
 from dear.methods.registry import METHODS
 from dear.model.export.folder import Agreement, ExportedModel, ExportFolder, open_session
@@ -69,7 +71,19 @@ def export_run(run: Path, out: Path, int8: bool = False, check: int = 100) -> Ag
             "compared": agreement,
         }
         folder.write(about, text.numpy())
+        _write_decision(run, temporary, about["adapter_sha256"])
     return agreement
+
+
+def _write_decision(run: Path, out: Path, adapter: str) -> None:
+    """Writes the decision of the run, if it has one, for the exported adapter."""
+    if (found := read_decision(run, lambda: read_config(run)["config_sha256"])) is None:
+        return
+    decision, words = found
+    if decision.coverage is not None and decision.coverage.how == FULL:
+        warn("sets by full conformal need the labelled images, and are left out of the export")
+        decision = with_fields(decision, coverage=None)
+    with_fields(decision, adapter=adapter).write(out, words)
 
 
 def pixel_settings(adapter: Adapter) -> dict[str, Any]:

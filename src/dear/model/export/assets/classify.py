@@ -36,6 +36,8 @@ if __name__ == "__main__":
         files += found
     about = json.loads((here / "model.json").read_text(encoding="utf-8"))
     model = onnxruntime.InferenceSession(here / args.model, providers=["CPUExecutionProvider"])
+    decided = here / "decision.json"  # of `dear decide`
+    temperature = json.loads(decided.read_text(encoding="utf-8"))["temperature"] if decided.is_file() else 1.0
     for path in files:
         try:
             with Image.open(path) as image:
@@ -44,6 +46,6 @@ if __name__ == "__main__":
             print(f"skipped: {path} cannot be read ({error})", file=sys.stderr)
             continue
         features, logits = model.run(None, {"pixels": pixels[None]})  # features: one row for each of "components"
-        likelihood = np.exp(logits[0] - logits[0].max())
+        likelihood = np.exp((logits[0] - logits[0].max()) / temperature)
         best = likelihood.argmax()
         print(path, about["classes"][best], f"{likelihood[best] / likelihood.sum():.6f}", sep="\t")

@@ -39,7 +39,7 @@ export function buildClassify(section, about) {
 function show(answer, colors) {
   return [
     el("div", { class: "card" },
-      el("div", { class: "answer" }, el("h2", {}, answer.choice), el("span", {}, percent(answer.probability))),
+      el("div", { class: "answer" }, el("h2", {}, verdict(answer)), el("span", {}, percent(answer.probability))),
       el("p", { class: "soft runners" }, "next: ", answer.top.slice(1).map(([name, p], i) =>
         el("span", {}, `${i ? ", " : ""}${name} ${percent(p)}`)))),
     el("div", { class: "card" }, answer.votes.length === 1 && answer.without ? losses(answer, colors) : votes(answer, colors)),
@@ -51,6 +51,12 @@ function show(answer, colors) {
           el("span", { class: "soft" }, map.heads))))),
       el("p", { class: "soft" }, "Bright: much attention, averaged over the heads named below each picture.")),
   ];
+}
+
+function verdict(answer) {
+  if (answer.rejected) return `none of these (nearest: ${answer.choice})`;
+  if (answer.abstains) return `not sure enough (likeliest: ${answer.choice})`;
+  return answer.set ? answer.set.join(", ") : answer.choice;
 }
 
 function votes(answer, colors) {

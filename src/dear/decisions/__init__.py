@@ -1,0 +1,1 @@
+"""Decisions on answers: how sure they are, none of these, a set of classes, or no answer."""
