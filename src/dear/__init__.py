@@ -9,6 +9,7 @@ from dear.core.version import __version__
 
 if TYPE_CHECKING:
     from dear.data.dataset import Dataset
+    from dear.methods.base import Method
     from dear.model.predictor import Predictor
     from dear.trials.outcome import Outcome
 
@@ -21,7 +22,7 @@ def __dir__() -> list[str]:
 
 def train(
     data: Any,
-    method: str = "head-gains",
+    method: "str | type[Method]" = "head-gains",
     *,
     out: str | Path,
     resume: bool = False,
@@ -36,10 +37,11 @@ def train(
     `dear.dataset`): (images, labels), a DataFrame, a dataset of torch or Hugging Face. The method's published
     recipe applies; `settings` (model, pretrained, shots, epochs, lr, ...: see `dear train --help-all`) override it.
     Everything is written to the folder `out`; the returned model is the one that `dear.load(out)` gives.
-    `time_limit`, such as "5m", allows fewer epochs.
+    `time_limit`, such as "5m", allows fewer epochs. `method`: a name from `dear methods`, or a class of your own.
     """
     from dear.core.runtime import caller_random_state, pick_device
     from dear.data.resolve import name_in_memory
+    from dear.methods.registry import registered
     from dear.parallel.processes import process_group
     from dear.training.estimate import parse_duration
     from dear.trials.train import run_settings, train_run
@@ -48,7 +50,7 @@ def train(
         settings = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
         in_memory = None if isinstance(data, str | Path) else dataset(data)
         name = str(data) if in_memory is None else name_in_memory(in_memory)
-        run, own, training = run_settings({**settings, "data": name, "method": method}, published_constants)
+        run, own, training = run_settings({**settings, "data": name, "method": registered(method)}, published_constants)
         limit = None if time_limit is None else parse_duration(time_limit)
         states = None if cache is None else Path(cache)
         with process_group(pick_device(training.device)):
@@ -127,24 +129,14 @@ def load(
         return Predictor(adapter, run, run.fit(Selection))
 
 
-def evaluate(
-    model: "str | Path | Predictor",
-    data: Any,
-    *,
-    split: str = "test",
-    data_root: str | Path | None = None,
-    class_names: str | Path | None = None,
-    inference: str | None = None,
-) -> "Outcome":
-    """Measures a model, or the one in a folder, on labelled images: see `Predictor.evaluate`.
+def evaluate(model: "str | Path | Predictor", data: Any, **options: Any) -> "Outcome":
+    """Measures a model, or the one in a folder, on labelled images; `options`: see `Predictor.evaluate`.
 
     `data`: as in `dear.train`.
     """
     with os_errors_as_dear_errors():
         predictor = load(model) if isinstance(model, str | Path) else model
-        return predictor.evaluate(
-            data, split=split, data_root=data_root, class_names=class_names, inference=inference
-        )  # fmt: skip
+        return predictor.evaluate(data, **options)
 
 
 def dataset(
@@ -171,7 +163,7 @@ def create(
     pretrained: str | None = None,
     *,
     classes: Sequence[str],
-    method: str = "dear",
+    method: "str | type[Method]" = "dear",
     template: str = "a photo of a {}.",
     device: str = "auto",
     text_features: str | Path | None = None,
@@ -183,12 +175,13 @@ def create(
     """
     from dear.clip import load_backbone
     from dear.data.prompts import check_class_names, check_template
-    from dear.methods.registry import find_method
+    from dear.methods.registry import find_method, registered
     from dear.model.predictor import Predictor
     from dear.training.adapter import Adapter
     from dear.trials.train import check_setting_names
 
-    names, kind = check_class_names(classes), find_method(method)
+    names, method = check_class_names(classes), registered(method)
+    kind = find_method(method)
     check_template(template)
     check_setting_names(settings, method, kind.Config)
     with os_errors_as_dear_errors():

@@ -9,6 +9,7 @@ from dear.core.metrics import (
     calibration_error,
     confusions,
     harmonic_mean,
+    reliability,
     wilson_interval,
 )
 
@@ -27,7 +28,7 @@ def test_calibration_error_is_the_gap_of_each_bin() -> None:
     sure, unsure = torch.tensor([1.0, 0.0]), torch.tensor([0.9, 0.1])
     logits = torch.stack([sure] * 10 + [unsure] * 10).clamp(min=1e-9).log()
     labels = torch.tensor([0] * 10 + [0] * 5 + [1] * 5)
-    assert math.isclose(calibration_error(logits, labels), 20.0, abs_tol=1e-3)
+    assert math.isclose(calibration_error(reliability(logits, labels)), 20.0, abs_tol=1e-3)
 
 
 def test_an_interval_contains_the_shares_that_a_score_test_does_not_reject() -> None:

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+import dear
 from dear.cli import main
 from dear.clip import load_backbone
 from dear.core.errors import DearError
 from dear.core.files import read_json, write_json
-from dear.gallery import Gallery, HeadEncoder
+from dear.data.world.tasks import world_task
+from dear.gallery import AdapterEncoder, Gallery, HeadEncoder
 from dear.heads.contributions import decompose
 from dear.heads.role_map import RoleMap
 
@@ -140,3 +142,18 @@ def test_other_weights_are_refused(gallery) -> None:
     write_json(gallery.folder / "gallery.json", about)
     with pytest.raises(DearError, match="load the backbone it was made for"):
         Gallery.open(gallery.folder).encoder("cpu")
+
+
+@pytest.mark.parametrize("method", ["gda", "head-gains"])
+def test_an_adapter_with_one_feature_has_the_attributes_of_the_frozen_heads(method, tmp_path) -> None:
+    settings = {"model": "dear-mini", "device": "cpu", "shots": 1}
+    model = dear.train("world:colors", method=method, out=tmp_path / "run", **settings)
+    encoder, frozen = AdapterEncoder.load(tmp_path / "run", "cpu"), HeadEncoder.load("dear-mini", device="cpu")
+    pixels = torch.stack([model.preprocess(world_task("signs").test[n].picture.open()) for n in range(3)])
+    vectors, of_heads = encoder.encode_image(pixels), frozen.encode_image(pixels)
+    assert encoder.components == frozen.components == tuple(vectors)
+    assert torch.allclose(vectors["cls"], model.features(pixels)["cls"], atol=1e-6)
+    for name in encoder.centred:
+        assert torch.allclose(vectors[name], of_heads[name], atol=1e-6)
+    changed = encoder.with_gain({"texture": 0}).encode_image(pixels)["cls"]
+    assert torch.allclose(changed, model.with_gain(texture=0).features(pixels)["cls"], atol=1e-6)

@@ -95,7 +95,7 @@ def test_a_run_says_whether_it_was_worth_it(folds, model_folder, tmp_path: Path,
     assert len(run.few_shot()["train"]) == (18 if folds else 12)
     assert not list(out.glob("fold-*"))
     page = (out / "results.html").read_text()
-    assert "Accuracy per class" in page
+    assert "Each class, worst first" in page
     assert page.count("data:image/jpeg") >= len(part["mistakes"])
     assert (out / "mistakes.png").exists() == bool(part["mistakes"])
     with pytest.warns(DearWarning, match="trained on all of the") if folds else nullcontext():

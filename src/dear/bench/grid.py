@@ -32,7 +32,7 @@ WORK = "work"
 
 # Fields of the cell itself, and settings that change how fast and where it runs, but not the result.
 _NOT_SETTINGS = {
-    "method", "data", "data_root", "seed", "shots", "classes", "workers", "device", "tensorboard", "validate",
+    "method", "data", "data_root", "seed", "shots", "classes", "workers", "device", "report_to", "validate",
     "compile", "deterministic",
     "few_shot", "fast_decode",  # never
 }  # fmt: skip

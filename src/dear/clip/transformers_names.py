@@ -1,6 +1,6 @@
 """Names of weights: those of transformers, and the same in OpenCLIP and timm. Unknown ones are a KeyError."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -81,6 +81,24 @@ def clip_weights(weights: Weights) -> Weights:
     """The weights of a CLIPModel under the names of OpenCLIP's CLIP."""
     renamed = _with_names(weights, _CLIP_NAMES, _CLIP_BLOCKS)
     return renamed | {name: renamed[name].T for name in ("visual.proj", "text_projection") if name in renamed}
+
+
+def weights_as_in_clip(weights: Weights, names: Iterable[str]) -> Weights:
+    """The weights of OpenCLIP's CLIP under these names of a CLIPModel: the inverse of `clip_weights`."""
+    renamed: Weights = {}
+    for name in names:
+        module, _, kind = name.rpartition(".")
+        tower, _, inside = module.partition(".encoder.layers.")
+        if inside:
+            layer, _, part = inside.partition(".")
+            block, parts = _CLIP_BLOCKS[tower]
+            joint = [f"self_attn.{letter}_proj" for letter in "qkv"]
+            tensor = weights[f"{block}.{layer}.{parts[joint[0] if part in joint else part]}{kind}"]
+            renamed[name] = tensor.chunk(3)[joint.index(part)] if part in joint else tensor
+        else:
+            own = _CLIP_NAMES[name] if name in _CLIP_NAMES else f"{_CLIP_NAMES[module]}.{kind}"
+            renamed[name] = weights[own].T if own in ("visual.proj", "text_projection") else weights[own]
+    return renamed
 
 
 def chinese_weights(weights: Weights) -> Weights:

@@ -8,7 +8,7 @@ from dear.core.figure import check_suffix
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_folder", metavar="RUN", help="folder made by `dear train`")
+    parser.add_argument("run_folder", metavar="RUN", help="folder made by `dear fit` or `dear train`")
     parser.add_argument("image", metavar="IMAGE", help="image file")
     parser.add_argument(
         "--out", type=Path, default=Path("explain.png"), help="PNG, SVG or PDF file to write (default: explain.png)"

@@ -2,24 +2,18 @@
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
 from dear.commands.shared import add_device_arguments, add_fast_decode_argument, add_gain_argument
 from dear.core.errors import DearError
 from dear.core.words import counted
 from dear.parallel.cluster import add_ray_arguments, cluster_from_args
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dear.gallery import Encoder
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "sources", nargs="*", metavar="[RUN] IMAGES",
-        help="folder made by `dear train`, unless --model is given; then image files, folders, quoted globs, or "
-        "world:TASK[:STYLE]",
+        help="folder made by `dear fit` or `dear train`, unless --model is given; then image files, folders, quoted "
+        "globs, or world:TASK[:STYLE]",
     )  # fmt: skip
     parser.add_argument("--model", help="backbone to use without an adapter; attributes are features of its heads")
     parser.add_argument("--pretrained", help="OpenCLIP tag or checkpoint file, for a model given by its OpenCLIP name")
@@ -84,16 +78,6 @@ def run(args: argparse.Namespace) -> None:
         )
         if len(gallery) == 0:
             raise DearError("No image could be read: check the files.")
-    search = f"dear search {args.out} --image IMAGE{_by_attribute(gallery.components, encoder)}"
+    by = f" --by {'color' if 'color' in gallery.components else gallery.components[1]}" * (len(gallery.components) > 1)
+    search = f"dear search {args.out} --image IMAGE{by}"
     print(f"gallery: {args.out}, {counted(len(gallery), 'image')}    try: {search}")
-
-
-def _by_attribute(components: "Sequence[str]", encoder: "Encoder | None") -> str:
-    """An argument that searches this gallery by an attribute: by a component, or else by a gain of heads."""
-    from dear.gallery import AdapterEncoder
-    from dear.methods.shared.role_settings import attribute_heads
-
-    if len(components) > 1:
-        return f" --by {'color' if 'color' in components else components[1]}"
-    names = list(attribute_heads(encoder.predictor.model)) if isinstance(encoder, AdapterEncoder) else []
-    return f" --gain {'texture' if 'texture' in names else names[0]}=2" if names else ""

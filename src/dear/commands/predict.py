@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,11 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dear.commands.shared import add_device_arguments, add_fast_decode_argument, add_gain_argument
+from dear.commands.shared import (
+    add_device_arguments,
+    add_fast_decode_argument,
+    add_gain_argument,
+    add_inference_argument,
+)
 from dear.core.config import number
 from dear.core.errors import DearError
 from dear.core.files import read_text
-from dear.core.names import DECOUPLED, FUSION, PLAIN
 from dear.core.progress import Progress
 from dear.parallel.cluster import add_ray_arguments, cluster_from_args
 
@@ -27,16 +32,13 @@ _FILES_AT_ONCE = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_folder", metavar="RUN", help="folder made by `dear train`")
+    parser.add_argument("run_folder", metavar="RUN", help="folder made by `dear fit` or `dear train`")
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files, folders, or quoted globs")
     parser.add_argument(
         "--topk", type=number("--topk", 1, 10_000), default=3, help="number of classes to show (default: 3)"
     )
     parser.add_argument("--classes", type=Path, metavar="FILE", help="file of novel class names, one per line")
-    parser.add_argument(
-        "--inference", choices=(PLAIN, FUSION, DECOUPLED),
-        help="fusion of the components, or decoupled: the class feature alone (default: the method's own)",
-    )  # fmt: skip
+    add_inference_argument(parser)
     add_gain_argument(parser)
     add_fast_decode_argument(parser)
     add_device_arguments(parser)
@@ -44,34 +46,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object per image")
     form.add_argument("--csv", action="store_true", help="print CSV: path, class, probability")
+    form.add_argument(
+        "--out", type=Path, metavar="FILE", help="file to write, .csv or .jsonl; the same command adds what is missing"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
     from dear.data.folder import find_images
     from dear.heads.gains import gain_text
+    from dear.model.answer_file import AnswerFile
 
     files, gains = find_images(args.images), checked_gains(args.gain, args.run_folder)
     in_json, in_text = ({"gain": gains}, f"  (gain {gain_text(gains)})") if gains else ({}, "")
     out = sys.stdout
     writer = csv.writer(out, lineterminator="\n")
-    unreadable = 0
-    with redirect_stdout(sys.stderr):  # stdout is for predictions only: Ray prints messages of its own
+    unreadable, file_out = 0, None
+    with ExitStack() as stack:
+        if args.out is not None:
+            file_out = stack.enter_context(AnswerFile(args.out, _model_and_settings(args, gains)))
+            whole, files = len(files), [file for file in files if str(file) not in file_out.done]
+            if len(files) < whole:
+                print(f"{whole - len(files)} of {whole} images have their answers in {args.out}")
+        stack.enter_context(redirect_stdout(sys.stderr))  # for predictions only: Ray prints messages of its own
         for number, (file, answer) in enumerate(_answers(args, files, gains)):
             if args.csv and not number:
                 writer.writerow(["path", "class", "probability"])
             if isinstance(answer, DearError):
                 print(f"dear: skipped: {answer}", file=sys.stderr)
                 unreadable += 1
+            elif file_out is not None:
+                file_out.add(str(file), {**in_json, **answer.to_json()})
             elif args.json:
                 print(json.dumps({"path": str(file), **in_json, **answer.to_json()}), file=out)
             elif args.csv:
                 writer.writerow([file, answer.choice, f"{answer.probability:.6f}"])
             else:
                 print(f"{file}{in_text}\n{answer}\n", file=out)
+    if args.out is not None:
+        print(f"answers: {args.out}")
     if unreadable:
         print(f"dear: {unreadable} of {len(files)} images could not be read and were skipped.", file=sys.stderr)
-    if unreadable == len(files):
+    if unreadable == len(files) > 0:
         raise DearError("No image could be read: check the files.")
+
+
+def _model_and_settings(args: argparse.Namespace, gains: Mapping[str, float]) -> str:
+    """Equal for equal models with equal settings: the start of a hash."""
+    from dear.training.adapter import read_config_alone
+
+    names = read_classes(args.classes)
+    settings = read_config_alone(Path(args.run_folder))["config_sha256"], names, sorted(gains.items()), args.inference
+    return hashlib.sha256(repr((*settings, args.topk, args.fast_decode)).encode()).hexdigest()[:16]
 
 
 def read_classes(file: Path | None) -> list[str] | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder made by `dear train`")
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder made by `dear fit` or `dear train`")
     parser.add_argument("name", metavar="ORG/NAME", help="repository on the hub; created if it does not exist")
     parser.add_argument("--private", action="store_true", help="create the repository as private")
 

@@ -16,7 +16,9 @@ _PORT, _PAGE_PORT = 8000, 7860
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder made by `dear train` or `dear export`")
+    parser.add_argument(
+        "run_folder", type=Path, metavar="RUN", help="folder made by `dear fit`, `dear train` or `dear export`"
+    )
     parser.add_argument(
         "--page", action="store_true",
         help="also serve a page for people: classify, inspect heads, search",

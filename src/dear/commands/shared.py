@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dear.core.config import number
+from dear.core.names import DECOUPLED, FUSION, PLAIN
 
 if TYPE_CHECKING:
     from dear.clip import Backbone
@@ -54,6 +55,13 @@ def add_seeds_argument(parser: argparse.ArgumentParser, default: Sequence[int] |
 def add_limit_argument(parser: argparse.ArgumentParser, of: str = "") -> None:
     limit = number("--limit", 2, 10**9)
     parser.add_argument("--limit", type=limit, metavar="N", help=f"at most N images{of}, spread evenly")
+
+
+def add_inference_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--inference", choices=(PLAIN, FUSION, DECOUPLED),
+        help="fusion of the components, or decoupled: the class feature alone (default: the method's own)",
+    )  # fmt: skip
 
 
 def add_gain_argument(parser: argparse.ArgumentParser) -> None:

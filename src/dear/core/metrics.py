@@ -35,17 +35,23 @@ def confusions(chosen: Tensor, labels: Tensor) -> list[list[int]]:
     return sorted(entries, key=lambda entry: -entry[2])
 
 
-def calibration_error(logits: Tensor, labels: Tensor, counting: Tensor | None = None) -> float:
-    """Expected calibration error (%): |accuracy - confidence| per bin of confidence, weighted by its images.
+def reliability(logits: Tensor, labels: Tensor, counting: Tensor | None = None) -> Tensor:
+    """Mean confidence and accuracy (%), and images, of each bin of confidence that has any, [bins, 3].
 
     `counting`: how much each image counts [images], 1 on average (None: alike).
     """
     confidence, chosen = logits.float().softmax(-1).max(-1)
-    right = (chosen == labels).float()
+    counting = torch.ones_like(confidence) if counting is None else counting.to(confidence)
     bins = (confidence * _BINS).long().clamp(max=_BINS - 1)
-    gap = right - confidence if counting is None else counting.to(right) * (right - confidence)
-    gaps = confidence.new_zeros(_BINS).index_add(0, bins, gap)  # images in the bin x its gap
-    return 100 * gaps.abs().sum().item() / len(labels)
+    columns = torch.stack([100 * confidence, 100.0 * (chosen == labels), torch.ones_like(confidence)], 1)
+    sums = confidence.new_zeros(_BINS, 3).index_add(0, bins, counting[:, None] * columns)
+    sums = sums[sums[:, 2] > 0]
+    return torch.cat([sums[:, :2] / sums[:, 2:], sums[:, 2:]], 1)
+
+
+def calibration_error(bins: Tensor) -> float:
+    """Expected calibration error (%): |accuracy - confidence| per bin of `reliability`, weighted by its images."""
+    return ((bins[:, 1] - bins[:, 0]).abs() @ bins[:, 2] / bins[:, 2].sum()).item()
 
 
 def wilson_interval(right: float, images: float) -> tuple[float, float]:

@@ -3,7 +3,6 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -21,10 +20,11 @@ from dear.core.progress import report
 from dear.core.runtime import to_device
 from dear.core.schema import Count, Finite, Name, Positive, check_shape
 from dear.core.words import backbone_line
-from dear.heads.contributions import HeadContributions
+from dear.heads.contributions import HeadContributions, is_plain
 from dear.heads.gains import gain_text, named_gains, require_sum, with_gains
 from dear.heads.role_map import Head
-from dear.methods.shared.role_settings import find_roles
+from dear.methods.shared.role_settings import attribute_heads, find_roles
+from dear.model.predictor import encode_pixels
 from dear.training.adapter import CONFIG
 
 if TYPE_CHECKING:
@@ -71,11 +71,16 @@ def _identity(spec: Mapping[str, Any]) -> list[Any]:
 
 
 class AdapterEncoder(Encoder):
-    """A model adapted by `dear train`: one component per attribute token."""
+    """An adapted model: one component per attribute token, or beside a single feature those of the frozen heads."""
 
     def __init__(self, run: str | Path, predictor: "Predictor") -> None:
-        self.predictor = predictor
-        self.components = tuple(predictor.model.components)
+        self.predictor, model = predictor, predictor.model
+        self.heads = attribute_heads(model) if len(model.components) == 1 else {}
+        if self.heads:
+            lowest = min(layer for heads in self.heads.values() for layer, _ in heads)
+            self.reader = HeadContributions(model.backbone, getattr(model, "heads_from", lowest))
+        self.centred = tuple(self.heads)
+        self.components = (*model.components, *self.centred)
         self.dim = predictor.model.backbone.dim
         self.preprocess = predictor.model.backbone.preprocess
         # The config contains the checksum of the weights, so its own checksum identifies the adapter.
@@ -103,12 +108,21 @@ class AdapterEncoder(Encoder):
         return f"the adapter in {spec['folder']}"
 
     def with_gain(self, gains: Mapping[str, float]) -> "AdapterEncoder":
-        changed = copy(self)
-        changed.predictor, changed.spec = self.predictor.with_gain(gains), {**self.spec, "gain": dict(gains)}
+        changed = AdapterEncoder(self.spec["folder"], self.predictor.with_gain(gains))
+        changed.spec["gain"] = dict(gains)
         return changed
 
+    @torch.no_grad()
     def encode_image(self, pixels: Tensor) -> dict[str, Tensor]:
-        return self.predictor.features(pixels)
+        if not self.heads:
+            return self.predictor.features(pixels)
+        tower, images = self.predictor.model.backbone.image, to_device(pixels, self.predictor.model.backbone.device)
+        if is_plain(self.predictor.model.backbone):  # one pass serves both
+            images = tower.head_outputs(images, self.reader.first_layer)
+        codes = self.reader.codes_and_feature(images)[0]
+        features = encode_pixels(self.predictor, images).unbind(1)
+        of_heads = {name: self.reader.sum_of(heads, codes) for name, heads in self.heads.items()}
+        return {**dict(zip(self.components, features, strict=False)), **of_heads}
 
     def text_feature(self, sentence: str) -> Tensor:
         return self.predictor.encode_text([sentence])[0]

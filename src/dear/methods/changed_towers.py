@@ -82,6 +82,15 @@ class ClipLora(ChangedTowers):
             self.text_terms = LowRank(backbone.text, *terms, like)
             self.changed_text = with_low_rank(backbone.text, self.text_terms.layer_term)
 
+    def merged(self) -> list[tuple[Tensor, Tensor]]:
+        towers = [(self.backbone.image, self.image_terms)]
+        towers += [(self.backbone.text, self.text_terms)] if self.learns_texts else []
+        return [
+            (block.attn.in_proj_weight, block.attn.in_proj_weight + terms.scale * (up @ down).flatten(0, 1))
+            for tower, terms in towers
+            for block, up, down in zip(tower.blocks, terms.up, terms.down, strict=True)
+        ]
+
 
 Factors = list[list[tuple[Tensor, Tensor, Tensor]]]
 """U [out, width], s [width] and V^T [width, in] of the (usually six) matrices of each layer."""
@@ -108,6 +117,17 @@ class ClipSvd(ChangedTowers):
         if self.learns_texts:
             self._text_factors = factors_of(backbone.text.module, backbone.text)
             self.text_values = nn.Parameter(_values(self._text_factors))
+
+    def merged(self) -> list[tuple[Tensor, Tensor]]:
+        towers = [(self.backbone.image, self._image_factors, self.image_values)]
+        towers += [(self.backbone.text, self._text_factors, self.text_values)] if self.learns_texts else []
+        pairs: list[tuple[Tensor, Tensor]] = []
+        for tower, factors, values in towers:
+            for block, layer, numbers in zip(tower.blocks, factors, values, strict=True):
+                q, k, v, *rest = (u * s @ vt for (u, _, vt), s in zip(layer, numbers, strict=True))
+                frozen = [block.attn.in_proj_weight, block.attn.out_proj.weight, *_mlp(block).values()]
+                pairs += zip(frozen, [torch.cat([q, k, v]), *rest], strict=True)
+        return pairs
 
     @property
     def changed_image(self) -> ImageTower:  # type: ignore[override]
@@ -217,6 +237,15 @@ class TwoStage(PerClass, ChangedTowers):
     def before_training(self, images: LabelledImages) -> None:
         self.trained = images.classes
         self.set_sizes(len(self.trained))
+
+    def merged(self) -> list[tuple[Tensor, Tensor]]:
+        towers = [(self.backbone.image, self.image_norms)]
+        towers += [(self.backbone.text, self.text_norms)] if self.learns_texts else []
+        pairs: list[tuple[Tensor, Tensor]] = []
+        for tower, norms in towers:
+            for block, own in zip(tower.blocks, norms, strict=True):
+                pairs += zip(nn.ModuleList([block.ln_1, block.ln_2]).parameters(), own.parameters(), strict=True)
+        return pairs
 
     def encode_text(self, classes: ClassTexts) -> Tensor:
         adapted = partial(super().encode_text, classes)

@@ -86,6 +86,15 @@ class HeadGains(Corrected):
         assert isinstance(config, HeadGainsConfig)
         return super().restore(backbone, replace(config, roles=AUTO), extra_state)
 
+    def merged(self) -> list[tuple[Tensor, Tensor]]:
+        if (self.gains != 1).any() or self.head.mix[1]:
+            raise DearError(
+                "Gains of heads and GDA's part are no weights of a plain CLIP: train with --gains none, or export the "
+                "run with --onnx."
+            )
+        scale = self.backbone.model.logit_scale
+        return [(self.backbone.image.head_matrix, self.projection), (scale, scale + self.head.mix[0].log())]
+
     def scaled(self, images: CachedHeads) -> Tensor:
         """The states that are read, with the gains, [batch, width]."""
         return Gains(self.heads_from, self.head_means, self.gains).apply(self.backbone.image, images).frozen_cls
@@ -160,8 +169,8 @@ class HeadGains(Corrected):
         for number in changed[:_MAX_REPORTED]:
             row, head = divmod(number, self.gains.shape[1])
             at = self.heads_from + row, head
-            words.append(f"{at[0]}.{head}{parts.get(at, '')} x {self.gains[row, head]:.2f}")
-        return f"heads (layer.head) that count more or less than in CLIP: {', '.join(words)}" if words else ""
+            words.append(f"layer {at[0]}, head {head}{parts.get(at, '')}, x {self.gains[row, head]:.2f}")
+        return f"heads with the largest learned gains: {'; '.join(words)}" if words else ""
 
     def fitted_gains(self, seen: CachedHeads, labels: Tensor) -> Tensor:
         """Gains by L-BFGS on head outputs, [images, heads, head_dim]; what heads write is ten times as large."""

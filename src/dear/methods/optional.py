@@ -72,6 +72,12 @@ class Telling(Protocol):
 
 
 @runtime_checkable
+class PlainClip(Protocol):
+    def merged(self) -> list[tuple[Tensor, Tensor]]:
+        """Weights of the frozen model, and what takes their place: with these a plain CLIP computes the same."""
+
+
+@runtime_checkable
 class ReadsHeads(Protocol):
     heads_from: int
     """The first layer whose heads' outputs at CLS the method needs besides the frozen CLS state."""

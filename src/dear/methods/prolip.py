@@ -50,6 +50,9 @@ class ProLip(Method):
         tower = self.backbone.image
         return normalized(project_by(tower, tower.cls_state(x), self.projection))
 
+    def merged(self) -> list[tuple[Tensor, Tensor]]:
+        return [(self.backbone.image.head_matrix, self.projection)]
+
     def loss(self, x: LayerInput, labels: Tensor) -> Loss:
         loss = super().loss(x, labels)
         distance = (self.projection - self.backbone.image.head_matrix).square().sum()

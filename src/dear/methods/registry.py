@@ -4,10 +4,11 @@ import importlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, needing
 from dear.methods.recipe import changes_under
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class MethodInfo:
     by the fit without it, others are *fitted at once*, or *trained* in epochs.
     """
 
-    where: str  # module in dear.methods, and class
+    where: str  # module, and class
     summary: str
     published: str
     kind: Literal["unfitted", "closed form", "fitted at once", "trained"] = "trained"
@@ -33,6 +34,7 @@ class MethodInfo:
     ours: bool = False  # a subject of this project: reports show it in more detail
     transductive: bool = False  # it trains on unlabelled images of all classes, and is reported in a table of its own
     texts_per_image: bool = False  # class texts depend on the image, so it cannot be exported
+    package: str = "dear.methods."  # in front of the module; empty for methods of others
 
     @property
     def trained(self) -> bool:
@@ -125,6 +127,9 @@ METHODS = {
         "Ma et al., CVPR 2026", needs_image="full", ours=True),
 }  # fmt: skip
 
+for _entry in entry_points(group="dear.methods"):  # methods that other packages bring
+    METHODS.setdefault(_entry.name, MethodInfo(_entry.value, "of another package", "", package=""))
+
 ZERO_SHOT = "zero-shot"
 DEFAULT = "head-gains"  # of `dear train`, by the rule in results/clip/notes.md
 UNFITTED = tuple(name for name, info in METHODS.items() if info.kind == "unfitted")
@@ -133,6 +138,9 @@ QUICK = ("linear-probe", "lp-plus-plus", "clap", "prolip", "head-gains")
 """Methods that `dear fit --thorough` adds: fitted in seconds once the states of the images are kept."""
 COMPARED = ("head-gains", "clip-adapter", "experts", "dear")
 """Methods that `dear compare` tries after `simple_methods`: one of each kind, cheap ones first."""
+
+
+_OWN: "dict[str, type[Method]]" = {}  # classes that were given in place of a name
 
 
 def simple_methods() -> list[str]:
@@ -147,14 +155,39 @@ def is_ours(name: str) -> bool:
 def find_method(name: str) -> "type[Method]":
     if name not in METHODS:
         raise DearError(f"There is no method {name!r}: choose from {', '.join(METHODS)}.")
-    module, _, kind = METHODS[name].where.partition(":")
-    return getattr(importlib.import_module(f"dear.methods.{module}"), kind)
+    if name in _OWN:
+        return _OWN[name]
+    info = METHODS[name]
+    module, _, kind = info.where.partition(":")
+    with needing(f"The method {name} cannot be imported", f"the package that has {module}, or correct its entry point"):
+        return getattr(importlib.import_module(info.package + module), kind)
 
 
 def name_of(kind: "type[Method]") -> str:
-    """The name under which a class is registered; its own if it is not."""
-    where = f"{kind.__module__.removeprefix('dear.methods.')}:{kind.__name__}"
-    return next((name for name, info in METHODS.items() if info.where == where), kind.__name__)
+    """The name under which a class is registered; its own in lower case if it is not."""
+    where = f"{kind.__module__}:{kind.__qualname__}"
+    names = (name for name, info in METHODS.items() if info.package + info.where == where)
+    return next(names, kind.__name__.lower())
+
+
+def registered(method: "str | type[Method]") -> str:
+    """The name of a method; a class of the caller's own is registered for this process."""
+    if isinstance(method, str):
+        return method
+    from dear.methods.base import Method
+
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        raise DearError(
+            f"A method is a name from `dear methods` or a subclass of dear.methods.base.Method: {method!r}."
+        )
+    name, where = name_of(method), f"{method.__module__}:{method.__qualname__}"
+    info = MethodInfo(where, "of the caller's own", "", package="")
+    if METHODS.setdefault(name, info).package:
+        if METHODS[name].package + METHODS[name].where != where:
+            raise DearError(f"There is a method named {name!r} already: give your class another name.")
+    else:
+        METHODS[name], _OWN[name] = info, method
+    return name
 
 
 def methods_for(image: str, text: str, heads_sum: bool = True) -> list[str]:

@@ -19,6 +19,7 @@ from dear.clip.text import ClassTexts
 from dear.clip.timm_tower import TimmTower
 from dear.core.config import Config as Settings
 from dear.core.config import setting
+from dear.core.errors import DearError
 from dear.core.runtime import autocast, to_device
 from dear.methods.base import Loss, Method, normalized
 from dear.methods.deep_prompts import DASSL
@@ -73,6 +74,23 @@ class SkipT(Method):
         self.requires_grad_(True)
         self._text = with_blocks(text, [*text.blocks[: self.first_text_layer - 1], *self.text_blocks])
         self._text.module = SimpleNamespace(ln_final=self.text_norm, text_projection=self.text_projection)
+
+    def merged(self) -> list[tuple[Tensor, Tensor]]:
+        image, text = self.backbone.image, self.backbone.text
+        if isinstance(image, TimmTower):
+            raise DearError("SkipT on a tower of timm has no checkpoint of its own: export the run with --onnx.")
+        frozen = [*image.blocks[self.first_layer - 1 :], *text.blocks[self.first_text_layer - 1 :]]
+        frozen += [image.visual.ln_post, image.visual.proj, text.module.ln_final, text.module.text_projection]
+        own = [*self.image_blocks, *self.text_blocks, self.image_norm, self.projection]
+        own += [self.text_norm, self.text_projection]
+        if image.reader is not None:
+            frozen.append(image.visual.attn_pool)
+            own.append(self.image_pool)
+        pairs: list[tuple[Tensor, Tensor]] = []
+        for old, new in zip(frozen, own, strict=True):
+            several = isinstance(old, nn.Module)
+            pairs += zip(old.parameters(), new.parameters(), strict=True) if several else [(old, new)]
+        return pairs
 
     @property
     def first_layer(self) -> int:

@@ -19,6 +19,9 @@ ENSEMBLE = tuple(template("{}") for template in SIMPLE_IMAGENET_TEMPLATES)
 class ZeroShot(Method):
     """Frozen CLIP, which `Method` itself is."""
 
+    def merged(self) -> list[tuple[Tensor, Tensor]]:
+        return []
+
 
 class ZeroShotEnsemble(Method):
     """Class texts are means over the dataset's own template and CLIP's seven for ImageNet."""

@@ -142,7 +142,7 @@ def _draw_losses(axes: Any, answer: Answer) -> None:
     """A bar per attribute: how much of the lead over the next best class is lost if its heads are put at their mean."""
     rows = [
         (w.attribute, w.attribute, answer.lead - w.lead,
-         f"without it {'still' if w.choice == answer.choice else w.choice} ({100 * w.probability:.0f}%)")
+         f"without it: {'still ' if w.choice == answer.choice else ''}{w.choice}, {100 * w.probability:.0f}%")
         for w in answer.without
     ]  # fmt: skip
     label = f"what the lead of {answer.lead:.2f} logits loses without the heads of an attribute"

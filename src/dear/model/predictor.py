@@ -91,19 +91,28 @@ class Predictor:
         self,
         data: Any,
         *,
-        split: str = "test",
+        split: str | None = None,
         data_root: str | Path | None = None,
         class_names: str | Path | None = None,
         inference: str | None = None,
+        out: str | Path | None = None,
     ) -> "Outcome":
-        """Accuracy on labelled images: overall and per class, each with a 95% interval.
+        """Accuracy on labelled images: overall, and with precision and F1 per class, each with a 95% interval.
 
-        `data`: anything that `dear.train` takes; `split`: train, val, test, or all. The model chooses among
-        its own classes if these include all of the data's, else among the data's classes.
+        `data`: anything that `dear.train` takes; `split`: train, val, test, or all (default: test, or all of images
+        that have no split and that the model has not seen). The model chooses among its own classes if these include
+        all of the data's, else among the data's classes. `out`: a page to write, with zero-shot beside it, the
+        confusion matrix, a reliability diagram and the worst mistakes.
         """
         from dear.model.evaluation import evaluate_predictor
+        from dear.trials.page import write_results_page
 
-        return evaluate_predictor(self, self._origin, data, split, data_root, class_names, inference)
+        result, examples, fact = evaluate_predictor(
+            self, data, split, data_root, class_names, inference, out is not None
+        )
+        if out is not None:
+            write_results_page(Path(out), "evaluation", result, examples, [fact])
+        return result.parts["all"].outcome
 
     def explain(self, image: ImageLike, out: str | Path = "explain.png", topk: int = 3) -> Answer:
         """Draws the image, the votes and where each component looked to `out`; returns the answer."""

@@ -71,7 +71,7 @@ class Service:
     def open(
         cls, folder: Path, gallery: "Path | str | None", device: str = "auto", precision: str = "auto"
     ) -> "Service":
-        """`folder` was made by `dear train` or `dear export`, `gallery` by `dear index`."""
+        """`folder` was made by `dear fit`, `dear train` or `dear export`, `gallery` by `dear index`."""
         engine, name = open_engine(folder, device, precision), folder.resolve().name
         if gallery is None:
             return cls(engine, name)

@@ -25,6 +25,7 @@ from dear.training.config import FRESH, TrainConfig, training_length
 from dear.training.estimate import RunEstimate
 from dear.training.images import DatasetImages, ImageSource, training_batches
 from dear.training.loop import train_epochs
+from dear.training.reporters import NOWHERE, reporting
 
 
 def adapt(
@@ -65,7 +66,9 @@ def adapt(
     model.before_training(images)
     if views is not None and any(p.requires_grad for p in model.parameters()):
         measure = partial(measure_accuracy, model, data.val, source, "validation") if validate and data.val else None
-        train_epochs(model, views, train, epochs, steps, out, measure, estimate)
+        to = train.report_to if processes.is_rank_zero() else NOWHERE
+        with reporting(to, out, {**model.config.to_json(), **train.to_json()}) as report:
+            train_epochs(model, views, train, epochs, steps, out, measure, estimate, report)
     if isinstance(model, Tuned):
         model.after_training(images)
     return model.eval()

@@ -162,8 +162,13 @@ def read_config_alone(folder: Path) -> dict[str, Any]:
             raise DearError(f"{folder} is not finished: no epoch is done. The same `dear train` starts it again.")
         raise DearError(f"{folder} is not an adapter: it has no {CONFIG}. `dear fit` and `dear train` make one.")
     config = read_json(folder / CONFIG)
-    if not isinstance(config, dict) or config.get("format") != _FORMAT or config.get("method") not in list(METHODS):
+    if not isinstance(config, dict) or config.get("format") != _FORMAT:
         raise DearError(f"{folder / CONFIG} is not an adapter config that dear {__version__} can read: {_ADVICE}.")
+    if config.get("method") not in list(METHODS):
+        raise DearError(
+            f"{folder / CONFIG} is by the method {config.get('method')!r}, which dear {__version__} does not know: "
+            "install the package that brings it."
+        )
     rest = {key: value for key, value in config.items() if key != _HASH}
     if config.get(_HASH) != _config_hash(rest):
         raise DearError(f"{folder / CONFIG} was changed after training: give new classes at load time instead.")

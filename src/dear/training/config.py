@@ -10,6 +10,7 @@ from dear.data.resolve import HELP
 from dear.data.splits import OWN_SPLIT, VALIDATED_SPLIT, check_rule
 from dear.methods.registry import DEFAULT
 from dear.training.backbone import MODEL_HELP
+from dear.training.reporters import NOWHERE, REPORTERS
 
 FRESH, NONE = "fresh", "none"
 
@@ -129,7 +130,9 @@ class TrainConfig(Config):
     device: str = setting("auto", "device: cpu, cuda, cuda:N, mps, auto")
     deterministic: bool = advanced(False, "on a GPU, use only operations that give the same bits in every run (slower)")
     compile: bool = advanced(False, "compile the training step with torch.compile (slow to start, faster on a GPU)")
-    tensorboard: bool = advanced(False, "also write TensorBoard logs (needs the tensorboard package)")
+    report_to: str = advanced(
+        NOWHERE, "tool that also gets the numbers of each epoch (its package is needed)", choices=(NOWHERE, *REPORTERS)
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dear.core.errors import DearError, needing
+from dear.core.errors import DearError
 from dear.core.progress import Progress, duration, log_line
 from dear.core.runtime import gradient_scaler, precision_name, rounding, to_device
 from dear.core.tensors import require_finite
@@ -22,7 +22,8 @@ from dear.training.checkpoint import Checkpoint, job_of
 from dear.training.config import TrainConfig, learning_rate
 from dear.training.estimate import RunEstimate
 from dear.training.images import CachedViews
-from dear.training.run_folder import CHANGEABLE, CHECKPOINT, TENSORBOARD, RunFolder
+from dear.training.reporters import Report
+from dear.training.run_folder import CHANGEABLE, CHECKPOINT, RunFolder
 
 _LOG_EVERY = 5.0  # seconds: short epochs do not all get a line in a log
 _READ_EVERY = 20  # steps: on a GPU, losses are read and checked after so many
@@ -37,11 +38,12 @@ def train_epochs(
     out: Path,
     validate: Callable[[], float] | None = None,
     estimate: RunEstimate | None = None,
+    report: Report | None = None,
 ) -> None:
     """Trains in place, from the last checkpoint in `out` if there is one; the last of `epochs` ends with step `steps`.
 
-    `estimate` tells the time left, and may have a deadline: then there are fewer epochs, and the learning rate falls
-    sooner.
+    `report` gets the numbers of each epoch. `estimate` tells the time left, and may have a deadline: then there are
+    fewer epochs, and the learning rate falls sooner.
 
     An epoch depends only on its number and the state before it, so on the CPU a resumed run ends in the same bits as an
     uninterrupted one.
@@ -62,7 +64,6 @@ def train_epochs(
         f"{done} {job}", "The processes of this run differ in settings or in the content of --out: all need the same."
     )
     history = RunFolder(out).history(done) if done else []
-    board = _tensorboard(out) if config.tensorboard and processes.is_rank_zero() else None
     parameters = list(model.parameters())
 
     def gradients(loss: Tensor, keep_graph: bool = False) -> list[Tensor | None]:
@@ -142,10 +143,8 @@ def train_epochs(
         if processes.is_rank_zero():
             RunFolder(out).write_history(history)
             checkpoint.save(epoch + 1)
-        if board is not None:
-            for name, value in record.items():
-                if isinstance(value, float):
-                    board.add_scalar(name, value, epoch + 1)
+        if report is not None:
+            report({name: value for name, value in record.items() if isinstance(value, float)}, epoch + 1)
         epoch += 1
         if estimate.deadline is not None:  # by the clock of the first process, for all
             epochs = processes.all_gather_objects(estimate.affordable_epochs(epoch, epochs, len(batches)))[0]
@@ -175,12 +174,6 @@ def _diverged(what: str, epoch: int, out: Path, dtype: torch.dtype) -> DearError
     state = f"the state after epoch {epoch} is in {out / CHECKPOINT}" if epoch else "no epoch was finished"
     advice = "" if dtype is torch.float32 else ", or --precision fp32"
     return DearError(f"{what} in epoch {epoch + 1}, so training stopped; {state}. Try a lower --lr{advice}.")
-
-
-def _tensorboard(out: Path) -> Any:
-    with needing("--tensorboard needs the tensorboard package", "tensorboard"):
-        from torch.utils.tensorboard import SummaryWriter
-    return SummaryWriter(str(out / TENSORBOARD))
 
 
 class EpochSums:

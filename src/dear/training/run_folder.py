@@ -21,15 +21,16 @@ from dear.core.files import parse_json, read_json, read_text, to_json, write_jso
 from dear.core.lock import names_in
 from dear.core.schema import Count, Finite, Positive, check_shape, damaged
 from dear.data.dataset import Example
+from dear.training.reporters import REPORTERS
 
 T = TypeVar("T")
 CONFIG, FEW_SHOT, METRICS, TEST = "config.json", "few_shot.json", "metrics.jsonl", "test.json"
 RESULTS_PAGE, MISTAKES, FOLD = "results.html", "mistakes.png", "fold-"
 FIT = "fit.json"
-CHECKPOINT, TENSORBOARD = "checkpoint.safetensors", "tensorboard"
+CHECKPOINT = "checkpoint.safetensors"
 ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 ADAPTER_TEXT_TABLE = "adapter_text_features.safetensors"  # if the run has --text-features
-CHANGEABLE = ("workers", "device", "tensorboard", "compile", "deterministic")
+CHANGEABLE = ("workers", "device", "report_to", "compile", "deterministic")
 """Settings that a run may change when it continues."""
 _AGAIN = "train the run again"
 _OTHER_FOLDER = "train into another folder"
@@ -184,7 +185,7 @@ class RunFolder:
         """
         if not self.is_started:
             names = {name for name in names_in(self.path) if not name.startswith(FOLD)}
-            if not names <= {CONFIG, FEW_SHOT, METRICS, TENSORBOARD, FIT}:
+            if not names <= {CONFIG, FEW_SHOT, METRICS, FIT, *REPORTERS}:
                 raise DearError(f"{self.path} is not empty and holds no run: choose another --out.")
             return
         if not resume:

@@ -16,6 +16,7 @@ from dear.trials.run_result import GUESSING, PartResult, RunResult
 _TEMPLATE = Path(__file__).parent / "assets" / "run.html.j2"
 _THUMBNAIL = 168  # pixels on the longer side
 _CONFUSIONS, _PICTURES = 8, 6  # pairs of classes, and pictures of each
+_MOST_IN_MATRIX = 40  # classes; the confusions name the pairs that matter
 
 
 def write_results(
@@ -26,14 +27,21 @@ def write_results(
     `examples`: the test images of each part; `facts`: lines about the run.
     """
     folder.write_test(result.accuracies(), {"facts": list(facts), "parts": result.to_json()})
-    page = render_template(
-        _TEMPLATE, title=folder.path.resolve().name, facts=facts, version=__version__, guessing=GUESSING,
-        parts=[_part_of_page(part, examples[name]) for name, part in result.parts.items()],
-    )  # fmt: skip
-    write_text(folder.path / RESULTS_PAGE, page)
+    write_results_page(folder.path / RESULTS_PAGE, folder.path.resolve().name, result, examples, facts)
     name, part = next(iter(result.parts.items()))
     if part.mistakes:
         write_mistakes(folder.path / MISTAKES, part.mistakes, examples[name])
+
+
+def write_results_page(
+    path: Path, title: str, result: RunResult, examples: Mapping[str, Sequence[Example]], facts: Sequence[str]
+) -> None:
+    """Writes results as one HTML file."""
+    page = render_template(
+        _TEMPLATE, title=title, facts=facts, version=__version__, guessing=GUESSING,
+        parts=[_part_of_page(part, examples[name]) for name, part in result.parts.items()],
+    )  # fmt: skip
+    write_text(path, page)
 
 
 def _part_of_page(result: PartResult, examples: Sequence[Example]) -> dict[str, Any]:
@@ -46,4 +54,6 @@ def _part_of_page(result: PartResult, examples: Sequence[Example]) -> dict[str, 
     for true, answer, count in result.outcome.confused[:_CONFUSIONS]:
         own = [f for f in figures if (f["mistake"].true, f["mistake"].answer) == (true, answer)]
         confusions.append({"true": true, "answer": answer, "count": count, "figures": own[:_PICTURES]})
-    return {"result": result, "outcome": result.outcome, "confusions": confusions, "losses": figures}
+    outcome = result.outcome
+    matrix = outcome.matrix() if len(outcome.per_class) <= _MOST_IN_MATRIX else {}
+    return {"result": result, "outcome": outcome, "confusions": confusions, "losses": figures, "matrix": matrix}

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Struct, to_builtins
+from torch import Tensor
 
 from dear.core.metrics import harmonic_mean, unique_names
+from dear.data.dataset import Example
 from dear.methods.registry import ZERO_SHOT
 from dear.trials.leaderboard import Leaderboard, leaderboard, verdict
 from dear.trials.mistakes import Mistake, largest_losses
@@ -31,9 +33,12 @@ class PartResult(Struct, frozen=True):
         return self.board[self.board.reference]
 
     def __str__(self) -> str:
-        lines = [] if self.part == ALL else [f"{self.part} classes:"]
-        lines += [self.board.table().text(), *([self.verdict] if self.verdict else [])]
-        outcome = self.outcome
+        title = [] if self.part == ALL else [f"{self.part} classes:"]
+        return "\n".join([*title, self.board.table().text(), self.findings()])
+
+    def findings(self) -> str:
+        """The verdict, the worst classes and the most frequent mistakes, in a line each."""
+        lines, outcome = [self.verdict] if self.verdict else [], self.outcome
         if outcome.could_be_guessed:
             lines.append(GUESSING)
         per_class = outcome.worst_first()
@@ -69,7 +74,7 @@ class RunResult:
 
 def run_result(subject: Trial, baselines: Sequence[Trial]) -> RunResult:
     """The trained method beside zero-shot and the best of the other baselines, by accuracy."""
-    parts = {}
+    parts: dict[str, PartResult] = {}
     for part in subject.task.parts:
         logits, outcome = subject.logits(part), subject.outcome(part)
         if logits is None or outcome is None:  # it cannot answer these classes
@@ -78,11 +83,22 @@ def run_result(subject: Trial, baselines: Sequence[Trial]) -> RunResult:
         zero_shot = [other for other in others if other.method == ZERO_SHOT]
         simple = [other for other in others if other.method != ZERO_SHOT]
         best = [max(simple, key=lambda other: other.accuracy)] if simple else []
-        board = leaderboard([*zero_shot, *best, outcome], subject.method)
-        names = unique_names(subject.task.classes(part))
-        losses = largest_losses(logits, subject.task.examples(part), names)
-        parts[part] = PartResult(part, board, verdict(board), losses)
+        rows, (examples, classes) = (
+            [*zero_shot, *best, outcome],
+            (subject.task.examples(part), subject.task.classes(part)),
+        )
+        parts |= result_of(rows, subject.method, logits, examples, classes).parts
     return RunResult(parts)
+
+
+def result_of(
+    outcomes: Sequence[Outcome], method: str, logits: Tensor, examples: Sequence[Example], classes: Sequence[str]
+) -> RunResult:
+    """The result of a method, whose logits [images, classes] these are, beside others on the same images."""
+    board = leaderboard(outcomes, method)
+    losses = largest_losses(logits, examples, unique_names(classes))
+    part = board[method].part
+    return RunResult({part: PartResult(part, board, verdict(board), losses)})
 
 
 def accuracy_summary(trials: Sequence[Trial]) -> str:

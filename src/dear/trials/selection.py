@@ -8,7 +8,7 @@ from msgspec import Struct, to_builtins
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.core.metrics import calibration_error, wilson_interval
+from dear.core.metrics import calibration_error, reliability, wilson_interval
 from dear.core.table import Table
 from dear.methods.shared.stacking import classes_alike, stack
 from dear.trials.curve import CurvePoint, mean_and_error, some_names
@@ -74,7 +74,7 @@ def select(answers: Mapping[str, tuple[Tensor, str]], labels: Tensor, classes: S
             scores, truth, classes, method=name, measured=measured,
             interval=wilson_interval(share * as_many, as_many),
             cross_entropy=mean_and_error(losses[name], weights)[0],
-            accuracy=100 * share, ece=calibration_error(scores, truth, weights),
+            accuracy=100 * share, ece=calibration_error(reliability(scores, truth, weights)),
         )  # fmt: skip
         outcomes.append(outcome)
     chosen, reason = simplest(losses, weights)

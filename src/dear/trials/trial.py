@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 
 from dear.core.config import Config
+from dear.core.errors import DearError
 from dear.core.names import inferences
 from dear.core.progress import progress
 from dear.data.dataset import Dataset
 from dear.data.splits import stratified_folds
 from dear.methods.base import Method
-from dear.methods.registry import UNFITTED, find_method, recipe_of
+from dear.methods.registry import METHODS, UNFITTED, find_method, recipe_of
 from dear.methods.shared.closed_form import ClosedForm
+from dear.methods.shared.per_class import PerClass
 from dear.training.adapt import adapt, predict_logits
 from dear.training.config import NONE, TrainConfig
 from dear.training.estimate import RunEstimate
@@ -53,7 +55,10 @@ class Trial:
 
     def prepare(self, source: ImageSource) -> Method:
         """The method before its fit: settings that do not suit the backbone are refused before any work."""
-        return self.kind(source.backbone, self.config)
+        method = self.kind(source.backbone, self.config)
+        if not METHODS[self.method].package:
+            _check_shapes(method, self.method, self.task.rounds[0].fit)
+        return method
 
     def run(self, source: ImageSource, deadline: float | None = None) -> "Trial":
         """Fits and measures every round, with fewer epochs than the settings if the deadline asks for it."""
@@ -150,6 +155,26 @@ class Trial:
             answers[rows] = predict_logits(model, out, source, self.method, [inference])[inference].to(answers)
         self.model = None
         return answers
+
+
+@torch.no_grad()
+def _check_shapes(method: Method, name: str, data: Dataset) -> None:
+    """Refuses a method of somebody else's that gives features or logits of another shape than the engine expects."""
+    if isinstance(method, PerClass):
+        return  # it has no classes before its fit
+
+    def expect(member: str, value: Tensor, *shape: int) -> Tensor:
+        if value.shape != shape:
+            shown = f"{list(value.shape)} in place of {list(shape)}"
+            raise DearError(f"{name}.{member} gives {shown}: mend it as docs/tutorials/add-a-method.md shows.")
+        return value
+
+    tower, classes, dim = method.backbone.image, len(data.classes), method.backbone.dim
+    method.set_classes(data.classes, data.template)
+    text = expect("encode_text", method.encode_text(method.classes), classes, dim)
+    x = method.layer_input(tower.like.new_zeros(2, 3, *tower.image_size))
+    features = expect("encode_image", method.encode_image(x), 2, len(method.components), dim)
+    expect("logits", method.logits(features, text), 2, classes)
 
 
 def uncropped_trial(method: str, task: Task, **train: Any) -> Trial:

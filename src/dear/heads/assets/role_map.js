@@ -91,14 +91,16 @@ function about(cell, map) {
 
 function distribution(cell, map) {
   if (!cell.distribution.length) return null;
-  const sorted = [...cell.distribution].sort((a, b) => b.share - a.share);
+  const lifted = cell.distribution.some((part) => part.lift != null), size = (part) => (lifted ? part.lift ?? 0 : part.share);
+  const sorted = [...cell.distribution].sort((a, b) => size(b) - size(a)), most = lifted ? Math.max(...sorted.map(size)) : 1;
+  const share = (part) => `${(100 * part.share).toFixed(0)}%`;
   return el("div", { class: "card" }, el("h3", {}, cell.phrases.length ? "Concepts of its phrases" : "What its output varies with"),
     el("div", { class: "rows" }, sorted.map((part) => [
-      el("span", { class: map.core.includes(part.concept) ? "core" : "" }, part.concept), bar(part.share, part.color),
-      el("span", { class: "number" }, `${(100 * part.share).toFixed(0)}%${part.lift == null ? "" : ` (${part.lift.toFixed(1)}x)`}`),
+      el("span", { class: map.core.includes(part.concept) ? "core" : "" }, part.concept), bar(size(part) / most, part.color),
+      el("span", { class: "number" }, lifted ? [`${size(part).toFixed(1)} x `, el("small", { class: "soft" }, share(part))] : share(part)),
     ]).flat()),
-    sorted.some((part) => part.lift != null) && el("p", { class: "soft" },
-      "Share of the variance of its output; in parentheses: over that of the mean head, by which heads are ranked."));
+    lifted && el("p", { class: "soft" },
+      "How much more its output varies with each than that of the mean head, by which heads are ranked; small: the share of its variance."));
 }
 
 function phrases(cell) {

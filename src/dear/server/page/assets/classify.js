@@ -56,7 +56,7 @@ function show(answer, colors) {
 function votes(answer, colors) {
   return [
     el("h3", {}, "Votes of the components"),
-    el("p", { class: "soft" }, `Bar: how far a component puts “${answer.choice}” ahead of the next best class, times its weight; pale: it votes against.`),
+    el("p", { class: "soft" }, `Bar: how far a component puts “${answer.choice}” ahead of the next best class, times its weight; pale bars speak against the answer.`),
     rows(answer.votes.map((vote) => ({
       name: vote.component,
       factor: `× ${vote.weight.toFixed(2)}`,
@@ -70,12 +70,12 @@ function losses(answer, colors) {
   const lead = answer.votes[0].lead;
   return [
     el("h3", {}, "What the heads of each attribute decide"),
-    el("p", { class: "soft" }, `Bar: what the lead of “${answer.choice}” over the next best class, ${lead.toFixed(2)}, loses without the heads of an attribute; pale: it gains.`),
+    el("p", { class: "soft" }, `Bar: what the lead of “${answer.choice}” over the next best class, ${lead.toFixed(2)}, loses without the heads of an attribute; pale bars speak against the answer.`),
     rows(answer.without.map((other) => ({
       name: other.attribute,
       factor: "",
       length: lead - other.lead,
-      say: `without it ${other.choice === answer.choice ? "still" : other.choice} (${percent(other.probability)})`,
+      say: `without it: ${other.choice === answer.choice ? "still " : ""}${other.choice}, ${percent(other.probability)}`,
     })), colors),
   ];
 }
