@@ -4,9 +4,12 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch comes: two workers share two cores
 
+import itertools
+import threading
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import open_clip
@@ -17,6 +20,7 @@ from open_clip.model import CLIP
 
 from dear.cli import main
 from dear.clip import Backbone, load, load_backbone, wrap
+from dear.core import progress
 from dear.data import loading
 from small_models import each_role, save_model
 
@@ -30,6 +34,9 @@ _simple_tokenizer = lru_cache(open_clip.SimpleTokenizer)
 
 # Tests of a database or a server leave threads behind, and a process with threads cannot be forked safely.
 loading.WORKERS = 0
+
+# No line of progress comes because a machine is slow: a test that wants some sets its own times.
+progress._SOON = progress._EVERY = threading.TIMEOUT_MAX
 
 LONGEST = ("test_real_weights.py", "test_on_ray.py", "test_processes.py", "test_runs.py")
 
@@ -62,6 +69,14 @@ def tiny_backbone(
                 parameter.add_(torch.randn_like(parameter) * 0.2)
     open_clip.set_model_preprocess_cfg(model, {"size": 32, "mean": (0.5,) * 3, "std": (0.25,) * 3})
     return wrap(model, _simple_tokenizer(), "tiny")
+
+
+@pytest.fixture
+def ticking(monkeypatch) -> None:
+    """A clock in place of the machine's, for all that plans by time: it goes on whenever somebody looks at it."""
+    clock = SimpleNamespace(monotonic=partial(next, itertools.count(0, 0.05)))
+    for user in ("training.estimate", "trials.compare", "trials.train", "trials.trial"):
+        monkeypatch.setattr(f"dear.{user}.time", clock)
 
 
 @pytest.fixture

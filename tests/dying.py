@@ -30,7 +30,7 @@ def dies_at_a_step(step: int, *arguments: str) -> None:
     """Runs the command in a process that is killed, with its workers, in that step of training."""
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(step), str(tasks.TEST), *arguments],
-        start_new_session=True, check=False, capture_output=True, text=True, timeout=300,
+        start_new_session=True, check=False, capture_output=True, text=True, timeout=600,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL, done.stderr

@@ -33,6 +33,17 @@ def test_commands_that_are_shown_exist(page: Path) -> None:
     assert shown <= set(COMMANDS)
 
 
+def test_every_promise_of_security_names_tests_that_exist() -> None:
+    page = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    promises, rows = (
+        re.findall(r"^- \*\*(.+?)\.\*\*", page, flags=re.M),
+        re.findall(r"^\| (.+?) \| (`.*) \|$", page, flags=re.M),
+    )
+    assert promises == [name for name, _ in rows]
+    for file, test in (name.split("::") for _, names in rows for name in re.findall(r"`(.+?)`", names)):
+        assert f"def {test}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), test
+
+
 def test_everything_in_the_api_reference_is_there() -> None:
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     names = re.findall(r"^::: ([\w.]+)", page, flags=re.M)

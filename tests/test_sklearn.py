@@ -1,5 +1,8 @@
 """`DearClassifier` in scikit-learn's own tools, on files and on features."""
 
+import io
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -21,6 +24,30 @@ from noisy_pictures import noisy_folders
 @parametrize_with_checks([DearClassifier()])
 def test_it_is_an_estimator(estimator, check) -> None:
     check(estimator)
+
+
+def test_it_is_one_where_scipy_takes_arrays_of_any_library() -> None:
+    """SciPy reads the variable when it is imported, hence a process of its own."""
+    run = """from dear.sklearn import DearClassifier
+from sklearn.utils.estimator_checks import check_estimator
+check_estimator(DearClassifier())"""
+    command, environment = [sys.executable, "-W", "ignore", "-c", run], {**os.environ, "SCIPY_ARRAY_API": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_replaced_file_and_another_folder_give_new_answers(on_files, tmp_path: Path, monkeypatch) -> None:
+    """So does an estimator whose backbone is kept for all clones."""
+    folders = noisy_folders(tmp_path, ("red", "green"), 4)
+    paths = [str(folders / name / f"{i}.png") for name in ("red", "green") for i in range(4)]
+    on_files.fit(paths, [name for name in ("red", "green") for _ in range(4)])
+    found = []
+    for name, place in (("red", "one"), ("green", "one"), ("red", "two")):
+        (tmp_path / place).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / place)
+        Path("x.png").write_bytes((folders / name / "0.png").read_bytes())
+        found += on_files.predict(["x.png"]).tolist()
+    assert found == ["red", "green", "red"]
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +117,15 @@ def test_wrong_images_are_refused_in_a_sentence(files, on_files: DearClassifier)
     on_files.fit(paths, names)
     for wrong, sentence in (
         (paths[0], "is one image"),
+        (io.BytesIO(b"line\nline"), "is one image"),
         (Image.open(paths[0]), "is one image"),
         (pd.DataFrame({"path": paths}), "is a table"),
         (np.array(paths)[:, None], "is a table"),
     ):
         with pytest.raises(DearError, match=sentence):
             on_files.predict(wrong)
+    with pytest.raises(DearError, match="cannot be kept in"):
+        DearClassifier(model="dear-mini", cache="a\0b").fit(paths, names)
     with pytest.raises(DearError, match="need a backbone"):
         DearClassifier().fit(paths, names)
     with pytest.raises(DearError, match="need a backbone"):

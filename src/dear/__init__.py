@@ -145,6 +145,7 @@ def dataset(
     *,
     image: str | None = None,
     label: str | None = None,
+    split: str | None = None,
     classes: Sequence[str] | None = None,
     template: str = "a photo of a {}.",
     root: str | Path = "",
@@ -153,9 +154,9 @@ def dataset(
     """Makes a dataset from data in memory, for use in place of a path: see `dear.data.memory.as_dataset`."""
     from dear.data.memory import as_dataset
 
-    return as_dataset(
-        data, labels, image=image, label=label, classes=classes, template=template, root=root, name=name
-    )  # fmt: skip
+    columns = {"image": image, "label": label, "split": split}
+    with os_errors_as_dear_errors():
+        return as_dataset(data, labels, **columns, classes=classes, template=template, root=root, name=name)
 
 
 def create(

@@ -71,6 +71,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError):  # characters that the terminal cannot show appear as \u1f98a
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -101,6 +102,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         _discard_output()
         return 0
     return 0
+
+
+def _open_streams() -> None:
+    """Opens standard streams that the caller has closed (`>&-`, pythonw) to nowhere.
+
+    Else the next file that is opened would take their number, and get what libraries print.
+    """
+    if None not in (sys.stdin, sys.stdout, sys.stderr):
+        return
+    while (file := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass
+    os.close(file)
+    nowhere = open(os.devnull, "w")  # noqa: SIM115 - it stays open
+    sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
 
 
 def _keep_from_terminal(stream: Any) -> None:

@@ -149,6 +149,7 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
 
     def _encode_images(self, images: Sequence[Any]) -> Tensor:
         source, method = self._encoder()
+        source.store.files.clear()  # between two calls a file may change
         examples = [Example(picture, 0) for picture in labelled(images, [0] * len(images), "X").pictures]
         return frozen_features(method, source.images(examples, method, "images"))[0].cpu()
 
@@ -159,7 +160,7 @@ class DearClassifier(ClassifierMixin, BaseEstimator):
 
 def _images(X: Any) -> list[Any]:
     """X as a list of images; refuses one image alone, and a table."""
-    if isinstance(X, str | bytes | Path | Image):
+    if isinstance(X, str | bytes | Path | Image) or hasattr(X, "read"):
         raise DearError("X is one image: give a list of images, even of one.")
     if hasattr(X, "columns") or (isinstance(X, np.ndarray) and X.ndim == 2):
         raise DearError("X is a table: give one column of it, such as X['path'] or X[:, 0].")

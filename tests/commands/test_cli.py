@@ -21,7 +21,7 @@ DEAR = "import sys; from dear.cli import main; sys.exit(main())"
 
 def dear(*argv: str, **options) -> subprocess.CompletedProcess:
     """The program in a process of its own, as a user runs it."""
-    return subprocess.run([sys.executable, "-c", DEAR, *argv], text=True, timeout=120, **options)
+    return subprocess.run([sys.executable, "-c", DEAR, *argv], text=True, timeout=600, **options)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -37,7 +37,7 @@ def test_every_command_has_a_help_page(command: str, capsys) -> None:
 @pytest.mark.parametrize("flag", ["--help", "--version"])
 def test_help_imports_nothing_heavy(flag: str) -> None:
     report = "import atexit, sys; atexit.register(lambda: print('modules:', *sys.modules)); " + DEAR
-    done = subprocess.run([sys.executable, "-c", report, flag], text=True, capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", report, flag], text=True, capture_output=True, timeout=600)
     page, _, modules = done.stdout.partition("modules:")
     assert done.returncode == 0
     assert all(name in page for name in COMMANDS) if flag == "--help" else page == f"dear {__version__}\n"
@@ -151,6 +151,8 @@ def test_failed_commands_print_no_json(capsys) -> None:
         (["zero-shot", "--data", "world:"], "has no task ''"),
         (["zero-shot", "--data", "no/such/folder"], "no/such/folder"),
         (["zero-shot", "--device", "toaster"], "use cpu, cuda"),
+        (["zero-shot", "--pretrained", "x"], "name the model, too, with --model"),
+        (["zero-shot", "--model", "dear-mini", "--pretrained", "x"], "dear: dear-mini has its own weights: leave out"),
         (["data", "world", "--out", "world.xyz"], "ends in .png"),
         (["data", "world", "--out", "."], "ends in .png"),
         (["data", "world", "--size", "9"], "must be from 16 to 512"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dear.cli import main
+from dear.core.progress import Progress, log_line, report, reporting_phases
 
 COMMANDS = [
     "data list --data-root @",
@@ -114,10 +115,29 @@ def test_one_sentence_and_nothing_written(command: str, name: str, place: Path, 
 def test_output_to_a_full_disk_is_one_sentence(command: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "dear.cli", *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
+            [sys.executable, "-m", "dear.cli", *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=600
         )
     assert done.returncode == 2
     assert done.stderr == "dear: Cannot write the output: no space left on device.\n"
+
+
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", ">&-", "2>&-"])
+def test_closed_standard_streams(closed: str, tmp_path: Path) -> None:
+    """Nothing is printed, and no file gets what was meant for a stream."""
+    command = f"{sys.executable} -m dear.cli data world --out {tmp_path / 'sheet.png'} --size 32 {closed}"
+    assert subprocess.run(["bash", "-c", command], timeout=600).returncode == 0
+    assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_python_without_standard_streams(monkeypatch) -> None:
+    """Progress of long work finds nothing to write to, such as under pythonw."""
+    monkeypatch.setattr("sys.stdout", None)
+    monkeypatch.setattr("sys.stderr", None)
+    with Progress("heads", 2) as bar, reporting_phases():
+        bar.update()
+        bar.write("a line")
+        log_line("the end of a part")
+        report("a line")
 
 
 def test_characters_that_the_terminal_cannot_show(tmp_path: Path) -> None:
@@ -125,7 +145,7 @@ def test_characters_that_the_terminal_cannot_show(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"no")
     words = [sys.executable, "-m", "dear.cli", "data", "check", b"list.csv"]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
-    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, timeout=120)
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, timeout=600)
     assert done.returncode == 2
     assert b"\\U0001f98a" in done.stdout
     assert done.stderr.startswith(b"dear: The image")

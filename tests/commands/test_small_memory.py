@@ -50,7 +50,7 @@ def test_main_commands_within_6_gb(tmp_path: Path, model_folder: Path, role_file
     threads = dict.fromkeys(names, "1") | {"MALLOC_ARENA_MAX": "2"}
     done = subprocess.run(
         [sys.executable, "-c", _COMMANDS.format(limit=_LIMIT)],
-        input=lines.replace("TINY", tiny).strip(), text=True, cwd=tmp_path, capture_output=True, timeout=300,
+        input=lines.replace("TINY", tiny).strip(), text=True, cwd=tmp_path, capture_output=True, timeout=600,
         env={**os.environ, **threads},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]

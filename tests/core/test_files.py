@@ -62,7 +62,7 @@ def kill_while_writing(path: Path) -> None:
         "    (folder / 'x').write_text('half')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    died = subprocess.run([sys.executable, "-c", program, str(path)], timeout=60)
+    died = subprocess.run([sys.executable, "-c", program, str(path)], timeout=600)
     assert died.returncode == -signal.SIGKILL
 
 
@@ -85,7 +85,7 @@ def test_what_is_being_written_is_left_alone(tmp_path: Path) -> None:
     with atomic_path(tmp_path / "a") as first, atomic_path(tmp_path / "a") as second:
         assert first != second
         program = "import sys; from dear.core.files import write_text; write_text(sys.argv[1], 'b')"
-        subprocess.run([sys.executable, "-c", program, str(tmp_path / "b")], check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", program, str(tmp_path / "b")], check=True, timeout=600)
         assert first.exists()
         first.write_text("first")
         second.write_text("second")

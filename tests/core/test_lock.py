@@ -18,7 +18,7 @@ from dear.core.lock import only_writer
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
 with only_writer(sys.argv[1]):
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -35,7 +35,7 @@ def test_another_process_is_refused_until_the_first_is_gone(tmp_path: Path, how:
     with pytest.raises(DearError, match="Somebody else is writing"), only_writer(tmp_path / "out"):
         pass
     holder.send_signal(how)
-    holder.communicate(timeout=60)
+    holder.communicate(timeout=600)
     with only_writer(tmp_path / "out"):
         assert os.listdir(tmp_path / "out") == [LOCK]
 
@@ -97,5 +97,5 @@ while done < 40:
 """
     (tmp_path / "count").write_text("0")
     several = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path)]) for _ in range(3)]
-    assert [one.wait(timeout=60) for one in several] == [0, 0, 0]
+    assert [one.wait(timeout=600) for one in several] == [0, 0, 0]
     assert (tmp_path / "count").read_text() == "120"

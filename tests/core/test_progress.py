@@ -17,6 +17,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     clock = Clock()
+    monkeypatch.setattr("dear.core.progress._EVERY", 60.0)
     monkeypatch.setattr("dear.core.progress.time.monotonic", clock)
     return clock
 

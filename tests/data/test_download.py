@@ -183,3 +183,13 @@ def test_damaged_archives(cut, tmp_path):
     (tmp_path / "a.tar.gz").write_bytes(stream.getvalue()[: -cut if cut < len(stream.getvalue()) else 20])
     with pytest.raises(DearError, match="cannot be unpacked"):
         unpack(tmp_path / "a.tar.gz", tmp_path / "out", {"": "."})
+
+
+def test_a_download_without_an_end_is_cut(server, tmp_path, monkeypatch):
+    """An archive of unknown size may have twice its rough number of megabytes, and no more."""
+    monkeypatch.setattr(archives, "_SMALL", 1)
+    archive = server.archive("endless.zip", bytes(3 * 2**20), size=None, checksum=None)
+    with pytest.raises(DearError, match="has far more than 1 MB: nothing was kept"):
+        download(archive, tmp_path)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 0
+    assert download(server.archive("a.zip", bytes(2**20), size=None, checksum=None), tmp_path).stat().st_size == 2**20

@@ -212,7 +212,7 @@ def test_numbered_classes_come_in_the_order_of_numbers(tmp_path: Path) -> None:
         ("csv", "", "first line of .* must be path,label"),
         ("csv", "path,label\n0.png,\n", "line 2: each row needs a path and a label"),
         ("csv", "path,label\n0.png,cat\n1.png,dog\n", "line 3 names 1.png, but there is no file .*: correct the path"),
-        ("csv", "path,label,split\n0.png,cat,train\n0.png,dog,dev\n", "3: split must be train, val or test, not dev"),
+        ("csv", "path,label,split\n0.png,cat,train\n0.png,dog,demo\n", "3: split must be train, val or test, not demo"),
         ("csv", "path,label,split\n0.png,cat,train\n0.png,dog\n", "3: split must be train, val or test, not empty"),
         ("csv", "path,label\n0.png,cat\n", "has one class, 'cat': it needs images of at least two"),
         ("jsonl", '{"path": "0.png"}\n', "line 1.*: each row needs a path"),

@@ -62,7 +62,7 @@ def test_a_click_on_a_head_shows_its_evidence_in_a_real_browser(report, tmp_path
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync",
              "--disable-background-networking", "--disable-component-update"]  # fmt: skip
     command = [CHROMIUM, *flags, f"--user-data-dir={tmp_path / 'u'}", "--dump-dom", clicked.as_uri()]
-    dom = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    dom = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout
     detail = re.search(r'<section id="detail".*?</section>', dom, re.DOTALL).group()
     assert f"Layer {layer}, head {head}" in detail
     for phrase in role_map[layer, head].phrases:

@@ -1,6 +1,7 @@
 """The Python API does what the command line does."""
 
 import inspect
+import io
 import json
 from dataclasses import replace
 from inspect import signature
@@ -158,6 +159,7 @@ def test_every_kind_of_image_gives_the_same_answer(trained, picture) -> None:
         (np.zeros((4, 4, 3), np.int64), r"uint8, not \[4, 4, 3\] of int64"),
         (torch.randn(3, 8, 8) - 9, r"must be in 0..1, not in -"),
         (Path(__file__).parent, "is a folder: give its files"),
+        (io.BytesIO(b"line\nline"), "can't be a stream: give its bytes"),
         (np.zeros((2, 2, 4, 4, 3), np.uint8), r"not \[2, 2, 4, 4, 3\] of uint8"),
         (np.zeros((0, 4, 3), np.uint8), "no pixels"),
         (b"no image", "These bytes cannot be read as an image"),

@@ -29,7 +29,7 @@ def model(tiny: Callable[..., Backbone]) -> Dear:
 
 @pytest.fixture
 def computed(monkeypatch) -> list[torch.Tensor]:
-    """The pixels of each batch that a store computes."""
+    """The pixels of each image that a store computes, [1, 3, height, width]."""
     seen: list[torch.Tensor] = []
     compute = ImageStore._compute
     monkeypatch.setattr(

@@ -20,7 +20,8 @@ from dear.methods.experts import Experts, ExpertsConfig
 from dear.training.adapt import adapt, predict_logits
 from dear.training.config import TrainConfig
 from dear.training.images import CachedViews, ImageSource, training_batches
-from dear.training.store import ImageStore, Stage
+from dear.training.shown import Stage
+from dear.training.store import ImageStore
 
 
 def test_loss_and_gradients_on_cached_views_equal_those_on_pixels(model: Dear, tmp_path: Path, computed) -> None:
@@ -29,20 +30,21 @@ def test_loss_and_gradients_on_cached_views_equal_those_on_pixels(model: Dear, t
     labels = torch.tensor([e.label for e in examples])
     train = TrainConfig(augment="fixed:2", batch=6, workers=0)
     data = ImageSource(model.backbone, tmp_path, 0).training(examples, model, train, 3)
+    views = torch.cat(computed).unflatten(0, (2, 6))
     for epoch in range(3):
         ((kept, given),) = data.epoch(epoch)
         assert isinstance(kept, CachedStates)
         (order,) = training_batches(examples, train).of_epoch(epoch)
         assert given.tolist() == labels[order].tolist()
         results = []
-        for images in (kept, computed[epoch % 2][order]):
+        for images in (kept, views[epoch % 2][order]):
             model.zero_grad()
             loss = model.loss(model.layer_input(images), given).total
             loss.backward()
             results.append((loss.detach(), torch.cat([p.grad.flatten() for p in model.parameters()])))
         torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-3, atol=1e-3)
         assert torch.cosine_similarity(results[0][1], results[1][1], dim=0) > 0.999
-    assert not torch.equal(*computed)  # two views, not one
+    assert not torch.equal(*views)  # two views, not one
 
 
 def test_views_of_a_batch_follow_each_other_with_the_clean_one_last(model: Dear) -> None:

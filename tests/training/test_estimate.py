@@ -38,7 +38,7 @@ def test_the_estimate_is_of_the_whole_run(monkeypatch) -> None:
     assert RunEstimate().affordable_epochs(1, 50, 4) == 50
 
 
-def test_a_time_limit_gives_fewer_epochs_and_a_whole_run(train_arguments, tmp_path, capsys) -> None:
+def test_a_time_limit_gives_fewer_epochs_and_a_whole_run(train_arguments, tmp_path, capsys, ticking) -> None:
     out = tmp_path / "run"
     assert main(train_arguments(out, "--epochs", "2000", "--time-limit", "3s")) == 0
     epochs = len((out / "metrics.jsonl").read_text().splitlines())

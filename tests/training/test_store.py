@@ -13,6 +13,7 @@ from PIL import Image
 
 from dear.clip import Backbone
 from dear.core.errors import DearError
+from dear.core.runtime import free_memory
 from dear.core.tensors import read_tensors, save_tensors
 from dear.data.dataset import Example, ImageFile
 from dear.data.memory import labelled
@@ -23,7 +24,8 @@ from dear.methods.registry import ZERO_SHOT, find_method
 from dear.training import store as store_module
 from dear.training.config import TrainConfig
 from dear.training.images import ImageSource
-from dear.training.store import ImageStore, Stage
+from dear.training.shown import Stage
+from dear.training.store import ImageStore
 
 CLS = Stage(5)  # after the last of four layers
 
@@ -72,7 +74,21 @@ def test_stages_of_one_pass_equal_those_of_their_own(model: Dear, stages, tmp_pa
                 torch.testing.assert_close(kept.states, tower.layer_input(pixels, stage.layer).states)
             else:
                 torch.testing.assert_close(kept.states, kept.frozen_cls[:, None])
-    assert len(computed) == 2, "one pass in memory, one on disk"
+    assert len(computed) == 2 * 3, "one pass in memory, one on disk"
+
+
+def test_the_bits_of_an_image_do_not_depend_on_what_is_encoded_with_it(model: Dear) -> None:
+    """Else a grid of cells that was killed, and so encodes other images together, would end with other numbers."""
+    examples, threads = resolve_dataset("world:colors").train[:9], torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        whole = _kept(_store(model, None), examples, Stage(3, True))
+        for part in (slice(0, 1), slice(2, 9), slice(8, None, -3)):
+            alone = _kept(_store(model, None), examples[part], Stage(3, True))
+            rows = torch.arange(9).tolist()[part]
+            assert all(torch.equal(one[rows], other) for one, other in zip(whole, alone, strict=True))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_states_are_computed_once(model: Dear, tmp_path: Path, computed) -> None:
@@ -81,7 +97,7 @@ def test_states_are_computed_once(model: Dear, tmp_path: Path, computed) -> None
     again = _store(model, tmp_path)  # another run, which needs two more
     for _ in range(2):
         _kept(again, examples, Stage(3), 0)
-    assert list(map(len, computed)) == [4, 2]
+    assert len(computed) == 4 + 2
 
 
 def test_a_view_does_not_depend_on_other_pictures(model: Dear, tmp_path: Path) -> None:
@@ -92,7 +108,7 @@ def test_a_view_does_not_depend_on_other_pictures(model: Dear, tmp_path: Path) -
 
 
 def test_another_backbone_layer_or_crop_has_its_own_states(tiny: Callable[..., Backbone], tmp_path: Path) -> None:
-    one = ImageStore.shown(resolve_dataset("world:colors").train[:1])[0]
+    one = ImageStore(tiny()).shown(resolve_dataset("world:colors").train[:1])[0]
     views = [one, one.in_view(0, 0.5), one.in_view(1, 0.5), one.in_view(1, 0.3)]
     stores = [ImageStore(tiny(seed=seed), tmp_path) for seed in (0, 1)]
     stages = (Stage(2), Stage(3), Stage(3, True))
@@ -152,14 +168,14 @@ def test_a_damaged_file_is_computed_again(model: Dear, tmp_path: Path, computed)
     file = next(tmp_path.rglob("*.safetensors"))
     file.write_bytes(file.read_bytes()[:-1])
     torch.testing.assert_close(_kept(_store(model, tmp_path), examples, Stage(3)).states, expected.states)
-    assert list(map(len, computed)) == [2, 1]
+    assert len(computed) == 2 + 1
 
 
 def test_cls_is_copied_from_the_file_of_another_stage(model: Dear, tmp_path: Path, computed) -> None:
     examples = resolve_dataset("world:colors").test[:3]
     _kept(_store(model, tmp_path), examples[:2], Stage(3))
     found = _kept(_store(model, tmp_path), examples, CLS)
-    assert list(map(len, computed)) == [2, 1]
+    assert len(computed) == 2 + 1
     torch.testing.assert_close(found.frozen_cls, _kept(_store(model, None), examples, CLS).frozen_cls)
 
 
@@ -173,6 +189,7 @@ def test_a_replaced_file_and_another_working_directory_are_other_pictures(
     example = Example(ImageFile(Path("x.png")), 0)
 
     def feature() -> torch.Tensor:
+        source.store.files.clear()  # another command
         ((images, _),) = source.images([example], method, "test")
         return images.frozen_cls
 
@@ -200,4 +217,53 @@ def test_images_in_memory_are_known_by_content_and_not_kept_alive(model: Dear, c
     gc.collect()
     assert first() is None
     assert again() is None
-    assert list(map(len, computed)) == [2]
+    assert len(computed) == 2
+
+
+def _grow(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"more")
+
+
+CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "changes": (lambda path: Image.new("RGB", (9, 9), "green").save(path), "changed while this command was at work"),
+    "grows": (_grow, "changed while this command was at work"),
+    "shrinks": (lambda path: path.write_bytes(path.read_bytes()[:-9]), "changed while this command|cannot be read"),
+    "vanishes": (Path.unlink, "changed while this command|cannot be read"),
+    "becomes a folder": (lambda path: (path.unlink(), path.mkdir()), "changed while this command|cannot be read"),
+}
+
+
+@pytest.mark.parametrize("when", ["between two passes", "before it is decoded"])
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_file_that_changes_under_a_command_is_named(
+    model: Dear, what: str, when: str, tmp_path: Path, monkeypatch
+) -> None:
+    """Else features of one picture would be kept as those of another, for all runs that share the cache."""
+    path, (change, sentence) = tmp_path / "x.bmp", CHANGES[what]
+    Image.new("RGB", (9, 9), "red").save(path)
+    source, method = ImageSource(model.backbone, tmp_path / "cache", 0), find_method(ZERO_SHOT)
+    needs = [method(model.backbone, NoSettings())]
+    if when == "between two passes":
+        source.encode([Example(ImageFile(path), 0)], needs)
+        change(path)
+    else:
+        shown = source.store.shown
+        monkeypatch.setattr(source.store, "shown", lambda examples: [shown(examples), change(path)][0])
+    with pytest.raises(DearError, match=sentence) as found:
+        source.encode([Example(ImageFile(path), 0)], needs)
+    assert "x.bmp" in str(found.value)
+    path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+    Image.new("RGB", (9, 9), "red").save(path)  # what is kept is what the picture is
+    again, alone = (ImageSource(model.backbone, folder, 0) for folder in (tmp_path / "cache", None))
+    features = [next(iter(one.images([Example(ImageFile(path), 0)], needs[0], "test")))[0] for one in (again, alone)]
+    torch.testing.assert_close(features[0].frozen_cls, features[1].frozen_cls, rtol=0, atol=0)
+
+
+def test_states_take_at_most_half_of_the_memory_that_is_free(model: Dear, monkeypatch) -> None:
+    examples = resolve_dataset("world:colors").train[:4]
+    store = _store(model, None)
+    size = model.backbone.image.originals * model.backbone.image.width * 4
+    for free, room in ((8 * size, True), (7 * size, False), (0, False)):
+        monkeypatch.setattr(store_module, "free_memory", lambda *_, free=free: free)
+        assert store.has_room(store.shown(examples), [Stage(3)]) is room
+    assert 0 < free_memory() < 2**50

@@ -112,7 +112,9 @@ def test_a_run_says_whether_it_was_worth_it(folds, model_folder, tmp_path: Path,
     assert (again["verdict"], again["mistakes"]) == (part["verdict"], part["mistakes"])
 
 
-def test_a_leaderboard_is_sorted_and_names_the_cheapest_within_noise(model_folder, tmp_path: Path, capsys) -> None:
+def test_a_leaderboard_is_sorted_and_names_the_cheapest_within_noise(
+    model_folder, tmp_path: Path, capsys, ticking
+) -> None:
     data = photos(tmp_path / "photos")
     arguments = ["compare", str(data), "--model", f"local-dir:{model_folder}", "--device", "cpu", "--json"]
     assert main([*arguments, "--methods", "clip-adapter", "tip-adapter", "zero-shot", "--time-limit", "20s"]) == 0

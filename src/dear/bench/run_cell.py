@@ -32,7 +32,7 @@ from dear.methods.base import Method
 from dear.methods.registry import find_method
 from dear.training.config import NONE, TrainConfig
 from dear.training.images import ImageSource
-from dear.training.store import Stage
+from dear.training.shown import Stage
 from dear.trials.outcome import ALL, BASE, HELD_OUT, NOVEL, Outcome, labels_of
 from dear.trials.task import Round, Task
 from dear.trials.trial import Trial

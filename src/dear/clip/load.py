@@ -140,6 +140,8 @@ def _load_frozen(
         with phase(f"loading {name}"):
             model, tokenizer = load_transformers(name)
         return wrap(model.to(device), tokenizer, name, precision=dtype)
+    if name == MINI:
+        refuse_tag(name, pretrained)
     source, config = _source(name), usable_config(name)
     tag = check_tag(source, pretrained, config) if not random_weights else None
     quick_gelu = bool(config.get("quick_gelu")) or tag == "openai"

@@ -88,10 +88,32 @@ def first_line(error: Exception) -> str:
 
 
 @contextmanager
+def naming_killed_workers() -> Iterator[None]:
+    """Turns the death of a process that decodes images into one sentence, whatever it was turned into before.
+
+    PyTorch raises it from a handler of signals, wherever the main thread happens to be: also where any error of a
+    decoder becomes that of an image.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and not (isinstance(cause, RuntimeError) and "DataLoader worker" in str(cause)):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
+            raise
+        raise DearError(
+            "A process that decodes images was killed, most likely for lack of memory: free memory and run the same "
+            "again, with --workers 0 where there is such a flag."
+        ) from cause
+
+
+@contextmanager
 def os_errors_as_dear_errors() -> Iterator[None]:
     """Turns errors of the machine (no space, no memory, a name too long) into a sentence, wherever they come up."""
     try:
-        yield
+        with naming_killed_workers():
+            yield
     except BrokenPipeError:  # nobody wants to read on: no error
         raise
     except OSError as error:

@@ -31,7 +31,8 @@ class Progress:
         than this work."""
         self.title, self.total, self.unit, self.done, self.left = title, total, unit, done, left
         self._bar = tqdm(
-            total=total, initial=done, desc=title, unit=unit, leave=leave, disable=None,
+            total=total, initial=done, desc=title, unit=unit, leave=leave,
+            disable=sys.stderr is None or None,
             bar_format=None if left is None else "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]",
         )  # fmt: skip
         self._start, self._note = done, ""
@@ -57,7 +58,8 @@ class Progress:
 
     def write(self, text: str) -> None:
         """Prints a line to stdout, above the bar."""
-        self._bar.write(text)
+        if sys.stdout is not None:
+            self._bar.write(text)
 
     def __str__(self) -> str:
         elapsed = time.monotonic() - self._began
@@ -136,5 +138,5 @@ def _print_part(text: str) -> None:
 
 def log_line(text: str) -> None:
     """Prints a line to a log at the end of a part; a terminal shows the bar instead."""
-    if not sys.stderr.isatty():
+    if sys.stderr is not None and not sys.stderr.isatty():
         print(text, file=sys.stderr, flush=True)

@@ -2,8 +2,10 @@
 
 import os
 import random
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -100,9 +102,19 @@ def _set_rounding() -> None:
         setattr(part, _FLAG, flag)
 
 
-def free_memory(device: torch.device) -> int:
-    """Free bytes of a CUDA device."""
-    return torch.cuda.mem_get_info(device)[0]
+def free_memory(device: torch.device | None = None) -> int:
+    """Free bytes of a CUDA device, or of this machine and its container as far as Linux tells; elsewhere no limit."""
+    if device is not None:
+        return torch.cuda.mem_get_info(device)[0]
+    free = [sys.maxsize]
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
+    with suppress(OSError, ValueError, KeyError):  # no container, or one without a limit; cached files give way
+        group = Path("/sys/fs/cgroup")
+        used = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())["anon"]
+        free.append(int((group / "memory.max").read_text()) - int(used))
+    return max(0, min(free))
 
 
 def use_deterministic_algorithms() -> None:

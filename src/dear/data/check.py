@@ -20,13 +20,14 @@ from dear.core.progress import progress
 from dear.core.table import Table
 from dear.core.words import counted
 from dear.data.dataset import Dataset, Example, ImageFile, Picture
-from dear.data.decode import why_unreadable
+from dear.data.decode import has_frames, why_unreadable
 from dear.data.prompts import as_read
 from dear.data.splits import SPLITS
 from dear.data.world.vocabulary import Scene
 
 Checked = TypeVar("Checked")
 Pairs = list[tuple[Picture, Picture]]
+_MAY_MOVE = (".gif", ".tif", ".tiff", ".webp", ".png", ".avif")
 _Stamp = tuple[int, int]  # size and time of a file, which is not read again while both are unchanged
 
 
@@ -36,7 +37,7 @@ class Findings:
 
     `leaked`: (in train, in test); `duplicates`: split -> (copy, original); `small`: (class, images), smallest first;
     `same_name`: classes that CLIP reads as one; `two_labels`: (image, class, another class); `most`: training images
-    that a run uses of the largest class.
+    that a run uses of the largest class; `frames`: files with several pictures.
     """
 
     unreadable: list[tuple[Picture, str]]
@@ -47,6 +48,7 @@ class Findings:
     two_labels: list[tuple[Picture, str, str]]
     most: int
     classes: int
+    frames: Sequence[Picture] = ()
 
     def warnings(self) -> list[str]:
         """One line per problem that does not prevent a run."""
@@ -80,6 +82,9 @@ class Findings:
                 f"images with two labels (same bytes): {len(self.two_labels)}, such as {image}, {first} and {second}; "
                 "keep the right label"
             )
+        if self.frames:
+            some = _three(list(map(str, self.frames)))
+            lines.append(f"files with several pictures: {len(self.frames)} ({some}); only the first of each is used")
         return lines
 
     def refuse_unreadable(self) -> None:
@@ -130,6 +135,7 @@ def problems(dataset: Dataset, shots: int) -> Findings:
         list(two_labels.values()),
         most,
         len(dataset.classes),
+        [p for p in pictures if isinstance(p, ImageFile) and p.path.suffix.lower() in _MAY_MOVE and has_frames(p.path)],
     )
 
 

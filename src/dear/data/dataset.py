@@ -56,8 +56,8 @@ class Example:
 class Dataset:
     """Labelled pictures of some classes. `template`: the prompt, with one {} for the class name.
 
-    `note`: a remark on the split for the user, if any; `rule`: the shares of train / val / test in %, if the images had
-    no split of their own.
+    `note`: lines for the user on what was decided about the data without being told;
+    `rule`: the shares of train / val / test in %, if the images had no split of their own.
     """
 
     name: str
@@ -68,6 +68,10 @@ class Dataset:
     test: tuple[Example, ...]
     note: str = ""
     rule: str = ""
+
+    def noted(self, *notes: str) -> "Dataset":
+        """The dataset with more lines of remarks; empty ones are left out."""
+        return replace(self, note="\n".join(filter(None, [self.note, *notes])))
 
     @property
     def prompts(self) -> list[str]:
@@ -170,7 +174,9 @@ def from_labels(
         found = f"one class, {names[0]!r}" if names else "no classes"
         raise DearError(f"{name} has {found}: it needs images of at least two.")
     if unknown := [label for label in labels if label not in number]:
-        raise DearError(f"{name} has the label {unknown[0]!r}, which is none of its {len(names)} classes.")
+        raise DearError(
+            f"{name} has the label {unknown[0]!r}, which is none of its {len(names)} classes: name all of them."
+        )
     classes = [text.replace("_", " ") for text in names]
     examples = [Example(picture, number[label]) for picture, label in zip(pictures, labels, strict=True)]
     if splits is not None:

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Union
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, library_errors
 from dear.core.files import open_regular
 from dear.data.columns import IMAGE_COLUMNS, find_column
 
@@ -83,6 +83,13 @@ def why_unreadable(picture: "Picture") -> str:
     return ""
 
 
+def has_frames(path: Path) -> bool:
+    """Whether a file has more pictures than its first, which is the one that is opened."""
+    with suppress(Exception), open_regular(path) as file:  # decoders raise many kinds; it is refused when it is opened
+        return bool(getattr(_header(file, FORMATS), "is_animated", False))
+    return False
+
+
 def open_bytes(
     data: bytes | io.BytesIO, sentence: str, formats: tuple[str, ...] = FORMATS, pixels: int = MOST_PIXELS
 ) -> Image.Image:
@@ -136,7 +143,10 @@ def as_image(value: Any) -> Any:
     if not hasattr(value, "__array__") or isinstance(value, Image.Image):
         return value
     tensor = hasattr(value, "detach")
-    array = np.asarray(value.detach().cpu() if tensor else value)
+    with library_errors("The pixels cannot be read"):
+        if tensor:  # NumPy has no bfloat16
+            value = value.detach().cpu().float() if "bfloat16" in str(value.dtype) else value.detach().cpu()
+        array = np.asarray(value)
     if tensor and array.ndim == 3:
         array = array.transpose(1, 2, 0)
     if array.ndim == 2:

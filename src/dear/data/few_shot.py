@@ -13,7 +13,7 @@ from typing import TypedDict
 
 from dear.core.errors import DearError
 from dear.core.files import parse_json, read_text, to_json, write_text
-from dear.core.schema import check_shape
+from dear.core.schema import check_shape, damaged
 from dear.data.dataset import Dataset, Example
 
 
@@ -43,9 +43,10 @@ def read_few_shot(file: Path, dataset: Dataset) -> tuple[Example, ...]:
     for example in (*dataset.train, *dataset.val):
         by_file.setdefault(_path_end(str(example.picture), 1), []).append(example)
     found = []
-    for number, line in enumerate(filter(str.strip, read_text(file).splitlines()), 1):
-        where = f"{file}, line {number},"
-        row = check_shape(parse_json(line), _DrawnImage, where, 'each line must be {"_impath": ..., "_label": ...}')
+    for number, line in enumerate(filter(str.strip, read_text(file).split("\n")), 1):
+        where, advice = f"{file}, line {number},", 'each line must be {"_impath": ..., "_label": ...}'
+        with damaged(where, advice):
+            row = check_shape(parse_json(line), _DrawnImage, where, advice)
         found.append(_match(row["_impath"], row["_label"], by_file, where, dataset.name))
     if not found:
         raise DearError(f"{file} is empty: give a list with one image per line.")
@@ -77,9 +78,12 @@ def _match(path: str, label: int, by_file: dict[str, list[Example]], where: str,
         candidates = [e for e in candidates if _path_end(str(e.picture), parts) == _path_end(path, parts)]
         parts += 1
     if len(candidates) != 1:
-        raise DearError(f"{where} names {path}, which is not exactly one of the images to train on in {name}.")
+        raise DearError(
+            f"{where} names {path}, which is not exactly one of the images to train on: take {name}'s list."
+        )
     if candidates[0].label != label:
-        raise DearError(f"{where} gives {path} the class {label}, but in {name} its class is {candidates[0].label}.")
+        own = candidates[0].label
+        raise DearError(f"{where} gives {path} the class {label}, but in {name} its class is {own}: take its own list.")
     return candidates[0]
 
 

@@ -15,8 +15,9 @@ from dear.core.errors import DearError, reason_of, warn
 from dear.core.files import open_regular, parse_json, read_json
 from dear.core.schema import Name, check_shape
 from dear.core.words import counted
+from dear.data.columns import choose_columns, find_column, merged_labels
 from dear.data.dataset import Dataset, Example, ImageFile, from_labels, make_dataset, split_by_rule
-from dear.data.splits import SPLITS
+from dear.data.splits import SPLITS, split_of
 
 TEMPLATE = "a photo of a {}."
 SUFFIXES = {".jpg", ".jpeg", ".jfif", ".png", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".jp2"}
@@ -99,19 +100,25 @@ def read_dataset(path: Path, template: str = TEMPLATE) -> Dataset:
     split = [p for p in (path / "split.json", *sorted(path.glob("split_zhou_*.json"))) if p.is_file()]
     if split:
         return _from_file(split[0], template)
-    has_splits = (path / "train").is_dir()
-    folders = subfolders(path / "train" if has_splits else path)
+    parts = _split_folders(path)
+    where = parts.get("train", path)
+    folders = subfolders(where)
     if len(folders) < 2:
-        where = path / "train" if has_splits else path
         raise DearError(f"{where} holds {len(folders)} class folders: make one folder of images for each class.")
     name, classes = path.resolve().name, clean_names([folder.name for folder in folders])
-    if has_splits:
-        splits = [_split_examples(path / split, [folder.name for folder in folders]) for split in SPLITS]
+    if parts:
+        splits = [_split_examples(parts.get(split), [folder.name for folder in folders]) for split in SPLITS]
         dataset = make_dataset(name, classes, template, splits)
     else:
         pictures = [[ImageFile(file) for file in _class_files(folder)] for folder in folders]
         dataset = split_by_rule(name, classes, template, pictures)
     notes = []
+    every = (*dataset.train, *dataset.val, *dataset.test)
+    depth = len(path.parts) + 2 + bool(parts)
+    if deeper := sum(isinstance(e.picture, ImageFile) and len(e.picture.path.parts) > depth for e in every):
+        notes.append(f"in folders within those of the classes, and taken for these: {counted(deeper, 'image')}")
+    if parts and (other := [folder.name for folder in subfolders(path) if folder not in parts.values()]):
+        notes.append(f"left out, beside the folders of the splits: {', '.join(other)}")
     if loose := sum(file.suffix.lower() in SUFFIXES and file.is_file() for file in path.iterdir()):
         notes.append(f"left out, in no folder of a class: {counted(loose, 'image')}")
     if unusable := _unusable_photos(path):
@@ -119,12 +126,27 @@ def read_dataset(path: Path, template: str = TEMPLATE) -> Dataset:
     return replace(dataset, note="\n".join(notes))
 
 
-def _split_examples(path: Path, names: list[str]) -> list[Example]:
+def _split_folders(path: Path) -> dict[str, Path]:
+    """The folders of the splits, which hold folders of classes; there must be one to train on, if there is any."""
+    parts: dict[str, Path] = {}
+    for folder in subfolders(path):
+        split = split_of(folder.name)
+        if split and split in parts:
+            raise DearError(f"{parts[split]} and {folder} are the same split: join them.")
+        if split:
+            parts[split] = folder
+    if parts and "train" not in parts:
+        other = next(iter(parts.values()))
+        raise DearError(f"{other} has no folder train beside it: add one; or call it 1_{other.name}, if it is a class.")
+    return parts
+
+
+def _split_examples(path: Path | None, names: list[str]) -> list[Example]:
     """The labelled images of one split; refuses a class that has no images to train on.
 
     Such a class is most likely a misspelt folder, and ignoring it would inflate the test accuracy.
     """
-    folders = subfolders(path) if path.is_dir() else []
+    folders = subfolders(path) if path else []
     if unknown := [folder for folder in folders if folder.name not in names]:
         raise DearError(f"{unknown[0]} has no counterpart in train: rename it, or add training images of that class.")
     labelled = sorted((names.index(folder.name), folder) for folder in folders)
@@ -152,24 +174,35 @@ def _from_file(path: Path, template: str) -> Dataset:
 
 def _read_list(file: Path, template: str) -> Dataset:
     """A dataset from a CSV or JSONL list. Relative paths start at its folder; without splits, the rule makes them."""
-    rows = [_checked_row(file, line, row) for line, row in _list_rows(file)]
+    listed = list(_list_rows(file))
+    names = list(dict.fromkeys(name for _, row in listed for name in row))
+    note = ""
+    if {"path", "label"} <= {name.lower() for name in names}:  # else the check of the rows says what is missing
+        columns = {name: [row.get(name) for _, row in listed] for name in names}
+        path, label = (find_column(names, None, (one,), one) for one in ("path", "label"))
+        *_, split_column, note = choose_columns(columns, path, label)
+        keys = {"path": path, "label": label, "split": split_column}
+        listed = [(line, {new: row[old] for new, old in keys.items() if old in row}) for line, row in listed]
+    rows = [_checked_row(file, line, row) for line, row in listed]
     splits = None
     if all(split is None for *_, split in rows):
         rows.sort(key=lambda row: row[1])  # the order of a list does not matter
     else:
-        splits = [split or "" for *_, split in rows]
+        splits = [split_of(split) for *_, split in rows]
         for line, _, _, split in rows:
-            if split not in SPLITS:
+            if not split_of(split):
                 raise DearError(f"{file}, line {line}: split must be train, val or test, not {split or 'empty'}.")
-    pictures, labels = [ImageFile(path) for _, path, *_ in rows], [label for _, _, label, _ in rows]
-    return replace(from_labels(str(file), pictures, labels, template, splits), name=file.stem)
+    pictures, written = [ImageFile(path) for _, path, *_ in rows], [label for _, _, label, _ in rows]
+    labels = list(map(str.strip, written))
+    dataset = replace(from_labels(str(file), pictures, labels, template, splits), name=file.stem)
+    return dataset.noted(note, merged_labels(written, labels))
 
 
 def _checked_row(file: Path, line: int, row: dict) -> tuple[int, Path, str, str | None]:
     """(line, path, label, split) of a row; split is None where the file has none."""
     check_shape(row, _ListedImage, f"{file}, line {line},", "each row needs a path, a label and, optionally, a split")
-    path, label, split = row["path"], str(row["label"]).strip(), row.get("split")
-    if not path or not label:
+    path, label, split = row["path"], str(row["label"]), row.get("split")
+    if not path or not label.strip():
         raise DearError(f"{file}, line {line}: each row needs a path and a label.")
     image = file.parent / path
     if not os.path.isfile(image):
@@ -183,7 +216,10 @@ def _list_rows(file: Path) -> Iterator[tuple[int, dict]]:
         with TextIOWrapper(open_regular(file), encoding="utf-8-sig", newline="") as stream:
             if file.suffix.lower() == ".csv":
                 reader = csv.DictReader(stream, skipinitialspace=True)
-                if not {"path", "label"} <= set(reader.fieldnames or ()):
+                reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+                if len(set(reader.fieldnames)) < len(reader.fieldnames):
+                    raise DearError(f"Two columns of {file} have the same name: rename one.")
+                if not {"path", "label"} <= {name.lower() for name in reader.fieldnames}:
                     raise DearError(f"The first line of {file} must be path,label or path,label,split.")
                 for row in reader:
                     row.pop(None, None)  # type: ignore[call-overload] # cells after the last heading

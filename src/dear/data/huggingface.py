@@ -1,12 +1,12 @@
 """--data hf:USER/NAME[:SPLIT]: datasets of the Hugging Face hub, or in its form on disk.
 
-Options follow a question mark: image=COLUMN, label=COLUMN, config=NAME, and per_class=N, which streams a large dataset
-and keeps the first N images of each class and split in place of downloading all of it.
+Options follow a question mark: image=COLUMN, label=COLUMN, split=COLUMN, config=NAME, and per_class=N, which streams a
+large dataset and keeps the first N images of each class and split in place of downloading all of it.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ from typing import Any
 from dear.core.errors import DearError, first_line, needing
 from dear.core.files import read_text
 from dear.core.progress import Progress
-from dear.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, Mapped, find_column
+from dear.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, Mapped, choose_columns, find_column
 from dear.data.dataset import CLASS_NAMES_FILE, Dataset
-from dear.data.memory import SPLIT_NAMES, Labelled, as_dataset, labelled, splits_or_whole
+from dear.data.memory import Labelled, as_dataset, labelled, splits_or_whole
+from dear.data.splits import split_of
 
 _BUFFER = 1000  # images of a stream that are held to shuffle it
 
@@ -24,59 +25,63 @@ _BUFFER = 1000  # images of a stream that are held to shuffle it
 def hub_dataset(name: str, split: str, options: Mapping[str, str], template: str) -> Dataset:
     """A dataset of the hub or in its form on disk. `split`: one of its own, or empty for all."""
     per_class = options.get("per_class")
-    if per_class is not None and not (per_class.isdecimal() and int(per_class)):
+    if per_class is not None and not (re.fullmatch("[0-9]{1,9}", per_class) and int(per_class)):
         raise DearError(f"per_class must be a number of images from 1 on, not {per_class!r}.")
     rows = _load_rows(name, split, options.get("config"), streaming=per_class is not None)
     parts = rows if isinstance(rows, dict) else {split: rows}
-    if not parts.keys() <= SPLIT_NAMES.keys():  # some of a split's images, or a split of another name
+    if not all(map(split_of, parts)):  # some of a split's images, or a split of another name
         if len(parts) > 1:
             raise DearError(
                 f"{name} has the splits {', '.join(parts)}: choose one, as in hf:{name}:{next(iter(parts))}."
             )
         parts = {"": next(iter(parts.values()))}
-    image, label = options.get("image"), options.get("label")
+    image, label, column = (options.get(name) for name in ("image", "label", "split"))
     if per_class is not None:
         parts = {part: _first_of_each(stream, int(per_class), part, image, label) for part, stream in parts.items()}
 
     whole = splits_or_whole(parts)
 
     def read(classes: list[str] | None = None) -> Dataset:
-        return as_dataset(whole, image=image, label=label, classes=classes, template=template, name=name)
+        return as_dataset(whole, image=image, label=label, split=column, classes=classes, template=template, name=name)
 
     data = read()
     if all(text.isdecimal() for text in data.classes) and (names := _class_file(name)):
         data = read(names)
     if per_class is not None:
-        data = replace(data, note=f"at most {per_class} images of each class in each split")
+        data = data.noted(f"at most {per_class} images of each class in each split")
     return data
 
 
-def read_rows(rows: Any, title: str, image: str | None = None, label: str | None = None) -> Labelled:
+def read_rows(rows: Any, title: str, given: tuple[str | None, ...] = (None,) * 3, whole: bool = True) -> Labelled:
     """Pictures and labels of one split; images stay encoded, and on disk, until they are opened."""
     if not hasattr(rows, "__len__"):
         raise DearError(f"The {title} are a stream: open the dataset without streaming=True.")
-    rows, image, label, names = _encoded(rows, image, label)
-    return labelled(_on_disk(rows, image), list(rows[label]), title, names)
+    image, label, names = _typed_columns(rows, *given[:2])
+    plain = rows.with_format(None)
+    columns = {name: _on_disk(plain, name) for name in rows.column_names}
+    image, label, split, note = choose_columns(columns, image, label, given[2], whole)
+    splits = list(plain[split]) if split else None
+    return labelled(row_images(rows, image), list(plain[label]), title, names, splits, note=note)
 
 
-def row_images(rows: Any) -> Any:
+def row_images(rows: Any, image: str | None = None) -> Any:
     """The images of rows, with labels or without, as a sequence."""
-    return _on_disk(*_encoded_images(rows, None))
+    return _on_disk(*_encoded_images(rows, image))
 
 
 def _on_disk(rows: Any, column: str) -> Mapped:
     return Mapped(rows.select_columns([column]), itemgetter(column))
 
 
-def _encoded(rows: Any, image: str | None, label: str | None) -> tuple[Any, str, str, list[str] | None]:
-    """Rows whose images are not decoded; the names of the image and label columns; class names, if they are known."""
-    from datasets import ClassLabel
+def _typed_columns(rows: Any, image: str | None, label: str | None) -> tuple[str, str, list[str] | None]:
+    """The names of the image and label columns, found by their types first; class names, if they are known."""
+    from datasets import ClassLabel, Image
 
     features = rows.features or {}
-    labels = [name for name, feature in features.items() if isinstance(feature, ClassLabel)]
-    rows, image = _encoded_images(rows, image)
+    images, labels = ([n for n, feature in features.items() if isinstance(feature, k)] for k in (Image, ClassLabel))
+    image = find_column(features, image or next(iter(images), None), IMAGE_COLUMNS, "image")
     label = find_column(features, label or next(iter(labels), None), LABEL_COLUMNS, "label")
-    return rows, image, label, features[label].names if label in labels else None
+    return image, label, features[label].names if label in labels else None
 
 
 def _encoded_images(rows: Any, image: str | None) -> tuple[Any, str]:
@@ -94,7 +99,10 @@ def _first_of_each(stream: Any, count: int, title: str, image: str | None, label
     """The first `count` rows of each class of a stream, as a table in memory."""
     from datasets import Dataset as Rows
 
-    stream, _, label, names = _encoded(stream, image, label)
+    image, label, names = _typed_columns(stream, image, label)
+    stream, _ = _encoded_images(stream, image)
+    if hasattr(stream, "to_iterable_dataset"):  # it is saved on disk
+        stream = stream.to_iterable_dataset()
     seen: Counter[Any] = Counter()
     rows = []
     with Progress(f"{title or 'images'}: streaming", count * len(names or ())) as bar:
@@ -111,6 +119,9 @@ def _first_of_each(stream: Any, count: int, title: str, image: str | None, label
 def _load_rows(name: str, split: str, config: str | None, streaming: bool) -> Any:
     with needing("Datasets of Hugging Face need its library", "'dear-vlm[data]'"):
         import datasets
+    odd = (p for p in Path(name).rglob("*") if p.exists() and not p.is_file() and not p.is_dir())
+    if (pipe := next(odd, None)) is not None:  # the library would wait for somebody to write
+        raise DearError(f"{pipe} is not a regular file: remove it.")
     saved = [Path(name) / file for file in ("dataset_dict.json", "state.json")]
     try:
         if any(file.is_file() for file in saved):

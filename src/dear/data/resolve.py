@@ -94,7 +94,9 @@ def _from_library(name: str, root: str | None) -> Dataset | None:
 
         drive, rest = (place[:2], place[2:]) if place[1:2] == ":" else ("", place)  # C: on Windows
         where, _, split = rest.partition(":")
-        return hub_dataset(drive + where, split, _options(query, "image", "label", "config", "per_class"), TEMPLATE)
+        return hub_dataset(
+            drive + where, split, _options(query, "image", "label", "split", "config", "per_class"), TEMPLATE
+        )
     if kind == "wds":
         from dear.data.shards import shard_dataset
 
@@ -107,7 +109,7 @@ def _from_library(name: str, root: str | None) -> Dataset | None:
     if file.endswith(".parquet"):
         if not Path(file).is_file():
             raise DearError(f"There is no file {file}: correct the path.")
-        return read_parquet(Path(file), _options(query, "image", "label"), TEMPLATE)
+        return read_parquet(Path(file), _options(query, "image", "label", "split"), TEMPLATE)
     return None
 
 

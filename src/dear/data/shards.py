@@ -8,6 +8,9 @@ Shards are indexed once and never unpacked; an image is read from its place in t
 """
 
 import glob
+import itertools
+import math
+import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,15 +19,17 @@ from pathlib import Path
 from PIL import Image
 
 from dear.core.errors import DearError
-from dear.core.files import read_text
+from dear.core.files import open_regular, read_text
 from dear.core.progress import progress
 from dear.data.dataset import CLASS_NAMES_FILE, Dataset
 from dear.data.decode import open_bytes
-from dear.data.memory import SPLIT_NAMES, as_dataset, splits_or_whole
+from dear.data.memory import as_dataset, splits_or_whole
+from dear.data.splits import split_of
 
 _TEMPLATES_FILE = "zeroshot_classification_templates.txt"
 _IMAGE_KINDS = ("webp", "jpg", "jpeg", "png")
 _LONGEST_LABEL = 1000  # bytes
+_MOST_SHARDS = 100_000
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ def shard_dataset(pattern: str, template: str) -> Dataset:
     shards = _find_shards(pattern)
     parts: dict[str, list[Path]] = {}
     for shard in shards:
-        parts.setdefault(shard.parent.name if shard.parent.name in SPLIT_NAMES else "", []).append(shard)
+        parts.setdefault(shard.parent.name if split_of(shard.parent.name) else "", []).append(shard)
     if "" in parts and len(parts) > 1:
         raise DearError(f"Only some of the shards of {pattern} are in folders train, val or test: give those alone.")
     first = shards[0].parent
@@ -70,7 +75,7 @@ def _find_shards(pattern: str) -> list[Path]:
         raise DearError(f"{pattern} is an address: download the shards (hf download), or use hf:USER/NAME.")
     folder = Path(pattern)
     if folder.is_dir():
-        shards = sorted([*folder.glob("*.tar"), *(s for name in SPLIT_NAMES for s in (folder / name).glob("*.tar"))])
+        shards = sorted([*folder.glob("*.tar"), *(s for s in folder.glob("*/*.tar") if split_of(s.parent.name))])
     else:
         shards = [Path(match) for one in _ranges(pattern) for match in sorted(glob.glob(one))]
     if not shards:
@@ -80,14 +85,16 @@ def _find_shards(pattern: str) -> list[Path]:
 
 def _ranges(pattern: str) -> Iterator[str]:
     """Expands "{0..2}.tar" to "0.tar", "1.tar", "2.tar", with as many digits as the first number has."""
-    before, brace, rest = pattern.partition("{")
-    inside, closed, after = rest.partition("}")
-    low, dots, high = inside.partition("..")
-    if not (brace and closed and dots and low.isdecimal() and high.isdecimal()):
-        yield pattern
-        return
-    for number in range(int(low), int(high) + 1):
-        yield from (before + f"{number:0{len(low)}d}" + end for end in _ranges(after))
+    texts = re.split(r"\{([0-9]+)\.\.([0-9]+)\}", pattern)  # text, low, high, text, low, high, text
+    lows, highs = texts[1::3], texts[2::3]
+    if any(len(number) > 9 for number in (*lows, *highs)):
+        raise DearError(f"{pattern} has a number of more than 9 digits: give the numbers of the first and last shard.")
+    ranges = [range(int(low), int(high) + 1) for low, high in zip(lows, highs, strict=True)]
+    if (count := math.prod(map(len, ranges))) > _MOST_SHARDS:
+        raise DearError(f"{pattern} names {count} shards: at most {_MOST_SHARDS} are read.")
+    for numbers in itertools.product(*ranges):
+        found = (f"{number:0{len(low)}d}" for number, low in zip(numbers, lows, strict=True))
+        yield "".join(itertools.chain(*zip(texts[::3], (*found, ""), strict=True)))
 
 
 def _index_shards(shards: list[Path]) -> tuple[list[ShardImage], list[str | int]]:
@@ -107,11 +114,11 @@ def _samples(shard: Path) -> dict[str, tuple[ShardImage | None, str | None]]:
     """Images and labels by their common name: that of their files up to the first dot."""
     samples: dict[str, tuple[ShardImage | None, str | None]] = {}
     try:
-        with tarfile.open(shard, "r:") as tar:
+        with open_regular(shard) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             size = shard.stat().st_size
             for member in tar:
-                folder, _, file = member.name.rpartition("/")
-                stem, _, kind = file.partition(".")
+                folder, _, name = member.name.rpartition("/")
+                stem, _, kind = name.partition(".")
                 if not member.isreg() or member.issparse() or kind.lower() not in (*_IMAGE_KINDS, "cls"):
                     continue
                 if member.offset_data + member.size > size:
@@ -129,7 +136,7 @@ def _samples(shard: Path) -> dict[str, tuple[ShardImage | None, str | None]]:
 
 def _bytes_at(shard: Path, offset: int, size: int) -> bytes:
     try:
-        with shard.open("rb") as file:
+        with open_regular(shard) as file:
             file.seek(offset)
             return file.read(size)
     except OSError as error:

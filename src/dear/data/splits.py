@@ -12,8 +12,18 @@ if TYPE_CHECKING:
     from dear.data.dataset import Dataset
 
 SPLITS = ("train", "val", "test")
+SPLIT_NAMES = {
+    **{split: split for split in SPLITS}, "validation": "val", "valid": "val", "dev": "val", "training": "train",
+    "testing": "test",
+}  # fmt: skip
+"""What users call the splits, in any case."""
 COOP_SPLIT = "50/20/30"  # for the known datasets that CoOp split
 OWN_SPLIT, VALIDATED_SPLIT = "75/0/25", "60/15/25"  # for the user's own few images, without and with validation images
+
+
+def split_of(name: object) -> str:
+    """The split with this name; empty if there is none."""
+    return SPLIT_NAMES.get(str(name).strip().lower(), "")
 
 
 def stratified_split(labels: Sequence[int], rule: str) -> list[str]:

@@ -182,7 +182,7 @@ def _decode_batches(images: Sequence[IndexedImage], decoder: Decoder) -> Iterato
         # LanceDB warns of forks, since its threads do not survive them: the workers never touch it.
         warnings.filterwarnings("ignore", message="lancedb fork support is experimental")
         batches = iter(loader)
-    yield from batches
+    yield from loading.from_workers(batches)
 
 
 # --- writing ------------------------------------------------------------------------------------------------------

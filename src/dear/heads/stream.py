@@ -17,7 +17,7 @@ from dear.core.errors import DearError, warn
 from dear.core.progress import Progress
 from dear.data.columns import Mapped
 from dear.data.dataset import Picture
-from dear.data.loading import WORKERS
+from dear.data.loading import WORKERS, from_workers
 from dear.heads.contributions import HeadContributions
 from dear.heads.shares import mean_colors
 from dear.parallel.cluster import Cluster
@@ -59,7 +59,7 @@ def picture_batches(
     workers = WORKERS if len(pictures) - start > STREAM_BATCH else 0
     decoded: Any = Mapped([*enumerate(pictures)][start:], partial(_decode_picture, transform))
     loader = DataLoader(decoded, STREAM_BATCH, num_workers=workers, collate_fn=_picture_batch)
-    yield from _followed(loader, start, len(pictures))
+    yield from _followed(from_workers(loader), start, len(pictures))
 
 
 def _followed(batches: Iterable[AnyBatch], start: int, total: int) -> Iterator[AnyBatch]:

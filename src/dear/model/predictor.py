@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from dear.core.errors import DearError
+from dear.core.errors import DearError, library_errors
 from dear.core.names import DECOUPLED, inferences
 from dear.core.runtime import to_device
 from dear.core.tensors import LOWER_RATE, require_finite
@@ -79,8 +79,8 @@ class Predictor:
         """
         several, is_one = _as_sequence(images), _is_one(images)
         starts = range(0, len(several), _IMAGES_AT_ONCE)
-        parts = ([several[i] for i in range(start, min(start + _IMAGES_AT_ONCE, len(several)))] for start in starts)
-        answers = [answer for part in parts for answer in self.predict_batch(self._pixels(part), topk, inference)]
+        parts = (self._pixels(_part(several, start)) for start in starts)
+        answers = [answer for part in parts for answer in self.predict_batch(part, topk, inference)]
         return answers[0] if is_one else answers
 
     def predict_batch(self, pixels: Tensor, topk: int = 3, inference: str | None = None) -> list[Answer]:
@@ -216,6 +216,12 @@ def check_inference(model: Method, name: str | None) -> str:
     return name or names[0]
 
 
+def _part(images: Sequence[ImageLike], start: int) -> list[ImageLike]:
+    """Some images from `start` on."""
+    with library_errors("The images cannot be read"):  # the sequence is the user's, and may raise anything
+        return [images[i] for i in range(start, min(start + _IMAGES_AT_ONCE, len(images)))]
+
+
 def _is_one(images: Any) -> bool:
     """True for one image; False for a list, a column of a DataFrame, an array of images, or a dataset."""
     if isinstance(images, np.ndarray | Tensor):
@@ -229,4 +235,6 @@ def _as_sequence(images: Any) -> Sequence[ImageLike]:
     """Several images as a list; one image as the only one of a list."""
     if isinstance(images, str | Path) and os.path.isdir(images):
         raise DearError(f"{images} is a folder: give its files, such as list(Path({str(images)!r}).rglob('*.jpg')).")
+    if hasattr(images, "read"):  # its lines would be taken for images
+        raise DearError("An image can't be a stream: give its bytes, such as stream.read().")
     return [images] if _is_one(images) else images_of(images)

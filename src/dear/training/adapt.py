@@ -69,6 +69,7 @@ def adapt(
         to = train.report_to if processes.is_rank_zero() else NOWHERE
         with reporting(to, out, {**model.config.to_json(), **train.to_json()}) as report:
             train_epochs(model, views, train, epochs, steps, out, measure, estimate, report)
+        source.store.shown(examples)  # refuses a file that changed while the epochs read it
     if isinstance(model, Tuned):
         model.after_training(images)
     return model.eval()

@@ -51,6 +51,8 @@ def choose_backbone(model: str, pretrained: str | None, data: Sequence[str]) -> 
     is_drawn = all(map(is_world, data))
     if model != AUTO:
         return BackboneChoice(model, pretrained, is_toy=model == MINI and not is_drawn)
+    if pretrained:
+        raise DearError("--pretrained names weights of a model: name the model, too, with --model.")
     if is_drawn:
         return BackboneChoice(MINI, None)
     best = best_cached()

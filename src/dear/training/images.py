@@ -21,7 +21,8 @@ from dear.methods.base import Method
 from dear.methods.optional import views_of
 from dear.parallel import processes
 from dear.training.config import FRESH, NONE, TrainConfig, fixed_views
-from dear.training.store import ImageStore, Shown, Stage
+from dear.training.shown import Shown, Stage
+from dear.training.store import ImageStore
 
 
 class ImageSource:
@@ -82,8 +83,8 @@ class ImageSource:
         views = views_of(model)
         if train.augment == NONE:
             views = (CLEAN,) * len(views)
-        shown = [] if fresh else self.store.shown(examples)
-        self.store.forget_views(shown)
+        shown = self.store.shown(examples)
+        self.store.forget_views([] if fresh else shown)
         if fresh or (train.augment == NONE and not self.store.has_room(shown, [stage], first=True)):
             if self.fast_decode and fresh:
                 examples = [replace(e, picture=self._reduced(e.picture)) for e in examples]

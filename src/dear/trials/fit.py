@@ -13,7 +13,7 @@ from msgspec.structs import replace as with_fields
 
 from dear.clip import Backbone
 from dear.core.config import setting
-from dear.core.errors import DearError, warn
+from dear.core.errors import DearError, reason_of, warn
 from dear.core.files import require_folder
 from dear.core.lock import only_writer
 from dear.core.metrics import interval_text
@@ -82,9 +82,9 @@ def cache_folder(given: Path | None) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: of a null character
         raise DearError(
-            f"Encoded images cannot be kept in {folder} ({error.strerror}): give another folder as --cache."
+            f"Encoded images cannot be kept in {folder} ({reason_of(error)}): give another folder as --cache."
         ) from None
     return folder
 

@@ -117,7 +117,7 @@ def test_the_example_answers_as_dear_predict_without_torch(exported, exported_ru
 
     def classify(*arguments: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", WITHOUT_TORCH, exported / "classify.py", *arguments]
-        return subprocess.run(list(map(str, command)), text=True, capture_output=True, timeout=120)
+        return subprocess.run(list(map(str, command)), text=True, capture_output=True, timeout=600)
 
     done = classify(tmp_path)
     assert done.stderr == ""

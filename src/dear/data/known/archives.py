@@ -25,6 +25,7 @@ from dear.data.known.sources import Archive
 
 _REQUEST = 8 * 2**20  # bytes
 _MB = 2**20
+_SLACK, _SMALL = 2, 64  # times the rough number of MB, which is at least so large, are too many
 _TRIES = 4
 _WAIT = 2.0  # seconds before the second try; doubled each time
 _TIMEOUT = 60.0  # seconds without an answer
@@ -93,6 +94,7 @@ def _fetch(archive: Archive, part: Path) -> None:
 def _copy(archive: Archive, part: Path, request: int) -> None:
     with _open_remote(archive.url, request) as remote, part.open("ab" if request else "wb") as local:
         size = getattr(remote, "size", None) or archive.size
+        most = archive.size or _SLACK * max(archive.megabytes, _SMALL) * _MB  # no server may fill the disk
         if archive.size and size != archive.size:
             raise DearError(f"{archive.url} has changed ({size} bytes, not {archive.size}): nothing was downloaded.")
         if request:
@@ -104,6 +106,9 @@ def _copy(archive: Archive, part: Path, request: int) -> None:
                     if size:
                         raise EOFError("it ends too early")
                     return
+                if local.tell() + len(block) > most:
+                    local.truncate(0)
+                    raise DearError(f"{archive.url} has far more than {archive.megabytes} MB: nothing was kept.")
                 local.write(block)
                 bar.update(local.tell() // _MB - bar.done)
 
@@ -160,7 +165,7 @@ def zip_names(archive: Path) -> list[str]:
 def _target(name: str, folder: Path, take: dict[str, str]) -> Path | None:
     """The place of a file, or None if it is not wanted. Refuses a name that would lie outside the folder."""
     path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in path.parts[0]:
+    if not path.parts or path.is_absolute() or ".." in path.parts or "\\" in name or ":" in path.parts[0]:
         raise ValueError(f"it has a file {name!r}, which would leave the folder")
     if path.suffix.lower() in _NEVER or "__MACOSX" in path.parts:
         return None
