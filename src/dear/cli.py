@@ -28,6 +28,7 @@ COMMAND_GROUPS = {
         "train": "adapt a backbone to your classes from a few images each",
         "predict": "classify images with an adapted model, with the vote of each component",
         "evaluate": "measure an adapted model on labelled images, class by class, with a page of its mistakes",
+        "several": "images with several labels, or none: fit, predict and evaluate",
         "explain": "draw the reasons for the prediction of an image",
         "export": "write an adapted model as ONNX, to run without PyTorch",
         "serve": "serve an adapted or exported model over HTTP: predict, search, embed; --page: a page for people",

@@ -134,10 +134,10 @@ def find_suspects(data: Dataset, source: ImageSource) -> tuple[list[Suspect], No
         model.head.fit(features, truth, text)
     assert model.head.left_out is not None
     logits, features = model.head.left_out.float().cpu(), features.cpu()
-    return judge(logits, features, labels, examples, classes)
+    return in_doubt(logits, features, labels, examples, classes)
 
 
-def judge(
+def in_doubt(
     logits: Tensor, features: Tensor, labels: Tensor, examples: Sequence[Example], classes: Sequence[str]
 ) -> tuple[list[Suspect], Noise]:
     """Suspects by logits [images, classes] of images left out, and by features [images, dim]."""
