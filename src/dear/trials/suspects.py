@@ -4,6 +4,7 @@ import csv
 import math
 import os
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -28,7 +29,8 @@ from dear.trials.trial import uncropped_trial
 
 LABEL, DUPLICATE, OUTLIER = "label", "near-duplicate", "outlier"
 _METHOD = "gda"  # as good as the others at this (benchmarks/suspects.py), and the fastest
-_SHARPER = tuple(1.25**power for power in range(10))
+_SHARPER, _MIXED = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0), (0.0, 0.1, 0.2, 0.35, 0.5)
+_LOGITS = 1_000_000  # by which g and h are chosen, at most
 _TWIN, _LONE = 3.0, 2.0  # fences: rare on clean photos, while most images of other datasets are beyond them
 _EVERYTHING = 5_000  # images up to which all pairs are compared
 
@@ -56,25 +58,35 @@ class Noise(Struct, frozen=True):
 def label_noise(logits: Tensor, labels: Tensor) -> Noise:
     """How probably each label is wrong, by logits [images, classes] of images that were left out.
 
-    Model: an image has the class k with probability r_k, and its label is k with probability 1 - e, else any other
-    class. The logits foresee *labels*, so that r, the softmax of `sharper` times them, is surer than they are. Rate e
-    and `sharper` are those under which the labels are most probable; then Bayes' rule answers for each image.
+    Model: an image has the class k with probability r_k; its label is k with probability 1 - e, else another class y
+    by s_y / (1 - s_k), for likely mix-ups are more frequent. The logits l foresee *labels*, so that r = softmax(g l),
+    g >= 1, is surer than they are, and s = softmax(h g l) less sure; h = 0: any other class alike. e, g and h are those
+    under which the labels are most probable; then Bayes' rule answers for each image. On clean labels e is almost zero.
     """
-    others = max(1, logits.shape[1] - 1)
-    best, found = -math.inf, Noise(torch.zeros(len(labels)), 0.0)
-    for sharper in _SHARPER:
-        own = torch.cat([
-            (sharper * part.double()).log_softmax(1)[torch.arange(len(y)), y]
-            for part, y in zip(logits.split(BLOCK), labels.split(BLOCK), strict=True)
-        ]).exp()  # fmt: skip
+    some = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))[: _LOGITS // logits.shape[1] + 1]
+
+    def explained(g: float, h: float, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The probability of each label [rows] if it is right, and if it is an error."""
+        parts = []
+        for part in rows.split(BLOCK):
+            scores, own = g * logits[part].double(), labels[part, None]
+            right, mixed = scores.softmax(1), (h * scores).softmax(1)
+            others = right / (1 - mixed).clamp(min=1e-9)
+            parts.append((right.gather(1, own)[:, 0], mixed.gather(1, own)[:, 0] *
+                          (others.sum(1) - others.gather(1, own)[:, 0]).clamp(min=0)))  # fmt: skip
+        rights, errors = map(torch.cat, zip(*parts, strict=True))
+        return rights, errors
+
+    def fitted(right: Tensor, error: Tensor) -> tuple[float, Noise]:
         rate = 0.1
         for _ in range(100):  # expectation-maximisation of one number
-            by_error = rate * (1 - own) / others
-            total = (by_error + (1 - rate) * own).clamp(min=1e-300)
+            by_error = rate * error
+            total = (by_error + (1 - rate) * right).clamp(min=1e-300)
             rate = float((by_error / total).mean())
-        if (likely := float(total.log().mean())) > best:
-            best, found = likely, Noise(by_error / total, rate)
-    return found
+        return float(total.log().mean()), Noise(by_error / total, rate)
+
+    best = max(product(_SHARPER, _MIXED), key=lambda at: fitted(*explained(at[0], at[1], some))[0])
+    return fitted(*explained(best[0], best[1], torch.arange(len(labels))))[1]
 
 
 def nearest_of_another_class(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
