@@ -4,9 +4,9 @@
 
 On features of UCF101, Caltech101 and Food101 in DEAR_SHARED/data, with 5, 10 and 20% of the labels flipped: to "any"
 other class, or to one of the three whose texts are most "similar". Both get the same probabilities, each image left out
-of a fit of GDA; `dear` also has a row on ProKeR's with --method proker. Precision, recall and F1 (%), means over draws;
+of a fit of GDA; --method proker: of ProKeR. Precision, recall and F1 (%), means over draws;
 AP: average precision of the ranking. "0%" are labels as published: what is named there counts as a false alarm (% of
-all images). cleanlab: each of its six filters with its default ranking; AP of its best score. --human: a file with
+all images). cleanlab: each of its filters with its default ranking; AP of its best score. --human: a file with
 features `f`, true labels `clean` and human labels under any other name, such as those of CIFAR-10N; texts `text`.
 """
 
