@@ -30,6 +30,7 @@ COMMAND_GROUPS = {
         "decide": "let a model say none of these, a set with a promise, or not sure enough; calibrate it",
         "predict": "classify images with an adapted model, with the vote of each component",
         "evaluate": "measure an adapted model on labelled images, class by class, with a page of its mistakes",
+        "several": "images with several labels, or none: fit, predict and evaluate",
         "explain": "draw the reasons for the prediction of an image",
         "classes": "add, remove or rename classes of an adapted model",
         "export": "write an adapted model as ONNX, to run without PyTorch",

@@ -1,15 +1,16 @@
-"""dear data: lists and downloads the known datasets, checks one for problems, and draws Attribute World."""
+"""dear data: lists and downloads the known datasets, checks data and labels, and draws Attribute World."""
 
 import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from dear.commands.shared import DATA_ROOT, add_action, add_draw_arguments
+from dear.commands.shared import DATA_ROOT, add_action, add_device_arguments, add_draw_arguments
 from dear.core.config import number
 from dear.core.errors import DearError
 from dear.core.figure import check_suffix
 from dear.core.files import atomic_path
 from dear.core.table import Table, add_json_argument
+from dear.core.words import counted
 from dear.data.check import class_table, describe_dataset, division, problems
 from dear.data.few_shot import read_few_shot, shared_images, write_few_shot
 from dear.data.known import KNOWN, KnownDataset, find_known
@@ -21,7 +22,7 @@ _MAX_CLASSES = 30  # that a terminal shows
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(metavar="list | get | check | few-shot | world", required=True)
+    actions = parser.add_subparsers(metavar="list | get | check | suspects | few-shot | world", required=True)
 
     listing = add_action(
         actions, "list", _list, "list the known datasets, which are on this machine, and where they come from"
@@ -43,6 +44,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--data-root", metavar="DIR", help=DATA_ROOT)
     add_draw_arguments(check, "training images per class in a run")
     add_json_argument(check)
+
+    what = "find labels that are probably wrong, near-duplicates across classes, and outliers"
+    suspects = add_action(actions, "suspects", _suspects, what)
+    suspects.add_argument("data", metavar="DATA", help=HELP)
+    suspects.add_argument("--data-root", metavar="DIR", help=DATA_ROOT)
+    suspects.add_argument("--model", default="auto", metavar="MODEL", help="backbone, as of `dear fit` (default: auto)")
+    suspects.add_argument("--pretrained", help="OpenCLIP tag or checkpoint file")
+    add_device_arguments(suspects)
+    suspects.add_argument("--cache", type=Path, metavar="DIR", help="folder for encoded images, as of `dear fit`")
+    suspects.add_argument("--out", type=Path, metavar="FILE", help="CSV of all suspects, worst first")
+    suspects.add_argument("--sheet", type=Path, metavar="FILE", help="PNG with pictures of the first suspects")
+    suspects.add_argument("--drop", type=Path, metavar="FILE", help="CSV for --data, without the suspects")
+    suspects.add_argument("--relabel", type=Path, metavar="FILE", help="CSV for --data, with wrong labels replaced")
+    add_json_argument(suspects)
 
     what = "write the few-shot images that training draws as a list in 2SFS's form, or compare them with another list"
     few_shot = add_action(actions, "few-shot", _write_few_shot, what)
@@ -177,6 +192,51 @@ def _check_dataset(args: argparse.Namespace) -> None:
     findings.refuse_unreadable()
     if findings.leaked:
         raise DearError(f"{dataset.name} has training images that are also in test: remove one of each.")
+
+
+def _suspects(args: argparse.Namespace) -> None:
+    from dear.training.backbone import choose_backbone
+    from dear.training.images import ImageSource
+    from dear.trials.fit import cache_folder
+    from dear.trials.suspects import (
+        LABEL,
+        all_images,
+        find_suspects,
+        suspects_table,
+        write_cleaned,
+        write_suspect_sheet,
+        write_suspects,
+    )  # fmt: skip
+
+    cleaned = {args.drop: False, args.relabel: True}
+    for file, suffix in ((args.out, ".csv"), (args.sheet, ".png"), (args.drop, ".csv"), (args.relabel, ".csv")):
+        if file is not None:
+            check_suffix(file, (suffix,))
+    dataset, cache = resolve_dataset(args.data, root=args.data_root), cache_folder(args.cache)
+    images = all_images(dataset)
+    problems(dataset, 1).refuse_unreadable()
+    choice = choose_backbone(args.model, args.pretrained, [args.data])
+    backbone = choice.load(args.device, args.precision)
+    choice.say()
+    suspects, noise = find_suspects(dataset, ImageSource(backbone, cache))
+    wrong = sum(one.reason == LABEL for one in suspects)
+    print(f"{counted(len(images), 'image')}: about {100 * noise.rate:.1f}% of the labels seem wrong; here are {wrong}, "
+          f"and {len(suspects) - wrong} near-duplicates across classes or outliers\n")  # fmt: skip
+    table = suspects_table(suspects)
+    rest = 0 if "json_tables" in args else max(0, len(suspects) - _MAX_CLASSES)
+    args.show("suspects", replace(table, rows=table.rows[: len(suspects) - rest]))
+    print(f"and {rest} more (--out FILE.csv lists all)\n" if rest else "")
+    if args.out is not None:
+        write_suspects(args.out, suspects)
+        print(f"wrote {args.out}")
+    if args.sheet is not None and suspects:
+        write_suspect_sheet(args.sheet, suspects, images)
+        print(f"wrote {args.sheet}")
+    for file, relabel in cleaned.items():
+        if file is not None:
+            written, changed = write_cleaned(file, dataset, suspects, relabel)
+            how = "labels replaced" if relabel else "suspects left out"
+            print(f"wrote {file}: {counted(written, 'image')}, {changed} {how}")
 
 
 def _draw_world(args: argparse.Namespace) -> None:

@@ -174,7 +174,7 @@ def _from_file(path: Path, template: str) -> Dataset:
 
 def _read_list(file: Path, template: str) -> Dataset:
     """A dataset from a CSV or JSONL list. Relative paths start at its folder; without splits, the rule makes them."""
-    listed = list(_list_rows(file))
+    listed = list(list_rows(file))
     names = list(dict.fromkeys(name for _, row in listed for name in row))
     note = ""
     if {"path", "label"} <= {name.lower() for name in names}:  # else the check of the rows says what is missing
@@ -183,7 +183,7 @@ def _read_list(file: Path, template: str) -> Dataset:
         *_, split_column, note = choose_columns(columns, path, label)
         keys = {"path": path, "label": label, "split": split_column}
         listed = [(line, {new: row[old] for new, old in keys.items() if old in row}) for line, row in listed]
-    rows = [_checked_row(file, line, row) for line, row in listed]
+    rows = [checked_row(file, line, row) for line, row in listed]
     splits = None
     if all(split is None for *_, split in rows):
         rows.sort(key=lambda row: row[1])  # the order of a list does not matter
@@ -198,7 +198,7 @@ def _read_list(file: Path, template: str) -> Dataset:
     return dataset.noted(note, merged_labels(written, labels))
 
 
-def _checked_row(file: Path, line: int, row: dict) -> tuple[int, Path, str, str | None]:
+def checked_row(file: Path, line: int, row: dict) -> tuple[int, Path, str, str | None]:
     """(line, path, label, split) of a row; split is None where the file has none."""
     check_shape(row, _ListedImage, f"{file}, line {line},", "each row needs a path, a label and, optionally, a split")
     path, label, split = row["path"], str(row["label"]), row.get("split")
@@ -210,7 +210,7 @@ def _checked_row(file: Path, line: int, row: dict) -> tuple[int, Path, str, str 
     return line, image, label, None if split is None else split.strip()
 
 
-def _list_rows(file: Path) -> Iterator[tuple[int, dict]]:
+def list_rows(file: Path) -> Iterator[tuple[int, dict]]:
     try:
         # "sig": spreadsheets often write a byte order mark
         with TextIOWrapper(open_regular(file), encoding="utf-8-sig", newline="") as stream:

@@ -16,6 +16,7 @@ from dear.data.dataset import Example, Picture
 
 _MOST = 24
 _CELL, _GAP, _CAPTION, _COLUMNS = 168, 12, 54, 6
+ALARM = (170, 40, 40)
 
 
 class Mistake(Struct, frozen=True):
@@ -48,20 +49,29 @@ def largest_losses(logits: Tensor, examples: Sequence[Example], classes: Sequenc
 
 def write_mistakes(path: Path, mistakes: Sequence[Mistake], examples: Sequence[Example]) -> None:
     """Writes a sheet with the picture, the class, the answer and its probability of each mistake."""
-    columns = min(_COLUMNS, len(mistakes))
+    entries = []
+    for mistake in mistakes:
+        picture, answer = examples[mistake.place].picture, f"{100 * mistake.probability:.0f}% {mistake.answer}"
+        if mistake.answer != mistake.true:
+            entries.append((picture, f"is {mistake.true}", f"not {answer}", ALARM))
+        else:
+            entries.append((picture, "", f"right, but unsure: {answer}", SOFT))
+    write_sheet(path, entries)
+
+
+def write_sheet(path: Path, entries: Sequence[tuple[Picture, str, str, tuple[int, int, int]]]) -> None:
+    """Writes a PNG of the first pictures, each with two lines below it, the second one in a colour."""
+    entries = entries[:_MOST]
+    columns = max(1, min(_COLUMNS, len(entries)))
     step_x, step_y = _CELL + _GAP, _CELL + _CAPTION + _GAP
-    size = _GAP + columns * step_x, _GAP + math.ceil(len(mistakes) / columns) * step_y
+    size = _GAP + columns * step_x, _GAP + math.ceil(len(entries) / columns) * step_y
     sheet = Image.new("RGB", size, PAPER)
     draw = ImageDraw.Draw(sheet)
-    for number, mistake in enumerate(mistakes):
+    for number, (picture, first, second, color) in enumerate(entries):
         x, y = _GAP + number % columns * step_x, _GAP + number // columns * step_y
-        paste(sheet, open_or_grey(examples[mistake.place].picture), (x, y), _CELL)
-        answer = f"{100 * mistake.probability:.0f}% {mistake.answer}"
-        if mistake.answer != mistake.true:
-            draw.text((x, y + _CELL + 4), fit_text(f"is {mistake.true}", _CELL, 14), INK, font(14))
-            draw.text((x, y + _CELL + 22), fit_text(f"not {answer}", _CELL, 14), (170, 40, 40), font(14))
-        else:
-            draw.text((x, y + _CELL + 4), fit_text(f"right, but unsure: {answer}", _CELL, 14), SOFT, font(14))
+        paste(sheet, open_or_grey(picture), (x, y), _CELL)
+        draw.text((x, y + _CELL + 4), fit_text(first, _CELL, 14), INK, font(14))
+        draw.text((x, y + _CELL + 22 if first else y + _CELL + 4), fit_text(second, _CELL, 14), color, font(14))
     with atomic_path(path) as temporary:
         sheet.save(temporary, "PNG")
 
