@@ -66,7 +66,7 @@ def test_an_alias_is_a_part_of_a_command_and_is_not_listed(alias: str, capsys) -
         assert stopped.value.code == 0
         pages.append(capsys.readouterr().out)
     assert pages[0] == pages[1]
-    assert len(COMMANDS) <= 20
+    assert len(COMMANDS) <= 24
 
 
 @pytest.mark.parametrize(

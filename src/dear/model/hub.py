@@ -16,10 +16,10 @@ from dear.core.figure import color_of, save_figure
 from dear.core.files import write_json
 from dear.core.pages import render_template
 from dear.core.schema import damaged
-from dear.methods.registry import find_method
-from dear.methods.shared.fair_lists import list_note
 from dear.decisions.decision import FILE as DECISION
 from dear.decisions.decision import WORDS, read_decision
+from dear.methods.registry import find_method
+from dear.methods.shared.fair_lists import list_note
 from dear.training.adapter import CONFIG, TEXT_TABLE, WEIGHTS, read_config, write_config
 from dear.training.run_folder import RunFolder
 
