@@ -260,7 +260,7 @@ def test_commands_take_gains(tmp_path: Path, monkeypatch, capsys) -> None:
 
     shown = out("index", run, str(tmp_path), "--out", str(tmp_path / "plain"))
     proposed = shown[shown.index("try: dear search") :].split()[2:]
-    assert proposed[-2:] == ["--gain", "texture=2"], "there is no component but cls"
+    assert proposed[-2:] == ["--by", "color"], "the attributes of the frozen heads are beside cls"
     assert "score" in out(*[image if word == "IMAGE" else word for word in proposed])
     gallery = str(tmp_path / "gallery")
     shown = out("index", "--model", "dear-mini", str(tmp_path), "--out", gallery, "--gain", "color=0")

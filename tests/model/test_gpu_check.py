@@ -89,5 +89,6 @@ def test_a_run_goes_on_in_the_precision_it_began_with(tmp_path: Path) -> None:
     folder.write_start({"precision": "bf16"}, {}, "")
     with pretend_gpu(capability=7):
         assert taken(cuda, True) == "bf16", "emulated, but the same"
-    with pytest.raises(DearError, match="bf16 needs CUDA"):
+    folder.write_start({"precision": "fp16"}, {}, "")
+    with pytest.raises(DearError, match="fp16 needs CUDA"):
         taken(cpu, True)

@@ -5,6 +5,7 @@ import sys
 
 from dear.commands.shared import add_device_arguments, add_fast_decode_argument, add_gain_argument
 from dear.core.errors import DearError
+from dear.core.names import CLS
 from dear.core.words import counted
 from dear.parallel.cluster import add_ray_arguments, cluster_from_args
 
@@ -78,6 +79,7 @@ def run(args: argparse.Namespace) -> None:
         )
         if len(gallery) == 0:
             raise DearError("No image could be read: check the files.")
-    by = f" --by {'color' if 'color' in gallery.components else gallery.components[1]}" * (len(gallery.components) > 1)
+    others = [name for name in gallery.components if name != CLS]
+    by = f" --by {'color' if 'color' in others else others[0]}" if others else ""
     search = f"dear search {args.out} --image IMAGE{by}"
     print(f"gallery: {args.out}, {counted(len(gallery), 'image')}    try: {search}")

@@ -43,7 +43,7 @@ def reliability(logits: Tensor, labels: Tensor, counting: Tensor | None = None) 
     confidence, chosen = logits.float().softmax(-1).max(-1)
     counting = torch.ones_like(confidence) if counting is None else counting.to(confidence)
     bins = (confidence * _BINS).long().clamp(max=_BINS - 1)
-    columns = torch.stack([100 * confidence, 100.0 * (chosen == labels), torch.ones_like(confidence)], 1)
+    columns = torch.stack([100 * confidence, 100 * (chosen == labels).to(confidence), torch.ones_like(confidence)], 1)
     sums = confidence.new_zeros(_BINS, 3).index_add(0, bins, counting[:, None] * columns)
     sums = sums[sums[:, 2] > 0]
     return torch.cat([sums[:, :2] / sums[:, 2:], sums[:, 2:]], 1)

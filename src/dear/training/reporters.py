@@ -1,11 +1,11 @@
 """Tools that get the numbers of each epoch besides metrics.jsonl: TensorBoard, MLflow, Weights & Biases."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from dear.core.errors import needing
+from dear.core.errors import library_errors, needing
 
 NOWHERE = "none"
 REPORTERS = ("tensorboard", "mlflow", "wandb")
@@ -15,22 +15,28 @@ Report = Callable[[Mapping[str, float], int], object]
 @contextmanager
 def reporting(to: str, out: Path, settings: Mapping[str, Any]) -> Iterator[Report]:
     """A function that takes the numbers of an epoch, and the epoch. Servers are those of each tool's own settings."""
-    with needing(f"--report-to {to} needs its package", to):
-        if to == "tensorboard":
-            from torch.utils.tensorboard import SummaryWriter
-        elif to == "mlflow":
-            import mlflow
-        elif to == "wandb":
-            import wandb
+    with ExitStack() as stack:
+        with library_errors(f"--report-to {to}"), needing(f"--report-to {to} needs its package", to):
+            report = _start(to, out, dict(settings), stack)
+        yield report
+
+
+def _start(to: str, out: Path, settings: dict[str, Any], stack: ExitStack) -> Report:
+    name = out.resolve().name
     if to == "tensorboard":
-        with SummaryWriter(str(out / to)) as board:
-            yield lambda numbers, epoch: [board.add_scalar(name, value, epoch) for name, value in numbers.items()]
-    elif to == "mlflow":
-        with mlflow.start_run(run_name=out.resolve().name):
-            mlflow.log_params(dict(settings))
-            yield lambda numbers, epoch: mlflow.log_metrics(dict(numbers), epoch)
-    elif to == "wandb":
-        with wandb.init(project="dear", name=out.resolve().name, dir=str(out), config=dict(settings)) as run:
-            yield lambda numbers, epoch: run.log(dict(numbers), epoch)
-    else:
-        yield lambda numbers, epoch: None
+        from torch.utils.tensorboard import SummaryWriter
+
+        board = stack.enter_context(SummaryWriter(str(out / to)))
+        return lambda numbers, epoch: [board.add_scalar(key, value, epoch) for key, value in numbers.items()]
+    if to == "mlflow":
+        import mlflow
+
+        stack.enter_context(mlflow.start_run(run_name=name))
+        mlflow.log_params(settings)
+        return lambda numbers, epoch: mlflow.log_metrics(dict(numbers), epoch)
+    if to == "wandb":
+        import wandb
+
+        run = stack.enter_context(wandb.init(project="dear", name=name, dir=str(out), config=settings))
+        return lambda numbers, epoch: run.log(dict(numbers), epoch)
+    return lambda numbers, epoch: None
