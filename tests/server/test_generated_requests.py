@@ -31,7 +31,7 @@ def test_the_document_says_what_is_answered_and_what_is_refused(
     (tmp_path / "hooks.py").write_text(HOOKS)
     with serve_live(Service.open(run, gallery_folder), token=token) as client:
         url = f"http://127.0.0.1:{client.port}/openapi.json"
-        options = ["--max-examples", "20", "--seed", "1", "--continue-on-failure", "--no-color"]
+        options = ["--max-examples", "8", "--seed", "1", "--continue-on-failure", "--no-color"]
         secret = ["--header", f"Authorization: Bearer {token}", "--phases", "fuzzing"] if token else []
         path = os.pathsep.join([str(tmp_path), *sys.path])
         done = subprocess.run(

@@ -202,6 +202,7 @@ def _suspects(args: argparse.Namespace) -> None:
         LABEL,
         all_images,
         find_suspects,
+        require_files,
         suspects_table,
         write_cleaned,
         write_suspect_sheet,
@@ -214,6 +215,8 @@ def _suspects(args: argparse.Namespace) -> None:
             check_suffix(file, (suffix,))
     dataset, cache = resolve_dataset(args.data, root=args.data_root), cache_folder(args.cache)
     images = all_images(dataset)
+    if args.drop or args.relabel:
+        require_files(dataset)
     problems(dataset, 1).refuse_unreadable()
     choice = choose_backbone(args.model, args.pretrained, [args.data])
     backbone = choice.load(args.device, args.precision)

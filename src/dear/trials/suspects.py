@@ -209,14 +209,18 @@ def write_suspect_sheet(path: Path, suspects: Sequence[Suspect], examples: Seque
     write_sheet(path, entries)
 
 
+def require_files(data: Dataset) -> None:
+    """Refuses images that a list cannot name."""
+    if not all(isinstance(example.picture, ImageFile) for example in all_images(data)):
+        raise DearError(f"{data.name} is not made of image files, so no list can name them: use --out alone.")
+
+
 def write_cleaned(path: Path, data: Dataset, suspects: Sequence[Suspect], relabel: bool) -> tuple[int, int]:
     """Writes a list that --data reads, without the suspects, or with better labels for those whose label is wrong.
 
     Returns the numbers of images written and changed. A class keeps its images if all of them are suspects.
     """
     examples = all_images(data)
-    if not all(isinstance(example.picture, ImageFile) for example in examples):
-        raise DearError(f"{data.name} is not made of image files, so no list can name them: use --out alone.")
     touched = {one.place: one.better for one in suspects if not relabel or one.reason == LABEL}
     kept = {example.label for place, example in enumerate(examples) if place not in touched}
     if lost := {example.label for example in examples} - kept:
