@@ -23,7 +23,7 @@ from dear.clip.layer_input import CachedHeads
 
 @torch.no_grad()
 def head_units(tower: ImageTower, images: CachedHeads) -> Tensor:
-    """What each late head adds to the class feature before its length is taken away, [images, heads, dim].
+    """Additions of each late head to the class feature before its length is taken away, [images, heads, dim].
 
     The last LayerNorm is made linear by the mean and deviation of each image. Its mean and bias are shared equally
     among 2 L + 1 blocks and then among the heads of a block, and so is the bias of a block's output projection.

@@ -1,4 +1,4 @@
-"""What decisions promise, and what comes of it, on genuine features of CLIP's ViT-B/16.
+"""Promises of decisions, and what comes of them, on genuine features of CLIP's ViT-B/16.
 
     DEAR_SHARED=shared python benchmarks/decisions.py [--draws 3]
 

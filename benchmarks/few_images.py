@@ -46,7 +46,7 @@ def published_gda(x: Tensor, y: Tensor, text: Tensor, val: Tensor) -> Iterator[t
 
 
 def published_proker(x: Tensor, y: Tensor, text: Tensor, val: Tensor) -> Iterator[tuple[Tensor, Answers]]:
-    """The same for each pair of settings, from the widest of the authors' ranges."""
+    """Logits on validation images, and those of any images, for each setting of the authors' widest ranges."""
     targets, everything = F.one_hot(y, len(text)) - x @ text.T, torch.arange(len(x))
     plain, cosines, among = val @ text.T, val @ x.T, x @ x.T
     for beta in torch.linspace(0.1, 10, 12).tolist():

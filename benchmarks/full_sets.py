@@ -42,7 +42,7 @@ BIASED = ("zero-shot", "gda", "projection")
 
 
 class Fits:
-    """What is fitted to one draw, once for all rows that need it."""
+    """Fits to one draw, each computed once for all rows that need it."""
 
     def __init__(self, kept: KeptSet, given: Shots, base: Sequence[int], protocol: str) -> None:
         self.kept, self.given, self.base, self.protocol = kept, given, base, protocol

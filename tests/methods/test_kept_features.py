@@ -22,10 +22,10 @@ def scripts(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     import baselines
     import kept
-    import ledger
+    import ledger_report as ledger
 
     yield baselines, kept, ledger
-    for name in ("baselines", "kept", "ledger"):
+    for name in ("baselines", "kept", "ledger_report"):
         sys.modules.pop(name)
 
 

@@ -84,8 +84,8 @@ class Gda(ClosedForm):
         return {"shots": len(self.images)}
 
     @classmethod
-    def for_unseen(cls, config: GdaConfig) -> type[Method]:
-        return cls if config.neighbours else Method
+    def for_unseen(cls, config: GdaConfig) -> tuple[type[Method], Settings]:
+        return (cls if config.neighbours else Method), config
 
     def before_training(self, images: LabelledImages) -> None:
         super().before_training(images)

@@ -114,8 +114,8 @@ class HeadGains(Corrected):
         return F.normalize(project_by(self.backbone.image, cls, self.projection), dim=-1)
 
     @classmethod
-    def for_unseen(cls, config: Any) -> type[Method]:
-        return _WithoutGda
+    def for_unseen(cls, config: Any) -> tuple[type[Method], Settings]:
+        return cls, replace(config, gda=False)
 
     @torch.no_grad()
     def before_training(self, images: LabelledImages) -> None:
@@ -230,14 +230,6 @@ class HeadGains(Corrected):
 
     def cross_entropy(self, features: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(self.backbone.temperature * features @ self.encode_text(self.classes).T, labels)
-
-
-class _WithoutGda(HeadGains):
-    """Gains and projection alone, which are all that classes without labelled images get."""
-
-    @torch.no_grad()
-    def before_training(self, images: LabelledImages) -> None:
-        self.fit(*self.seen(images))
 
 
 def folds_of(labels: Tensor, count: int) -> Tensor:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from dear.core.config import Config as Settings
 from dear.data.augment import RANDOM
 from dear.heads.role_map import RoleMap
 from dear.methods.base import LabelledImages, Loss, Method
@@ -74,8 +75,8 @@ class Telling(Protocol):
 @runtime_checkable
 class ForUnseen(Protocol):
     @classmethod
-    def for_unseen(cls, config: Any) -> type[Method]:
-        """A method, cheaper to fit, with the same answers if no class has labelled images."""
+    def for_unseen(cls, config: Any) -> tuple[type[Method], Settings]:
+        """A method and settings, cheaper to fit, with the same answers if no class has labelled images."""
 
 
 @runtime_checkable

@@ -39,7 +39,7 @@ def foresee(trial: Trial, data: Dataset, source: ImageSource, names: int | None 
         return Unseen(names, why=f"not foreseen: that takes images of at least {LEAST} classes")
     folds = Trial(trial.method, Task.left_out_classes(data), trial.config, trial.train)
     if isinstance(folds.kind, ForUnseen):
-        folds.kind = folds.kind.for_unseen(trial.config)
+        folds.kind, folds.config = folds.kind.for_unseen(trial.config)
     with redirect_stderr(io.StringIO()):  # many fits in seconds
         folds.run(source)
     if not folds.answers:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dear.core.config import Config as Settings
 from dear.core.runtime import with_fp64
 from dear.methods.base import LabelledImages, Method
 from dear.methods.shared.fair_lists import SHARES, Refit, fair_offsets
@@ -160,8 +161,8 @@ class ClosedForm(Corrected):
     """A head on the frozen class feature."""
 
     @classmethod
-    def for_unseen(cls, config: Any) -> type[Method]:
-        return Method
+    def for_unseen(cls, config: Any) -> tuple[type[Method], Settings]:
+        return Method, config
 
     @torch.no_grad()
     def before_training(self, images: LabelledImages) -> None:
